@@ -7,9 +7,9 @@
 //! | key | type | default | meaning |
 //! |---|---|---|---|
 //! | `ingressRate` | integer | 0 (no limit) | Rate into the container, in bits per second. |
-//! | `ingressBurst` | integer | 0 (no limit) | Burst into the container, in bits. Needs `ingressRate`, and the other way round. |
+//! | `ingressBurst` | integer | 0 (no limit) | Burst into the container, in bits. Required with `ingressRate`, and an error without it. |
 //! | `egressRate` | integer | 0 (no limit) | Rate out of the container, in bits per second. |
-//! | `egressBurst` | integer | 0 (no limit) | Burst out of the container, in bits. Needs `egressRate`, and the other way round. |
+//! | `egressBurst` | integer | 0 (no limit) | Burst out of the container, in bits. Required with `egressRate`, and an error without it. |
 //! | `shapedSubnets` | list of strings | all | Only traffic with these subnets is limited. Not with `unshapedSubnets`. |
 //! | `unshapedSubnets` | list of strings | none | Traffic with these subnets is not limited. |
 //! | `latency` | integer | 25 | Time in milliseconds that a packet may wait before it is dropped. |
@@ -24,14 +24,14 @@
 //! The plugin follows another plugin that made a veth pair. `latency`, `fairQueue` and the subnets are not in the current
 //! reference.
 //!
-//! A burst has room for a full frame: the MTU and 14 bytes, 12112 bits with MTU 1500. With a smaller one the bucket drops
-//! each full frame, so ADD writes a warning to stderr. With subnets a smaller one is possible.
+//! A burst should have room for a full frame: the MTU and 14 bytes, 12112 bits with MTU 1500. With a smaller burst the bucket
+//! drops each full frame, so ADD writes a warning to stderr. With subnets a smaller burst is possible.
 //!
 //! - **ADD** gives the host end of the pair a token bucket (`tbf`) for traffic into the container. Traffic out of it
-//!   is redirected to an ifb link with a token bucket of its own; the result lists the ifb. With subnets, the bucket
+//!   is redirected to an ifb link with its own token bucket; the result lists the ifb. With subnets, the bucket
 //!   is a class of `htb`. A second ADD with other limits replaces those of the first.
 //! - **CHECK** compares the buckets, filters and queues of the kernel with the configuration.
-//! - **DEL** removes the queueing disciplines of the host end, unless the pair is another network's, and the ifb.
+//! - **DEL** removes the ifb, and the queueing disciplines of the host end unless the pair belongs to another network.
 //! - **GC** removes the ifbs of attachments that are not valid. Their aliases name the owners.
 //! - **STATUS** fails if the kernel lacks `tbf`, `htb` or `ifb`, as far as the configuration needs them.
 
@@ -62,7 +62,7 @@ use crate::steps::link::{host_link, veth};
 use limits::{Limits, Rates};
 
 const IFB: &str = "ifb";
-/// The length of the reference's names, and the maximum length of a link's name.
+/// The length of the reference's ifb names. It is also the maximum length of a link name.
 const IFB_NAME_BYTES: usize = 15;
 /// The kernel's default queue length of an Ethernet link.
 const QUEUE_PACKETS: u32 = 1000;
@@ -80,7 +80,7 @@ pub const FACTS: Facts = Facts {
 };
 
 keys! {
-    /// The keys of the configuration. It has those of `Rates` itself.
+    /// The keys of the configuration. The keys of `Rates` are also keys of the configuration itself.
     pub struct Bandwidth {
         "ingressRate" => ingress_rate: Option<u64>,
         "ingressBurst" => ingress_burst: Option<u64>,
@@ -119,16 +119,16 @@ impl Plugin for Bandwidth {
         let network = &cx.request.network;
         let owner = &Owner::new(network, at);
         if limits.is_empty() {
-            // An earlier ADD may have set limits.
+            // An earlier ADD of the attachment may have set limits.
             clear(cx, at, owner)?;
             cx.session.delete_links(Vec::new())?;
             return Ok(result);
         }
         let end = host_end(cx, at, &result)?;
-        limits.small_bursts(mtu(cx, at, &end)?).iter().for_each(|text| cx.warn(text));
+        limits.burst_warnings(mtu(cx, at, &end)?).iter().for_each(|text| cx.warn(text));
         let existing = ifbs(host, network, at, owner, Some(&end))?;
-        if is_done(host, at, &end, &existing, &limits)? {
-            result.interfaces.extend(existing.into_iter().map(in_result));
+        if are_already_set(host, at, &end, &existing, &limits)? {
+            result.interfaces.extend(existing.into_iter().map(result_interface));
             return Ok(result);
         }
         let mut undo = Undo::new(cx);
@@ -155,7 +155,7 @@ impl Plugin for Bandwidth {
             let mut batch = Batch::new();
             batch.redirect_incoming(end.index, &end.name, ifb.index);
             host.commit(batch)?;
-            result.interfaces.push(in_result(ifb));
+            result.interfaces.push(result_interface(ifb));
         }
         undo.keep();
         Ok(result)
@@ -233,11 +233,11 @@ impl Bandwidth {
     }
 }
 
-/// Removes all limits of an attachment: those of the host end and the ifb.
+/// Removes all limits of an attachment: the queueing disciplines of the host end, and the ifb.
 fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     let host = cx.session.host()?;
     let mut failures = Failures::default();
-    // First the redirection to the ifb, because packets that are redirected to a removed link are lost.
+    // The redirection to the ifb is removed first: packets that are redirected to a removed link are lost.
     let end = match chained::interface_of_del(cx, at).and_then(|link| peer_of(host, link)) {
         Ok(end) => end,
         Err(error) => {
@@ -253,7 +253,8 @@ fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     failures.into_result()
 }
 
-/// In a DEL of a list the ifb goes together with the pair.
+/// Deletes the ifbs together with the veth pair, if a later plugin in the DEL of the chain deletes it: the kernel waits only
+/// once.
 fn delete_later(cx: &Context<'_>, ifbs: Vec<Link>) {
     ifbs.into_iter().for_each(|ifb| cx.session.delete_link_later(ifb));
 }
@@ -288,7 +289,7 @@ fn peer_of(host: &Rtnl, link: Option<Link>) -> Result<Option<Link>> {
 /// The reference's message.
 const NO_PEER: &str = "no veth peer of container interface found in host ns";
 
-/// The host end of the pair. It must be in the previous result.
+/// The host end of the pair. Fails if the previous result does not list it.
 fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
     let link = cx.session.container()?.link(&at.ifname)?;
     let end = peer_of(cx.session.host()?, link)?.ok_or_else(|| {
@@ -305,9 +306,9 @@ fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link>
     Err(Error::config(NO_PEER).with_details(missing))
 }
 
-/// Whether an earlier ADD set exactly these limits. A second ADD then changes nothing, so its failure cannot remove the
+/// Whether an earlier ADD set exactly these limits. Then a second ADD changes nothing, so its failure cannot remove the
 /// limits of the first.
-fn is_done(
+fn are_already_set(
     host: &Rtnl,
     at: &Attachment,
     end: &Link,
@@ -319,19 +320,20 @@ fn is_done(
     Ok(!has_more && check::mismatch(host, at, end, ifbs.first(), limits)?.is_none())
 }
 
-/// The MTU of the pair. `tuning` can have set that of the container's end.
+/// The smaller MTU of the two ends of the pair. `tuning` can have set the MTU of the container's end.
 fn mtu(cx: &Context<'_>, at: &Attachment, end: &Link) -> Result<u32> {
     Ok(chained::interface(cx.session.container()?, at)?.mtu.min(end.mtu))
 }
 
-/// For lint: what ADD warns of, if the pair has this MTU.
+/// For lint: the warnings of ADD if the pair has this MTU.
 #[cfg(feature = "tool")]
 pub fn warnings(plugin: &Json, mtu: u32) -> Vec<String> {
-    let limits = plugin.read::<Bandwidth>("network configuration").and_then(|it| it.limits());
-    limits.map_or_else(|_| Vec::new(), |limits| limits.small_bursts(mtu))
+    let limits =
+        plugin.read::<Bandwidth>("network configuration").and_then(|plugin| plugin.limits());
+    limits.map_or_else(|_| Vec::new(), |limits| limits.burst_warnings(mtu))
 }
 
-fn in_result(ifb: Link) -> Interface {
+fn result_interface(ifb: Link) -> Interface {
     Interface {
         mac: ifb.mac.map_or_else(String::new, |mac| mac.to_string()),
         name: ifb.0.name,
@@ -393,14 +395,16 @@ fn make_ifb(
     Err(Error::internal(format_args!("cannot add ifb link {}: File exists", names[0])))
 }
 
-/// The reference's name, which all interfaces of the container have in common, and a name for this interface alone.
+/// The two names that the ifb of an attachment can have: the reference's, which all interfaces of the container share, and a
+/// name for this interface only.
 fn ifb_names(network: &NetworkName, at: &Attachment) -> [String; 2] {
     let name = |texts: &[&str]| rules::hashed("bwp", texts, IFB_NAME_BYTES);
     [name(&[network, &at.container_id]), name(&[network, &at.container_id, &at.ifname])]
 }
 
-/// The ifbs of the attachment. `end` is the host end of its pair, if it exists. An ifb without an alias is the reference's,
-/// possibly for another interface of the container, or an ADD that made it was killed.
+/// The ifbs of the attachment. `end` is the host end of its pair, if it exists. An ifb without an alias was made by the
+/// reference, possibly for another interface of the container, or by an ADD that was killed. It counts unless another link
+/// redirects to it.
 fn ifbs(
     host: &Rtnl,
     network: &NetworkName,

@@ -18,7 +18,7 @@
 //! | key | type | default | meaning |
 //! |---|---|---|---|
 //! | `ipam.daemonSocketPath` | string | /run/cni/dhcp.sock | Socket of the daemon. |
-//! | `ipam.daemon` | string | none | `auto` starts a daemon when none listens. That daemon ends when its last lease is gone. |
+//! | `ipam.daemon` | string | none | `auto` starts a daemon if none listens. That daemon ends when it has no lease left. |
 //! | `ipam.provide` | list of objects | none | Options that the client sends to the server. |
 //! | `ipam.provide[].option` | string | required | Code of the option, 1 to 254, or one of the names below. |
 //! | `ipam.provide[].value` | string | none | Value of the option, at most 255 bytes, sent as it is. |
@@ -26,10 +26,10 @@
 //! | `ipam.request` | list of objects | none | Options that the client requests from the server. |
 //! | `ipam.request[].option` | string | none | Code of the option, 1 to 254, or one of the names below. |
 //! | `ipam.request[].skipDefault` | boolean | false | Requests only the listed options. By default the client also requests 121, 3, 1, 26, 6, 15 and 119. |
-//! | `ipam.priority` | integer | 0 | Metric of all routes in the result. 0 leaves it to the kernel. |
+//! | `ipam.priority` | integer | 0 | Metric of all routes in the result. 0: the kernel chooses it. |
 //! | `ipam.probe` | boolean | false | Looks for another holder of the address: by ARP for IPv4, by duplicate address detection for IPv6. If there is one, the client declines the address and requests another. |
 //! | `ipam.broadcast` | boolean | false | Asks the server to send its answers to all hosts. `ipvlan` needs that with most servers. |
-//! | `ipam.subnets` | list of strings | none | Subnets that leases may be in. By default that is the subnet of the first lease (the /64 over IPv6). |
+//! | `ipam.subnets` | list of strings | none | Subnets that leases may be in. By default only the subnet of the first lease (its /64 over IPv6). |
 //! | `ipam.families` | list of strings | `["4"]` | Sources of addresses: `4` is DHCP, `6` is DHCPv6, and `slaac` waits for the addresses that the kernel makes after a router advertisement. |
 //!
 //! The names of options are `subnet-mask` (1), `routers` (3), `host-name` (12), `vendor-class-identifier` (60),
@@ -39,27 +39,28 @@
 //! **The daemon** gets, renews and releases the leases. It is this executable: `dhcp daemon` through a link of that name, or
 //! `cnibox dhcp daemon`. `packaging` has units for systemd, OpenRC and busybox. Its flags are those of the Go daemon:
 //! `-pidfile`, `-hostprefix`, `-socketpath`, `-broadcast`, `-timeout`, `-resendmax` and `-resendtimeout`. It keeps the leases
-//! below /run/cnibox/dhcp: a daemon that starts again adopts them. It and the Go plugin do not understand each other.
-//! `cnibox dhcp leases` lists the leases.
+//! below /run/cnibox/dhcp: the next daemon adopts them. It does not serve the Go plugin, and the Go daemon does not serve this
+//! plugin. `cnibox dhcp leases` lists the leases.
 //!
-//! The rules of the host follow a lease, so not every address is taken: none outside of the subnets, none of the host or of another
-//! container, none that no container can have (169.254.0.0/16). The client declines it and writes a line to stderr. At ADD it asks
-//! again, and the error has the reason; at a renewal it goes on with the lease that it has.
+//! The rules of the host are changed to the leased address, so the client declines some addresses: those outside of the
+//! subnets, those of the host or of another container, and those that no container can have (169.254.0.0/16). It then writes a
+//! line to stderr. At ADD it requests another address, and the error has the reason; at a renewal it keeps the lease that it
+//! has.
 //!
 //! When the server changes the address, its mask, the routes, the gateway or the MTU, the daemon changes the interface and
-//! writes a line to stderr. Then the host follows: published ports, masquerading, the rules and sources of `firewall`, and
-//! the runtime's cache entry, so CHECK succeeds with the new address. The routing rules of `sbr` follow in the container.
-//! Connections of the old address are deleted from conntrack. A step that fails, for example because the runtime is at work
-//! for the container, is repeated. While an attachment has no lease, its rules name the last address. A lease ends with its
-//! namespace or interface, too.
+//! writes a line to stderr. It also changes the address on the host: in published ports, masquerading, the rules and sources of
+//! `firewall`, and the runtime's cache entry, so CHECK succeeds with the new address. In the container it changes the routing
+//! rules of `sbr`. It deletes connections of the old address from conntrack. A step that fails is repeated, for example if the
+//! runtime is making changes for the container. While an attachment has no lease, its rules name the last address. A lease ends
+//! with its namespace or interface, too.
 //!
 //! - **ADD** returns the address, the routes, the MTU of the routes and the DNS of the lease. It waits at most
 //!   `-resendtimeout`.
-//! - **CHECK** fails if the attachment has no valid lease. It takes none.
+//! - **CHECK** fails if the attachment has no valid lease. It does not request one.
 //! - **DEL** releases the lease. If the daemon is down, the plugin itself releases the lease while the interface exists; else
-//!   it leaves a mark, and the daemon releases the lease when it starts. DEL does not fail because of the daemon.
+//!   it leaves a mark, and the daemon releases the lease when it starts. An error of the daemon does not make DEL fail.
 //! - **GC** releases the leases of attachments that are not valid.
-//! - **STATUS** fails if the daemon is down, unless `daemon` is `auto`. It asks no server.
+//! - **STATUS** fails if the daemon is down, unless `daemon` is `auto`. It sends nothing to DHCP servers.
 
 mod keys;
 
@@ -81,12 +82,12 @@ use crate::plugin::{Context, Expected, Ipam, Scope};
 
 use keys::Keys;
 
-/// The time until the daemon begins to serve an ADD or CHECK.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The time for all of a DEL or GC.
-const REMOVAL_MAX: Duration = Duration::from_secs(5);
-/// The time for a STATUS.
-const STATUS_MAX: Duration = Duration::from_secs(5);
+/// The timeout until the daemon begins to serve an ADD or CHECK.
+const SERVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The timeout of a DEL or GC.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout of a STATUS.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 pub struct Dhcp {
@@ -111,21 +112,22 @@ impl Ipam for Dhcp {
         let netns = std::path::absolute(netns)
             .map_err(|error| Error::config(format_args!("cannot use CNI_NETNS: {error}")))?;
         let request = Request::Acquire(Ask { key: key(cx, at), netns, settings });
-        let result =
-            self.call(&request, PATIENCE, None).map_err(|error| as_reference(error, ALLOCATE))?;
+        let result = self
+            .call(&request, SERVE_TIMEOUT, None)
+            .map_err(|error| as_reference(error, ALLOCATE))?;
         version::parse_result(&Json::parse(result.get().as_bytes())?, Version::NEWEST)
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         self.keys.settings(&cx.request.args)?;
-        let asked = self.call(&Request::Check(key(cx, at)), PATIENCE, None);
+        let asked = self.call(&Request::Check(key(cx, at)), SERVE_TIMEOUT, None);
         asked.map(drop).map_err(|failure| as_reference(failure, ALLOCATE))
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.keys.settings(&cx.request.args)?;
         let path = self.keys.socket()?;
-        match socket::ask(&path, &Request::Status, STATUS_MAX, Some(STATUS_MAX)) {
+        match socket::ask(&path, &Request::Status, STATUS_TIMEOUT, Some(STATUS_TIMEOUT)) {
             Err(Failure::Down(_)) if self.keys.is_auto() => Ok(()),
             asked => asked
                 .map(drop)
@@ -156,7 +158,8 @@ impl Ipam for Dhcp {
 }
 
 impl Dhcp {
-    /// Releases the lease of one attachment, or all but those of `keep`. Without the daemon it leaves marks.
+    /// Releases the lease of one attachment, or all leases of the network except those of `keep`. If the daemon is down, marks
+    /// the leases in the journal, so that the next daemon releases them.
     fn remove(
         &self,
         cx: &Context<'_>,
@@ -196,25 +199,25 @@ impl Dhcp {
         }
     }
 
-    /// Asks the daemon, and starts it if the configuration says so.
+    /// Sends the request to the daemon. Starts the daemon if it is down and `daemon` is `auto`.
     fn call(
         &self,
         request: &Request,
-        patience: Duration,
-        limit: Option<Duration>,
+        serve_timeout: Duration,
+        timeout: Option<Duration>,
     ) -> Result<Box<RawValue>, Failure> {
         let path = self.keys.socket().map_err(Failure::Refused)?;
-        match socket::ask(&path, request, patience, limit) {
+        match socket::ask(&path, request, serve_timeout, timeout) {
             Err(Failure::Down(_)) if self.keys.is_auto() => {
                 socket::start(&path).map_err(Failure::Down)?;
-                socket::ask(&path, request, patience, limit)
+                socket::ask(&path, request, serve_timeout, timeout)
             }
             asked => asked,
         }
     }
 
-    /// Sends the RELEASE from the container's interface, with the journal locked against a daemon that starts. False if
-    /// there is a lease and only a daemon can release it.
+    /// Sends the RELEASE from the container's interface. The lock on the journal keeps a new daemon from adopting the lease
+    /// meanwhile. Returns false if there is a lease that only a daemon can release.
     fn release_without_daemon(
         &self,
         cx: &Context<'_>,
@@ -227,7 +230,7 @@ impl Dhcp {
         }
         let (Some(_), _) = cx.session.netns_of_del() else { return Ok(false) };
         let Some(_lock) = journal.lock(Duration::ZERO)? else { return Ok(false) };
-        // A daemon may have released the lease before the lock.
+        // A daemon may have released the lease before this process got the lock.
         let Some(record) = journal.read(&key)? else { return Ok(true) };
         if !crate::dhcp::release::release(cx.session.host_netns()?, &record)? {
             return Ok(false);
@@ -235,8 +238,8 @@ impl Dhcp {
         journal.remove(&key).map(|()| true)
     }
 
-    /// Asks for the removal of marked leases. A daemon that has started meanwhile may have read the journal before the mark.
-    /// With `auto` the plugin starts one.
+    /// Requests the removal of marked leases from a daemon that started in the meantime: it may have read the journal before
+    /// the mark. With `auto`, starts a daemon.
     fn remove_marked(&self, path: &Path, request: &Request) -> Result<(), Failure> {
         if self.keys.is_auto() {
             socket::start(path).map_err(Failure::Down)?;
@@ -245,10 +248,10 @@ impl Dhcp {
     }
 }
 
-/// The method of the reference's daemon, which is a part of its errors.
+/// The method name of the reference's daemon, for error texts like those of the reference.
 const ALLOCATE: &str = "DHCP.Allocate";
 
-/// The error with the text of the reference in front.
+/// Puts the error text of the reference in front of the error.
 fn as_reference(failure: Failure, method: &str) -> Error {
     match failure {
         Failure::Refused(error) => error.in_front(format_args!("error calling {method}")),
@@ -259,7 +262,7 @@ fn as_reference(failure: Failure, method: &str) -> Error {
 }
 
 fn ask_to_remove(path: &Path, request: &Request) -> Result<(), Failure> {
-    socket::ask(path, request, REMOVAL_MAX, Some(REMOVAL_MAX)).map(drop)
+    socket::ask(path, request, REMOVAL_TIMEOUT, Some(REMOVAL_TIMEOUT)).map(drop)
 }
 
 fn key(cx: &Context<'_>, at: &Attachment) -> Key {

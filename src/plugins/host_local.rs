@@ -31,11 +31,11 @@
 //! | `ipam.rangeStart` | string | first host address | First address of that range. |
 //! | `ipam.rangeEnd` | string | last host address | Last address of that range. |
 //! | `ipam.gateway` | string | first host address | Gateway of that range. |
-//! | `ipam.routes` | list of objects | none | Routes in the result. `cni::conf` describes the objects. |
+//! | `ipam.routes` | list of objects | none | Routes in the result. `cnibox help network` describes the objects. |
 //! | `ipam.resolvConf` | string | none | File in the format of resolv.conf(5), for the DNS in the result. |
 //! | `ipam.dataDir` | string | `/var/lib/cni/networks` | Directory of the reservations. |
 //! | `ipam.exclude` | list of strings | none | Addresses and prefixes of all ranges that are never allocated. A request for one is an error; a container that has one keeps it. |
-//! | `ipam.sticky` | boolean | false | A container gets the addresses that it had last, if they are free. |
+//! | `ipam.sticky` | boolean | false | A container gets its last addresses again, if they are free. |
 //! | `ipam.staleOnBoot` | string | `reclaim` | `reclaim` or `keep`: what happens to reservations of an earlier boot, see below. |
 //! | `runtimeConfig.ipRanges` | list of lists of objects | none | Range sets of the runtime (capability `ipRanges`), before all others. |
 //! | `runtimeConfig.ipRanges[][].subnet` | string | required | As in `ipam.ranges`. |
@@ -46,7 +46,7 @@
 //! | `runtimeConfig.ips` | list of strings | none | Requested addresses (capability `ips`). ADD fails if it cannot allocate all of them. |
 //! | `args.cni.ips` | list of strings | none | Further requested addresses. |
 //! | `CNI_ARGS: IP` | string | none | A further requested address. |
-//! | `CNI_ARGS: K8S_POD_NAMESPACE` | string | none | With `K8S_POD_NAME`, identifies the container for `sticky`. Otherwise its id does. |
+//! | `CNI_ARGS: K8S_POD_NAMESPACE` | string | none | With `K8S_POD_NAME`, identifies the container for `sticky`. Without them, the container id identifies it. |
 //! | `CNI_ARGS: K8S_POD_NAME` | string | none | See `K8S_POD_NAMESPACE`. |
 //!
 //! `exclude`, `sticky` and `staleOnBoot` are not in the reference. The Go plugin can use the same directory and
@@ -56,13 +56,13 @@
 //! as long as possible.
 //!
 //! **Reservations of an earlier boot** belong to no running container. With `reclaim` they are released when a range
-//! set is exhausted, when the same attachment comes again without a DEL, and when the address is requested. With
-//! `keep` they are not; a `dataDir` that several hosts share needs that. Boots are distinguished by the kernel's boot
+//! set is exhausted, when an ADD of the same attachment follows without a DEL, and when the address is requested. With
+//! `keep` they stay; this is needed if several hosts share `dataDir`. Boots are distinguished by the kernel's boot
 //! id, not by clocks. A reservation of the Go plugin belongs to the boot in which cnibox first saw it.
 //!
 //! **Files.** `dataDir/NETWORK` has the format of the Go plugin, and both use the same lock. `dataDir/.cnibox` holds
 //! an index, so that the cost of a call does not depend on the number of reservations, and the addresses for `sticky`.
-//! Both may be removed at any time; see `ipam/store.rs`. A call waits up to 30 seconds for the lock. Then it fails
+//! Both may be removed at any time. A call waits up to 30 seconds for the lock. Then it fails
 //! with code 11 and names the process that holds the lock.
 //!
 //! - **ADD** reserves one address from each set: a requested one, the last one of the container, or the next free one.
@@ -91,7 +91,7 @@ use crate::plugin::{Context, Expected, Ipam, Scope};
 
 use config::Keys;
 
-/// `dataDir` if it is not configured.
+/// The default of `dataDir`.
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
 #[derive(Default)]
@@ -142,7 +142,7 @@ impl Ipam for HostLocal {
             if missing.is_none() && !held.is_empty() {
                 return Ok(());
             }
-            // An unreadable file can be the missing reservation.
+            // If a file is unreadable, it can be the missing reservation: then its error is returned.
             locked.all_readable()?;
             let details =
                 missing.map(|ip| format!("{ip} is not reserved for it")).unwrap_or_default();
@@ -204,17 +204,17 @@ impl HostLocal {
     }
 }
 
-/// The addresses of a network on this host.
+/// The address ranges of a network on this host, and the directory of their reservations.
 #[cfg(feature = "tool")]
 pub struct Pool {
     pub data_dir: PathBuf,
-    /// The error of a wrong configuration.
+    /// The range sets, or the error of an invalid configuration.
     pub sets: Result<Vec<RangeSet>>,
-    /// With `"staleOnBoot": "keep"` the reservations can be those of other hosts.
+    /// Whether reservations can be those of other hosts: `"staleOnBoot": "keep"`.
     pub is_of_several_hosts: bool,
 }
 
-/// The pool of the plugin of a network that has `host-local` as its IPAM plugin. Fails if a key has the wrong type.
+/// The pool of a plugin configuration with the IPAM plugin `host-local`. Fails if a key has the wrong type.
 #[cfg(feature = "tool")]
 pub fn pool(plugin: &Json) -> Result<Pool> {
     let plugin: HostLocal = plugin.read("network configuration")?;
@@ -222,7 +222,7 @@ pub fn pool(plugin: &Json) -> Result<Pool> {
     Ok(Pool { data_dir: plugin.data_dir()?.into(), sets: plugin.keys.sets(), is_of_several_hosts })
 }
 
-/// The addresses of the attachment's interface, and addresses without an interface.
+/// The addresses of `prevResult` that are those of the attachment's interface or name no interface.
 fn addresses_in_prev_result(request: &Request, at: &Attachment) -> Result<Vec<IpAddr>> {
     let Some(prev_result) = request.prev_result()? else { return Ok(Vec::new()) };
     let ours = prev_result.interface_index(&at.ifname, &request.sandbox());
@@ -243,7 +243,7 @@ mod tests {
 
     const PLUGIN: crate::plugin::Entry = ipam_entry::<HostLocal>("host-local", "");
 
-    /// One call. `ipam` and `more` are contents of JSON objects.
+    /// Calls the plugin. `ipam` is the content of the JSON object of that name, `more` the text after it.
     fn call(
         command: &str,
         dir: &TempDir,
@@ -441,11 +441,14 @@ mod tests {
         assert_eq!(status(r#""subnet":"10.1.0.0/31""#).0, 7);
         assert_eq!(status(r#""subnet":"10.1.0.0/16","resolvConf":"/nonexistent""#).0, 50);
         fs::write(dir.path().join("file"), "").unwrap();
-        let in_the_way = format!(
+        let data_dir_below_file = format!(
             r#"{{"cniVersion":"1.1.0","name":"net","ipam":{{{SUBNET},"dataDir":"{}/file"}}}}"#,
             dir.path().display()
         );
-        assert_eq!(call_with("STATUS", &in_the_way, "").unwrap_err().code, Code::NOT_AVAILABLE);
-        assert_eq!(call_with("DEL", &in_the_way, ""), Ok(None));
+        assert_eq!(
+            call_with("STATUS", &data_dir_below_file, "").unwrap_err().code,
+            Code::NOT_AVAILABLE
+        );
+        assert_eq!(call_with("DEL", &data_dir_below_file, ""), Ok(None));
     }
 }

@@ -20,7 +20,7 @@
 //! | `ipam.addresses` | list of objects | none | Addresses of the container. |
 //! | `ipam.addresses[].address` | string | required | Address with prefix length. |
 //! | `ipam.addresses[].gateway` | string | none | Gateway of the address. |
-//! | `ipam.routes` | list of objects | none | Routes in the result. `cni::conf` describes the objects. |
+//! | `ipam.routes` | list of objects | none | Routes in the result. `cnibox help network` describes the objects. |
 //! | `ipam.dns` | object | none | DNS in the result: `nameservers`, `domain`, `search` and `options`. |
 //! | `runtimeConfig.ips` | list of strings | none | Addresses with prefix length (capability `ips`). They replace all others. |
 //! | `args.cni.ips` | list of strings | none | Addresses with prefix length. They replace those of `addresses` and CNI_ARGS. |
@@ -122,7 +122,7 @@ struct Address {
 }
 
 keys! {
-    /// The keys as they are written.
+    /// The keys of the configuration, not validated.
     struct Keys {
         "ipam" => ipam: Option<IpamKeys>,
         "runtimeConfig" => runtime_config: Ips,
@@ -180,7 +180,7 @@ impl Keys {
     }
 }
 
-/// The configured addresses are validated only if no other addresses replace them.
+/// Parses the addresses of the configuration and adds those of CNI_ARGS. Called only if no other addresses replace them.
 fn configured(keys: &[AddressKeys], env_ips: Vec<Address>) -> Result<Vec<Address>> {
     let mut addresses = Vec::with_capacity(keys.len() + env_ips.len());
     for AddressKeys { address, gateway } in keys {
@@ -201,7 +201,7 @@ fn parse(text: &str, code: Code, wanted: &str) -> Result<IpNet> {
         .map_err(|_| Error::new(code, format_args!("{wanted} in CIDR notation, got: '{text}'")))
 }
 
-/// If several gateways are in the subnet of an address, the last one is used.
+/// Sets the gateway of each address to the one in its subnet. If there are several, to the last one.
 fn set_gateways(addresses: &mut [Address], gateways: &str) -> Result<()> {
     for text in gateways.split(',').map(str::trim).filter(|_| !gateways.is_empty()) {
         let gateway = text::parse_ip(text).map_err(|_| {
@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// `ipam` is the value of that key, `more` the text after it, `args` CNI_ARGS.
+    /// Makes a request. `ipam` is the value of the key `ipam`, `more` the text after it, and `args` is CNI_ARGS.
     fn request(command: &str, ipam: &str, more: &str, args: &str) -> Request {
         let stdin =
             format!(r#"{{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{ipam}{more}}}"#);

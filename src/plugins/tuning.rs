@@ -22,11 +22,11 @@
 //! | `args.cni.sysctl` | object of strings | none | Added to `sysctl`, and overrides equal keys. |
 //! | `CNI_ARGS: MAC` | string | value of `mac` | Overrides `mac`. |
 //!
-//! In a sysctl key, `.` and `/` separate names, as in the reference, or as in sysctl(8), where a name can have a dot:
-//! `net/ipv4/conf/eth0.100/rp_filter` and `net.ipv4.conf.eth0/100.rp_filter`. The first reading whose file exists in
-//! the container counts. The first `IFNAME` is replaced by the name of the interface. If the file
-//! `/etc/cni/tuning/allowlist.conf` exists, one of its lines, a regular expression, must match each key as it is
-//! written; see `pattern` for the syntax.
+//! A sysctl key is read as in the reference, where `.` and `/` both separate names, or as in sysctl(8), where a name can have a
+//! dot: `net/ipv4/conf/eth0.100/rp_filter` and `net.ipv4.conf.eth0/100.rp_filter`. The first of these two readings whose file
+//! exists in the container is used. The first `IFNAME` is replaced by the name of the interface. If the file
+//! `/etc/cni/tuning/allowlist.conf` exists, one of its lines, a regular expression, must match each key as it is written. The
+//! syntax is a part of RE2: literals, `.`, classes, `* + ?`, groups, alternation, `^`, `$` and escapes.
 //!
 //! The plugin follows a plugin that made the interface.
 //!
@@ -34,10 +34,11 @@
 //!   reference's format, with the sysctls and the identity of the namespace in addition. A second ADD keeps what the
 //!   first one saved; values of another namespace are replaced. The result is `prevResult` with the new MAC address
 //!   and MTU.
-//! - **CHECK** compares the values with the configuration, numbers as the kernel reads them. CHECK of the plugin that
-//!   made the interface leaves the MTU to this one, if the file is in the default `dataDir`.
-//! - **DEL** restores the saved values, if the namespace exists and the file is about that namespace, and removes the
-//!   file. A file or an interface of another network stays as it is.
+//! - **CHECK** compares the values with the configuration, numbers as the kernel reads them. If the file is in the default
+//!   `dataDir`, the CHECK of the plugin that made the interface accepts the MTU that `tuning` set; `bridge` and `veth` accept a
+//!   smaller MTU only.
+//! - **DEL** restores the saved values, if the namespace exists and the file belongs to that namespace, and removes the
+//!   file. It does not change a file or an interface of another network.
 //! - **GC** removes the files of attachments that are not valid.
 //! - **STATUS** fails if a key is wrong, a sysctl is not allowed or does not exist, or the allowlist cannot be read or
 //!   `dataDir` cannot be written.
@@ -69,7 +70,7 @@ use tuned::Tuned;
 pub const FACTS: Facts = Facts { is_in_container: true, ..Facts::NONE };
 
 keys! {
-    /// `wanted` reads all other keys: a mistake in them must not fail DEL and GC.
+    /// `wanted` reads all other keys: an error in them must not make DEL and GC fail.
     pub struct Tuning {
         "dataDir" => data_dir: String = DIR.into(),
     }
@@ -85,13 +86,13 @@ impl Plugin for Tuning {
 
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let wanted = wanted(cx, &at.ifname)?;
-        are_allowed(cx)?;
+        check_allowlist(cx)?;
         check_mtu(&wanted, chained::ips(&chained::prev_result(cx, WITHOUT_RESULT)?, at))
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let wanted = netns.run(|| wanted(cx, &at.ifname))?;
-        are_allowed(cx)?;
+        check_allowlist(cx)?;
         let mut result = chained::prev_result(cx, WITHOUT_RESULT)?;
         check_mtu(&wanted, chained::ips(&result, at))?;
         if wanted.is_empty() {
@@ -99,7 +100,7 @@ impl Plugin for Tuning {
         }
         let rtnl = cx.session.container()?;
         let link = link(&wanted, rtnl, at)?;
-        let before = wanted.now(netns, link.as_ref())?;
+        let before = wanted.read_current(netns, link.as_ref())?;
 
         let mut undo = Undo::new(cx);
         let netns_id = backup::netns_id(netns, rtnl);
@@ -124,7 +125,7 @@ impl Plugin for Tuning {
         let wanted = netns.run(|| wanted(cx, &at.ifname))?;
         chained::prev_result(cx, WITHOUT_RESULT)?;
         let link = link(&wanted, cx.session.container()?, at)?;
-        wanted.compare(&wanted.now(netns, link.as_ref())?, &at.ifname)
+        wanted.compare(&wanted.read_current(netns, link.as_ref())?, &at.ifname)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -172,10 +173,10 @@ impl Plugin for Tuning {
 }
 
 impl Tuning {
-    /// Fails if the host makes an ADD impossible.
+    /// For STATUS: fails if an ADD would fail on this host.
     fn check_possible(&self, cx: &Context<'_>) -> Result<()> {
         let wanted = wanted(cx, "IFNAME")?;
-        are_allowed(cx)?;
+        check_allowlist(cx)?;
         check_mtu(&wanted, cx.request.prev_result()?.unwrap_or_default().ips.iter())?;
         for (path, _) in &wanted.sysctls {
             // The sysctls of an interface exist in the container only.
@@ -188,7 +189,7 @@ impl Tuning {
         if wanted.is_empty() { Ok(()) } else { state::check_writable(&self.data_dir) }
     }
 
-    /// Saves the values from before the first ADD.
+    /// Writes the values from before the first ADD of the attachment to the file.
     fn save<'a>(
         &self,
         cx: &Context<'_>,
@@ -214,12 +215,12 @@ impl Tuning {
     }
 }
 
-/// The interface, if a key changes it.
+/// The interface, if a key changes one of its attributes.
 fn link(wanted: &Tuned, rtnl: &Rtnl, at: &Attachment) -> Result<Option<Link>> {
-    if wanted.is_about_link() { chained::interface(rtnl, at).map(Some) } else { Ok(None) }
+    if wanted.changes_link() { chained::interface(rtnl, at).map(Some) } else { Ok(None) }
 }
 
-/// The kernel would remove the IPv6 addresses of the interface.
+/// Fails if the MTU is too small for IPv6 and there are IPv6 addresses: the kernel would remove them.
 fn check_mtu<'a>(wanted: &Tuned, mut ips: impl Iterator<Item = &'a Ip>) -> Result<()> {
     let has_v6 = ips.any(|ip| ip.address.addr().is_ipv6());
     match wanted.mtu {
@@ -228,7 +229,8 @@ fn check_mtu<'a>(wanted: &Tuned, mut ips: impl Iterator<Item = &'a Ip>) -> Resul
     }
 }
 
-fn are_allowed(cx: &Context<'_>) -> Result<()> {
+/// Fails if the allowlist does not allow a configured sysctl.
+fn check_allowlist(cx: &Context<'_>) -> Result<()> {
     let mut sysctls = sysctls(&cx.request.json)?;
     sysctls.extend(self::sysctls(args(cx))?);
     allowlist::check(&sysctls)
@@ -238,7 +240,8 @@ fn args<'a>(cx: &'a Context<'_>) -> &'a Json {
     cx.request.json.get("args").and_then(|args| args.get("cni")).unwrap_or(&Json::Null)
 }
 
-/// Runs in the container's namespace if there is one: the sysctls of that namespace decide how a key is read.
+/// The configured values. If there is a container, the caller must be in its namespace: a sysctl key is read depending on the
+/// files that exist there.
 fn wanted(cx: &Context<'_>, ifname: &str) -> Result<Tuned> {
     let (json, by_args) = (&cx.request.json, args(cx));
     let mut wanted = Tuned::read(by_args)?;
@@ -264,7 +267,7 @@ fn merged(
         for (key, value) in list {
             let path = key::path(key, ifname)?;
             match merged.iter().position(|(known, _)| *known == path) {
-                // Two spellings of one sysctl.
+                // The list has two spellings of one sysctl.
                 Some(at) if at >= earlier => return Err(duplicate(key)),
                 Some(at) => merged[at].1 = (*value).into(),
                 None => merged.push((path, (*value).into())),
@@ -274,7 +277,7 @@ fn merged(
     Ok(merged)
 }
 
-/// The keys and values of `sysctl`, unchanged.
+/// The keys and values of `sysctl` as they are written.
 fn sysctls(json: &Json) -> Result<Vec<(&str, &str)>> {
     let entries = match json.get("sysctl") {
         None => return Ok(Vec::new()),

@@ -47,7 +47,7 @@ pub fn mismatch(
     redirection_mismatch(host, end, ifb)
 }
 
-/// Describes how the redirection of what the host end receives differs.
+/// Describes the difference if the host end does not redirect all received packets to the ifb.
 pub(super) fn redirection_mismatch(host: &Rtnl, end: &Link, ifb: &Link) -> Result<Option<String>> {
     let leads_to_ifb = |filter: &Traffic| filter.redirects_all_to(ifb.index);
     let is_there = host.incoming_filters(end.index)?.iter().any(leads_to_ifb);
@@ -56,7 +56,7 @@ pub(super) fn redirection_mismatch(host: &Rtnl, end: &Link, ifb: &Link) -> Resul
     Ok((!is_there).then(mismatch))
 }
 
-/// Describes the first difference of the queueing discipline of one link.
+/// Describes the first difference between the queueing discipline of a link and the configuration.
 pub(super) fn shape_mismatch(
     host: &Rtnl,
     link: &Link,

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::netlink::rtnl::{AddressField, TokenBucket, TrafficSelector};
 
 keys! {
-    /// The keys that the configuration and `runtimeConfig.bandwidth` have in common. Rates are in bits per second, bursts in bits.
+    /// The keys that the configuration and `runtimeConfig.bandwidth` have in common. Rates are in bits per second, bursts in
+    /// bits.
     #[derive(Clone)]
     pub struct Rates {
         "ingressRate" => pub(super) ingress_rate: Option<u64>,
@@ -22,10 +23,10 @@ keys! {
     }
 }
 
-/// The largest burst in bytes. The kernel counts them in 32 bits.
+/// A burst in bytes must be less than this: the kernel stores it in 32 bits.
 const BURST_MAX: u64 = u32::MAX as u64;
 
-/// The Ethernet header of a frame, which counts for the bucket (ETH_HLEN in linux/if_ether.h).
+/// The length of the Ethernet header, which the bucket counts as a part of the frame (ETH_HLEN in linux/if_ether.h).
 const HEADER_BYTES: u32 = 14;
 
 /// The validated configuration.
@@ -37,21 +38,22 @@ pub struct Limits {
     pub egress: Option<TokenBucket>,
     /// Flows share the rate, if the kernel has fq_codel.
     pub fair_queue: bool,
-    /// Subnets of the hosts that the container talks to. If the list is empty, all traffic is limited.
+    /// Subnets of the container's remote hosts. If the list is empty, all traffic is limited.
     subnets: Vec<IpNet>,
-    /// Whether only traffic with these subnets is limited, or all other traffic.
+    /// True: only traffic with these subnets is limited. False: all other traffic is limited.
     shapes_subnets: bool,
 }
 
 impl Rates {
-    /// The rates in force. As with the reference, those of the runtime count only if the configuration has none.
+    /// The rates that apply: those of the configuration, or those of the runtime if the configuration has none (as in the
+    /// reference).
     pub fn or(self, mut by_runtime: Self) -> Self {
         let rates = [self.ingress_rate, self.ingress_burst, self.egress_rate, self.egress_burst];
         if rates.iter().any(Option::is_some) {
             return self;
         }
         if by_runtime.shaped_subnets.is_empty() && by_runtime.unshaped_subnets.is_empty() {
-            // Runtimes send no subnets.
+            // Runtimes send rates without subnets, so the subnets of the configuration apply.
             by_runtime.shaped_subnets = self.shaped_subnets;
             by_runtime.unshaped_subnets = self.unshaped_subnets;
         }
@@ -85,17 +87,17 @@ impl Limits {
         self.ingress.is_none() && self.egress.is_none()
     }
 
-    /// The packets of a direction that are limited. `None` means all packets. Packets into the container have an address of the
-    /// subnets as their source, packets out of it as their destination.
+    /// Selects the limited packets of a direction. `None` means all packets. `field` is the address that is compared with the
+    /// subnets: the source of packets into the container, the destination of packets out of it.
     pub fn selector(&self, field: AddressField) -> Option<TrafficSelector> {
         let (subnets, shapes_subnets) = (self.subnets.clone(), self.shapes_subnets);
         let selector = TrafficSelector { subnets, shapes_subnets, field };
         (!selector.subnets.is_empty()).then_some(selector)
     }
 
-    /// A text about each burst that is smaller than a full frame: tbf drops such a frame. A class of htb, which limits the traffic
-    /// with subnets, lets it pass.
-    pub fn small_bursts(&self, mtu: u32) -> Vec<String> {
+    /// A warning for each burst that is smaller than a full frame: tbf drops such frames. With subnets there is no warning,
+    /// because a class of htb does not drop them.
+    pub fn burst_warnings(&self, mtu: u32) -> Vec<String> {
         let frame = mtu.saturating_add(HEADER_BYTES);
         let directions = [("ingressBurst", &self.ingress), ("egressBurst", &self.egress)];
         let mut texts = Vec::new();
@@ -119,7 +121,7 @@ fn nets(key: &str, texts: &[String]) -> Result<Vec<IpNet>> {
     texts.iter().map(parse).collect()
 }
 
-/// The limit of one direction, in bytes. 0 is the same as no value.
+/// The limit of one direction, in bytes. A value of 0 means no value.
 fn bucket(
     direction: &str,
     rate_bits: Option<u64>,
@@ -168,8 +170,8 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_small_if_a_full_frame_is_larger() {
-        let small = |burst, shaped_subnets: &[&str]| {
+    fn a_burst_that_is_smaller_than_a_full_frame_gives_a_warning() {
+        let warnings = |burst, shaped_subnets: &[&str]| {
             let shaped_subnets = shaped_subnets.iter().map(|net| (*net).to_owned()).collect();
             let rates = Rates {
                 egress_rate: Some(8_000_000),
@@ -177,15 +179,15 @@ mod tests {
                 shaped_subnets,
                 ..Rates::default()
             };
-            rates.limits(Duration::ZERO, false).unwrap().small_bursts(1500)
+            rates.limits(Duration::ZERO, false).unwrap().burst_warnings(1500)
         };
         assert_eq!(
-            small(12_111, &[]),
+            warnings(12_111, &[]),
             [
                 "egressBurst of 1513 bytes drops full frames: with mtu 1500 they have 1514 bytes, 12112 bits"
             ]
         );
-        assert!(small(12_112, &[]).is_empty() && small(8, &["10.0.0.0/8"]).is_empty());
+        assert!(warnings(12_112, &[]).is_empty() && warnings(8, &["10.0.0.0/8"]).is_empty());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Restores limits that other programs removed: the queueing disciplines, the ifb, and the redirection to it. Each is restored
-//! alone, so that the others keep their queues.
+//! separately, so that the others keep their queued packets.
 
 use super::limits::Limits;
 use super::{QUEUE_PACKETS, check, ifbs, make_ifb, shape};
@@ -9,7 +9,7 @@ use crate::netlink::rtnl::{AddressField, Batch, Link, LinkChange, Rtnl, TokenBuc
 use crate::plugin::owner::Owner;
 use crate::plugin::restore::Parts;
 
-/// An attachment with limits.
+/// An attachment with limits, and its host end.
 pub(super) struct Shaped<'a> {
     pub(super) host: &'a Rtnl,
     pub(super) network: &'a NetworkName,
@@ -52,10 +52,10 @@ impl Shaped<'_> {
                 make_ifb(host, network, at, &owner, (end.mtu, queue_len)).map(drop)
             }
         });
-        // It is missing in a dry run, and if it cannot be made.
+        // The ifb is missing in a dry run, or if it could not be made.
         let Some(ifb) = find()? else { return Ok(()) };
         self.restore_bucket(&ifb, bucket, AddressField::Destination, parts);
-        parts.ensure(&|| same(check::redirection_mismatch(host, end, &ifb)?), &mut || {
+        parts.ensure(&|| fail_if(check::redirection_mismatch(host, end, &ifb)?), &mut || {
             host.unshape_received(end.index)?;
             let mut batch = Batch::new();
             batch.redirect_incoming(end.index, &end.name, ifb.index);
@@ -75,7 +75,7 @@ impl Shaped<'_> {
         let Self { host, limits, .. } = *self;
         let selector = limits.selector(field);
         let compare =
-            || same(check::shape_mismatch(host, link, bucket, selector.as_ref(), limits)?);
+            || fail_if(check::shape_mismatch(host, link, bucket, selector.as_ref(), limits)?);
         parts.ensure(&compare, &mut || {
             host.unshape_sent(link.index)?;
             shape(host, link, bucket, selector.as_ref(), limits.fair_queue)
@@ -83,6 +83,7 @@ impl Shaped<'_> {
     }
 }
 
-fn same(mismatch: Option<String>) -> Result<()> {
+/// Converts a mismatch into an error.
+fn fail_if(mismatch: Option<String>) -> Result<()> {
     mismatch.map_or(Ok(()), |mismatch| Err(Error::internal(mismatch)))
 }

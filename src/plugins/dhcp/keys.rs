@@ -1,4 +1,4 @@
-//! The configuration of `dhcp`: reads the options by name or code, and makes the settings for the daemon.
+//! The configuration of `dhcp`: reads options by name or code, and makes the settings that the plugin sends to the daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ const NAMES: [(&str, u8); 6] = [
 const OWN: [u8; 6] = [50, 52, 53, 54, 55, 57];
 
 keys! {
-    /// The keys as they are written.
+    /// The keys of the configuration, not validated.
     pub(super) struct Keys {
         "ipam" => ipam: Option<IpamKeys>,
     }
@@ -121,7 +121,7 @@ impl Keys {
         Ok(path.into())
     }
 
-    /// For DEL and GC, which use the default socket if the key is wrong.
+    /// For DEL and GC: the path of the daemon's socket, or the default if the key is invalid.
     pub(super) fn socket_or_default(&self) -> PathBuf {
         self.socket().unwrap_or_else(|_| SOCKET.into())
     }
@@ -146,7 +146,7 @@ fn code(option: &str) -> Result<u8> {
     })
 }
 
-/// The value of a key of CNI_ARGS. Parts that are no pair are ignored, as in the reference.
+/// The value of a key of CNI_ARGS. Parts without `=` are ignored, as in the reference.
 fn argument<'a>(args: &'a str, wanted: &str) -> Option<&'a str> {
     let pairs = args.split(';').filter_map(|pair| pair.split_once('='));
     pairs.rev().find(|(key, _)| *key == wanted).map(|(_, value)| value)

@@ -25,7 +25,7 @@ pub(super) struct Config {
 }
 
 keys! {
-    /// The keys as they are written.
+    /// The keys of the configuration, not validated.
     pub(super) struct Keys {
         "ipam" => ipam: Option<IpamKeys>,
         "runtimeConfig" => runtime_config: RuntimeConfig,
@@ -65,8 +65,8 @@ impl Keys {
         self.ipam.as_ref().ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))
     }
 
-    /// Validates the keys and adds the values of CNI_ARGS. DEL and GC do not call this: a mistake in the configuration must
-    /// not keep an address reserved.
+    /// Validates the keys and adds the values of CNI_ARGS. DEL and GC do not call this, because they must release addresses
+    /// also if the configuration is invalid.
     pub(super) fn config(&self, request: &Request) -> Result<Config> {
         let (ipam, runtime_config, args) = (self.ipam()?, &self.runtime_config, &self.args);
         let mut requested = Vec::new();
@@ -110,17 +110,18 @@ impl Keys {
 }
 
 impl Config {
-    /// The identity for `sticky`: the name of the pod, which a new container of the pod has, too; else the container id.
+    /// The identity for `sticky`: a hash of the interface and the pod name, which all containers of a pod have in common.
+    /// Without a pod name, of the interface and the container id.
     pub(super) fn identity(&self, at: &Attachment, request: &Request) -> Result<Option<u64>> {
         if !self.is_sticky {
             return Ok(None);
         }
         let args = Args::parse(&request.args)?;
-        let of = match (args.pod_namespace, args.pod_name) {
+        let name = match (args.pod_namespace, args.pod_name) {
             (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
             _ => at.container_id.to_string(),
         };
-        Ok(Some(store::identity(&of, &at.ifname)))
+        Ok(Some(store::identity(&name, &at.ifname)))
     }
 
     pub(super) fn dns(&self) -> Result<Dns> {

@@ -30,7 +30,7 @@ pub fn check(sysctls: &[(&str, &str)]) -> Result<()> {
         })?);
     }
     for (key, _) in sysctls {
-        if !patterns.iter().any(|pattern| pattern.is_in(key)) {
+        if !patterns.iter().any(|pattern| pattern.matches_part_of(key)) {
             let msg = format!("Sysctl {key} is not allowed. No line of {PATH} matches it");
             return Err(Error::config(msg));
         }

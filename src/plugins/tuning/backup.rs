@@ -14,10 +14,10 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::steps::flow::undo::Failures;
 use crate::steps::state;
 
-/// The content of a file.
+/// The content of the file of an attachment.
 #[derive(Debug, Default)]
 pub struct Backup {
-    /// `None` if the file is incomplete.
+    /// The saved values. `None` if the file is incomplete.
     pub before: Option<Tuned>,
     owner: Option<String>,
     netns: Option<String>,
@@ -36,12 +36,12 @@ impl Backup {
         self.owner.as_deref().is_some_and(|recorded| recorded != owner.as_str())
     }
 
-    /// A file of the reference has no owner.
+    /// Whether the file names an owner. A file of the reference does not.
     pub fn has_owner(&self) -> bool {
         self.owner.is_some()
     }
 
-    /// Whether the values are those of another namespace. False if one of the two is unknown.
+    /// Whether the saved values are those of another namespace than `id`. False if one of the two is unknown.
     pub fn is_of_another_netns(&self, id: Option<&str>) -> bool {
         self.netns.as_deref().zip(id).is_some_and(|(then, now)| then != now)
     }
@@ -59,8 +59,8 @@ fn before(json: &Json) -> Result<Tuned> {
     Ok(tuned)
 }
 
-/// Identifies a namespace by the boot id and the kernel's cookie. A kernel without cookies has device and inode, which a
-/// later namespace can get again.
+/// Identifies a namespace by the boot id and the namespace cookie of the kernel. On a kernel without cookies (before 5.14), by
+/// the boot id, device and inode, which a later namespace can reuse.
 pub fn netns_id(netns: &NetNs, rtnl: &Rtnl) -> Option<String> {
     let boot = file::boot_id().ok()?;
     Some(match (rtnl.netns_cookie(), netns.identity()) {

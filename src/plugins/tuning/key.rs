@@ -1,16 +1,16 @@
-//! The key of a sysctl, in the notation of the reference or in one of sysctl(8).
+//! Converts the key of a sysctl to a path, in the notation of the reference or of sysctl(8).
 
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 
-/// The path below /proc/sys that a key means: the first reading whose file exists, or else the reference's.
+/// The path of a key below /proc/sys: the first reading whose file exists, else the reading of the reference.
 pub fn path(key: &str, ifname: &str) -> Result<String> {
     path_if(key, ifname, sysctl::exists)
 }
 
 fn path_if(key: &str, ifname: &str, exists: impl Fn(&str) -> bool) -> Result<String> {
     let mut readings = readings(key).map(|reading| below_net(&reading, ifname));
-    // Such a key would name another file than it seems to.
+    // With `..` or `.` as a name, the path would lead to another file than the key shows.
     let is_safe = !key.contains("..") && !key.contains("./") && !key.contains("/.");
     let Some(of_reference) = readings[0].take().filter(|_| is_safe) else {
         return Err(
@@ -24,13 +24,14 @@ fn path_if(key: &str, ifname: &str, exists: impl Fn(&str) -> bool) -> Result<Str
     Ok(of_sysctl.filter(|path| exists(path)).unwrap_or(of_reference))
 }
 
-/// In the reference, dots and slashes separate names. In sysctl(8) the first of them does, and the other one is a dot in a name.
+/// The two readings of a key. In the reference, dots and slashes separate names. In sysctl(8), the one of them that comes first
+/// in the key separates names, and the other one stands for a dot in a name.
 fn readings(key: &str) -> [String; 2] {
     let has_dots = key.find(['.', '/']).is_some_and(|at| key[at..].starts_with('.'));
     [key.replace('.', "/"), if has_dots { sysctl::dotted(key) } else { key.to_owned() }]
 }
 
-/// The path with the name of the interface, if it is below `net`.
+/// Replaces `IFNAME` in the path. `None` if the path is not below `net`.
 fn below_net(path: &str, ifname: &str) -> Option<String> {
     let path = path.replacen("IFNAME", ifname, 1);
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_notations_of_sysctl_count_if_only_their_file_exists() {
+    fn the_notations_of_sysctl_are_used_if_only_their_file_exists() {
         let exists = |path: &str| {
             ["net/ipv4/conf/eth0.100/x", "net/ipv4/conf/a/b/x", "net/ipv4/conf/a.b/x"]
                 .contains(&path)
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_outside_of_net_does_not_count() {
+    fn a_reading_outside_of_net_is_not_used() {
         let exists = |path: &str| path == "net.core/x";
         assert_eq!(path_if("net.core/x", "eth0", exists).as_deref(), Ok("net/core/x"));
         assert_eq!(path_if("/net.core/x", "eth0", exists).as_deref(), Ok("net/core/x"));

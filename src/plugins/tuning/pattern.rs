@@ -1,5 +1,5 @@
-//! Regular expressions of the allowlist: literals, `.`, classes, `* + ?`, groups, alternation, `^` and `$`, escapes. They
-//! mean the same as in RE2. Any other syntax of RE2 is an error, and never a literal.
+//! Regular expressions of the allowlist: literals, `.`, classes, `* + ?`, groups, alternation, `^` and `$`, escapes, with the
+//! meaning that they have in RE2. Any other syntax of RE2 is an error, and never a literal.
 //!
 //! A pattern becomes a nondeterministic automaton. The time of a match is at most the product of the lengths of the text
 //! and the pattern.
@@ -11,8 +11,8 @@ pub struct Pattern(Vec<Instruction>);
 
 enum Instruction {
     /// Matches one character of the set.
-    One(Set),
-    /// Continues at two steps, given as distances from this one.
+    OneOf(Set),
+    /// Continues at two instructions, given as distances from this one.
     Fork(isize, isize),
     Jump(isize),
     Start,
@@ -25,9 +25,9 @@ struct Set {
     ranges: Vec<(char, char)>,
 }
 
-/// The depth of nested groups: the parser recurses.
+/// The maximum depth of nested groups. It limits the recursion of the parser.
 const DEPTH_MAX: usize = 100;
-/// In bytes.
+/// The maximum length of a pattern, in bytes.
 const LENGTH_MAX: usize = 4096;
 
 impl Pattern {
@@ -44,7 +44,7 @@ impl Pattern {
     }
 
     /// Whether the pattern matches any part of the text.
-    pub fn is_in(&self, text: &str) -> bool {
+    pub fn matches_part_of(&self, text: &str) -> bool {
         let mut states = vec![false; self.0.len() + 1];
         let mut rest = text.chars();
         let mut is_start = true;
@@ -59,7 +59,7 @@ impl Pattern {
             let is_end = rest.as_str().is_empty();
             let before = std::mem::replace(&mut states, vec![false; self.0.len() + 1]);
             for (at, step) in self.0.iter().enumerate().filter(|(at, _)| before[*at]) {
-                if let Instruction::One(set) = step
+                if let Instruction::OneOf(set) = step
                     && set.has(c)
                 {
                     self.enter(at + 1, &mut states, is_start, is_end);
@@ -107,7 +107,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// Reads up to the end of the pattern, or the `)` of the group.
+    /// Reads alternatives up to the end of the pattern, or up to the `)` of the group.
     fn alternatives(&mut self) -> Result<(), String> {
         let mut jumps = Vec::new();
         loop {
@@ -137,11 +137,11 @@ impl Parser<'_> {
                 }
                 '^' => Instruction::Start,
                 '$' => Instruction::End,
-                '.' => Instruction::One(Set { is_negated: true, ..Set::of('\n') }),
-                '[' => Instruction::One(self.class()?),
+                '.' => Instruction::OneOf(Set { is_negated: true, ..Set::of('\n') }),
+                '[' => Instruction::OneOf(self.class()?),
                 '\\' => self.escape()?,
                 '*' | '+' | '?' | '{' => return Err(format!("{c} repeats nothing")),
-                literal => Instruction::One(Set::of(literal)),
+                literal => Instruction::OneOf(Set::of(literal)),
             };
             self.steps.push(step);
             self.repetition(start)?;
@@ -186,7 +186,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Inserts a step before the piece that begins at `start`. The distances in the piece do not change.
+    /// Inserts an instruction before the piece that begins at `start`. The distances inside the piece do not change.
     fn wrap(&mut self, start: usize, step: fn(isize) -> Instruction) {
         let length = self.steps.len() - start;
         self.steps.insert(start, step(distance(length)));
@@ -199,7 +199,7 @@ impl Parser<'_> {
         loop {
             let first = self.rest.next().ok_or("it has a [ without a ]")?;
             let first = match first {
-                // As the first character it is a literal.
+                // As the first character, `]` is a literal.
                 ']' if !set.ranges.is_empty() => return Ok(set),
                 '[' if self.rest.peek() == Some(&':') => {
                     return Err("classes with names are not supported".into());
@@ -245,7 +245,7 @@ impl Parser<'_> {
         if self.rest.next_if_eq(&'z').is_some() {
             return Ok(Instruction::End);
         }
-        Ok(Instruction::One(match self.escaped()? {
+        Ok(Instruction::OneOf(match self.escaped()? {
             Escaped::Literal(c) => Set::of(c),
             Escaped::Class(set) => set,
         }))
@@ -271,7 +271,7 @@ enum Escaped {
     Class(Set),
 }
 
-/// Patterns are short.
+/// Converts a number of instructions. It fits, because LENGTH_MAX limits a pattern.
 fn distance(steps: usize) -> isize {
     isize::try_from(steps).unwrap_or(isize::MAX)
 }

@@ -1,4 +1,4 @@
-//! The values that the plugin sets. One type holds the wanted, the current and the old values.
+//! The values that the plugin sets. One type holds the configured, the current and the saved values.
 
 use std::fmt;
 
@@ -33,8 +33,8 @@ keys! {
 }
 
 impl Tuned {
-    /// Reads all values of an object except sysctls, none of `null`. The keys of sysctls differ between a
-    /// configuration and a record.
+    /// Reads all values of an object except sysctls, which a configuration and a file write in different notations. `null` has
+    /// no values.
     pub fn read(json: &Json) -> Result<Self> {
         let mut values = Values::default();
         if !json.is_null() {
@@ -51,7 +51,7 @@ impl Tuned {
         })
     }
 
-    /// These values, and those of `other` that are not set here.
+    /// These values, completed by those of `other` that are not set here.
     pub fn or(mut self, other: Self) -> Self {
         let is_new =
             |(path, _): &(String, String)| !self.sysctls.iter().any(|(other, _)| other == path);
@@ -67,25 +67,25 @@ impl Tuned {
         }
     }
 
-    /// Without the sysctls of an interface.
+    /// These values without the sysctls of an interface.
     pub fn without_sysctls_of(mut self, ifname: &str) -> Self {
         self.sysctls.retain(|(path, _)| path.split('/').all(|part| part != ifname));
         self
     }
 
-    pub fn is_about_link(&self) -> bool {
+    pub fn changes_link(&self) -> bool {
         self.mac.is_some()
             || self.mtu.or(self.tx_queue_len).is_some()
             || self.promisc.or(self.allmulti).is_some()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.sysctls.is_empty() && !self.is_about_link()
+        self.sysctls.is_empty() && !self.changes_link()
     }
 
-    /// The current values. A sysctl that cannot be read is left out.
-    pub fn now(&self, netns: &NetNs, link: Option<&Link>) -> Result<Self> {
-        let mut now = netns.run(|| self.sysctls_now())?;
+    /// Reads the current values of the attributes and sysctls that are set here. A sysctl that cannot be read is left out.
+    pub fn read_current(&self, netns: &NetNs, link: Option<&Link>) -> Result<Self> {
+        let mut now = netns.run(|| self.current_sysctls())?;
         if let Some(link) = link {
             now.mac = self.mac.and(link.mac);
             now.promisc = self.promisc.and(Some(link.promiscuous));
@@ -96,8 +96,8 @@ impl Tuned {
         Ok(now)
     }
 
-    /// Runs in the namespace of the container.
-    fn sysctls_now(&self) -> Result<Self> {
+    /// Must run in the namespace of the container.
+    fn current_sysctls(&self) -> Result<Self> {
         let mut now = Self::default();
         for (path, _) in &self.sysctls {
             if let Some(value) = sysctl::get(path)? {
@@ -115,11 +115,11 @@ impl Tuned {
         link.map_or(Ok(()), |link| self.apply_to(rtnl, link))
     }
 
-    /// Restores the values in reverse order. A failure does not stop the rest. A sysctl that does not exist any more, or
-    /// is read-only now, is skipped.
+    /// Sets these saved values in reverse order. After a failure the other values are still set. A sysctl that no longer exists
+    /// or is read-only is skipped.
     pub fn restore(&self, netns: &NetNs, rtnl: &Rtnl, link: Option<&Link>) -> Result<()> {
         let mut failures = Failures::default();
-        if let Some(link) = link.filter(|_| self.is_about_link()) {
+        if let Some(link) = link.filter(|_| self.changes_link()) {
             failures.note(self.apply_to(rtnl, link));
         }
         netns.run(|| {
@@ -145,7 +145,7 @@ impl Tuned {
         rtnl.commit(batch)
     }
 
-    /// Fails with the first value that differs.
+    /// Fails if a value of `now` differs from the configured value. The error names the first one.
     pub fn compare(&self, now: &Self, ifname: &str) -> Result<()> {
         let mac = |mac: Option<Mac>| mac.map(|mac| mac.to_string());
         let switch =
@@ -178,7 +178,7 @@ impl Tuned {
     }
 }
 
-/// The error for a value of another type. It begins with the reference's message.
+/// The error for a value of the wrong type. It begins with the reference's message.
 #[cold]
 pub fn unreadable(reason: fmt::Arguments<'_>) -> Error {
     Error::config(format_args!("failed to load netconf: {reason}"))
