@@ -52,7 +52,7 @@ use crate::steps::state;
 use saved_conf::SavedConf;
 use subnet_env::SubnetEnv;
 
-/// Where the daemon writes the subnets.
+/// The default of `subnetFile`, in which the daemon flanneld writes the subnets.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
 keys! {
@@ -82,14 +82,14 @@ impl Plugin for Flannel {
             None => record.remove(),
         });
         let request = cx.request.with_config(config)?;
-        match delegate::add(&delegated(cx, &request), &request.conf.kind, at) {
+        match delegate::add(&delegate_context(cx, &request), &request.conf.kind, at) {
             Ok(success) => {
                 undo.keep();
                 Ok(success)
             }
             Err(failed) => {
                 if is_first && !failed.is_taken_back {
-                    // A later DEL or GC calls the delegate again.
+                    // The file stays, so that a later DEL or GC calls the delegate again.
                     undo.keep();
                 }
                 Err(failed.error)
@@ -105,11 +105,11 @@ impl Plugin for Flannel {
     #[cfg(feature = "tool")]
     fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let request = with_config(cx, self.config_of_add(cx, at)?)?;
-        delegate::restore(&delegated(cx, &request), &request.conf.kind, at, parts)
+        delegate::restore(&delegate_context(cx, &request), &request.conf.kind, at, parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
-        // A key in `dropped` has its warning already.
+        // A warning about the keys in `dropped` was already written.
         if cx.request.dropped.is_empty()
             && let Err(error) = Keys::read(cx.request)
         {
@@ -140,7 +140,7 @@ impl Flannel {
                 record.remove()
             }
             None => {
-                saved_conf::clean_up(&self.data_dir, cx.request, at);
+                saved_conf::remove_incomplete(&self.data_dir, cx.request, at);
                 match self.config(cx) {
                     Ok(config) => self.call(cx, config, &Verb::Del(at.clone())),
                     // No ADD succeeded, so the delegate has nothing to remove.
@@ -163,7 +163,7 @@ impl Flannel {
             Err(_) => {}
         }
         for (SavedConf { record, config }, is_stale) in files {
-            // The configuration can have had another delegate, or another directory of the delegate's state.
+            // A saved configuration can have another delegate, or another state directory of the delegate.
             let needs_call = called.is_empty() || (is_stale && !called.contains(&config));
             if needs_call && let Err(error) = call(config, &mut called) {
                 failures.note(Err(error));
@@ -176,12 +176,13 @@ impl Flannel {
         failures.into_result()
     }
 
-    /// The configuration of the delegate.
+    /// The configuration of the delegate, from the present keys and `subnetFile`.
     fn config(&self, cx: &Context<'_>) -> Result<Json> {
         let keys = Keys::read(cx.request)?;
         Ok(keys.config(cx.request, &SubnetEnv::read(Path::new(&self.subnet_file))?))
     }
 
+    /// The configuration that ADD saved. Without a file, the present one.
     fn config_of_add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Json> {
         match saved_conf::find(&self.data_dir, cx.request, at)? {
             Some(SavedConf { config, .. }) => Ok(config),
@@ -189,9 +190,10 @@ impl Flannel {
         }
     }
 
+    /// Calls the delegate, and commits its changes of nf_tables.
     fn call(&self, cx: &Context<'_>, config: Json, verb: &Verb) -> Result<()> {
         let request = with_config(cx, config)?;
-        delegate::call(&delegated(cx, &request), &request.conf.kind, verb)?;
+        delegate::call(&delegate_context(cx, &request), &request.conf.kind, verb)?;
         // The saved configuration is removed only after the delegate's changes are made.
         cx.session.commit()
     }
@@ -199,7 +201,7 @@ impl Flannel {
 
 /// The request of the delegate with a saved configuration.
 fn with_config(cx: &Context<'_>, config: Json) -> Result<Request> {
-    let mut config = Config(config);
+    let mut config = ConfigObject(config);
     // The version of this call decides which verbs exist.
     for key in ["cniVersion", "prevResult", "cni.dev/valid-attachments"] {
         if let Some(value) = cx.request.json.get(key) {
@@ -213,24 +215,26 @@ fn with_config(cx: &Context<'_>, config: Json) -> Result<Request> {
     Ok(request)
 }
 
-fn delegated<'a>(cx: &Context<'a>, request: &'a Request) -> Context<'a> {
+/// The context for a call of the delegate.
+fn delegate_context<'a>(cx: &Context<'a>, request: &'a Request) -> Context<'a> {
     Context { request, session: cx.session, plugins: cx.plugins }
 }
 
 /// The validated keys for the delegate.
 struct Keys {
-    delegate: Config,
-    ipam: Config,
+    delegate: ConfigObject,
+    ipam: ConfigObject,
     routes: Vec<Json>,
 }
 
-struct Config(Json);
+/// A JSON object that is changed: the configuration of the delegate, or its `ipam`.
+struct ConfigObject(Json);
 
 impl Keys {
     fn read(request: &Request) -> Result<Self> {
         let object = |key: &str| match request.json.get(key) {
-            None => Ok(Config(Json::Object(Vec::new()))),
-            Some(value @ Json::Object(_)) => Ok(Config(value.clone())),
+            None => Ok(ConfigObject(Json::Object(Vec::new()))),
+            Some(value @ Json::Object(_)) => Ok(ConfigObject(value.clone())),
             Some(_) => Err(Error::config(format_args!("{key}: it is not an object"))),
         };
         let (delegate, ipam) = (object("delegate")?, object("ipam")?);
@@ -253,7 +257,7 @@ impl Keys {
                 ));
             }
         }
-        // The delegate would refuse a wrong list, too, but its error would not name the key of flannel.
+        // The delegate would also refuse an invalid list, but its error would not name the key of flannel.
         let routes = match ipam.0.get("routes") {
             None => Vec::new(),
             Some(list @ Json::Array(routes)) => {
@@ -292,20 +296,20 @@ impl Keys {
     }
 }
 
-/// The plugin `host-local` of a delegate, if that gives out the addresses: its `ipam` key in an object. `None` if the daemon
-/// has not written the subnets.
+/// The configuration of the delegate's IPAM plugin: an object with the key `ipam`. `None` if the daemon has not written the
+/// subnets.
 #[cfg(feature = "tool")]
 pub fn host_local(plugin: &Json) -> Option<Json> {
     let subnet_file = plugin.text_at("subnetFile").filter(|path| !path.is_empty());
     let subnet_file = subnet_file.unwrap_or(SUBNET_FILE);
     let env = SubnetEnv::read(Path::new(subnet_file)).ok()?;
-    let mut ipam = Config(plugin.get("ipam").cloned().unwrap_or(Json::Object(Vec::new())));
+    let mut ipam = ConfigObject(plugin.get("ipam").cloned().unwrap_or(Json::Object(Vec::new())));
     ipam.set_ranges(&env);
     Some(Json::object([("ipam", Some(ipam.0))]))
 }
 
-impl Config {
-    /// Makes it the configuration of an IPAM plugin.
+impl ConfigObject {
+    /// Sets `ranges` to the subnets of the file, and `type` to `host-local` if it is missing.
     fn set_ranges(&mut self, env: &SubnetEnv) {
         self.set_default("type", "host-local".into());
         let mut ranges = Vec::new();

@@ -19,10 +19,10 @@
 //! A PCI device that is bound to `vfio-pci`, `uio_pci_generic` or `igb_uio` has no link. ADD then only requests
 //! addresses, for the program that drives the device.
 //!
-//! An alternative name of the link, `cnibox.…`, saves its state on the host: name, MTU, MAC address and flags. A file
-//! on the host records the name as well, because the container can change the link. The alias has the name, too, as
-//! with the reference, so that the DEL of either plugin can return a device that the other one moved. An alias of the
-//! administrator stays; the reference's DEL then does not know the name. A kernel before 5.5 has no alternative names;
+//! An alternative name of the link, `cnibox.…`, saves its state on the host: name, MTU, MAC address and flags. A file on the
+//! host records the name as well, because the container can change the link. The alias has the name, too, as with the
+//! reference, so that the DEL of the Go plugin can return a device that cnibox moved, and the other way round. An alias of the
+//! administrator stays; the DEL of the Go plugin then cannot restore the name. A kernel before 5.5 has no alternative names;
 //! DEL then finds the device only while the namespace exists.
 //!
 //! When a namespace ends, the kernel returns the device to the host, under its name in the container or as `devN`.
@@ -34,10 +34,10 @@
 //! - **CHECK** calls the CHECK of the IPAM plugin. It checks that the link exists, is up and has its saved state,
 //!   and compares its MAC address, addresses and routes with `prevResult`. It checks no link for a device that has
 //!   none.
-//! - **DEL** returns the device to the host, restores its saved state, and releases the addresses. It finds the device
-//!   by network, container and interface. It restores only a name that the host recorded or that `device` has. A device without
-//!   a known name gets a new one, stays down, and DEL fails. If another link has the name by then, DEL does everything
-//!   else, leaves the device down and fails, and so does the next DEL until the name is free.
+//! - **DEL** returns the device to the host, restores its saved state, and releases the addresses. It finds the device by
+//!   network, container and interface. It restores only a name that the host recorded or that `device` has. A device without a
+//!   known name gets a new name, stays down, and DEL fails. If another link of the host now has the name of the device, DEL
+//!   does everything else, leaves the device down and fails; the next DEL also fails until the name is free.
 //! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses. DEL and GC
 //!   remove the record of a virtual device that the kernel deleted with its namespace.
 //! - **STATUS** fails if the device is not on the host, if its MTU is below 1280 and there are IPv6 addresses, or if the
@@ -91,15 +91,15 @@ impl Plugin for HostDevice {
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let mut undo = Undo::new(cx);
-        let Target::Link(wanted) = self.selector.target()? else {
+        let Target::Link(device) = self.selector.target()? else {
             let success = add_without_link(cx, at, &mut undo)?;
             undo.keep();
             return Ok(success);
         };
         let (host, container) = (cx.session.host()?, cx.session.container()?);
         let records = Records::open()?;
-        let link = wanted.find(host, &records)?;
-        // Before any change: a move, even a short one, removes the addresses of the link.
+        let link = device.find(host, &records)?;
+        // This check comes before any change: a move removes the addresses of the link, even if it is undone.
         if container.link(&at.ifname)?.is_some() {
             return Err(Error::internal(format_args!(
                 "cannot create interface {} in the container: it already exists",
@@ -109,7 +109,7 @@ impl Plugin for HostDevice {
         let saved = SavedState::new(&cx.request.network, at, &link, records.of(&link));
         let saved = saved.moved_into(netns, host, &link);
         undo.push("return the device", || self.return_device(cx, at, Some(netns)));
-        records::record(at).write(saved.in_record().as_bytes())?;
+        records::record(at).write(saved.record_text().as_bytes())?;
         let to = Destination {
             netns,
             rtnl: container,
@@ -117,7 +117,7 @@ impl Plugin for HostDevice {
             up: delegate::ipam_needs_link(cx),
         };
         let moved = transfer::to_container(host, &link, &saved, &to)?;
-        records.hand_over(&link, at)?;
+        records.remove_for_others(&link, at)?;
         let success = delegate::add_ipam(cx, at, None, &mut undo)?;
         let interface =
             configure::Interface { netns, rtnl: container, name: &at.ifname, index: moved.index };
@@ -156,12 +156,14 @@ impl Plugin for HostDevice {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let is_available = || {
-            let Target::Link(wanted) = self.selector.target()? else { return Ok(()) };
+            let Target::Link(device) = self.selector.target()? else { return Ok(()) };
             records::check_writable()?;
             let (host, records) = (cx.session.host()?, Records::open()?);
-            match wanted.find(host, &records) {
-                // A container has the device, so the host is in order.
-                Err(_) if records.away(host)?.iter().any(|away| wanted.may_be(away)) => Ok(()),
+            match device.find(host, &records) {
+                // A container has the device, so nothing is wrong on the host.
+                Err(_) if records.not_on_host(host)?.iter().any(|saved| device.may_be(saved)) => {
+                    Ok(())
+                }
                 found => mtu::check_ipv6_of(cx, &found?),
             }
         };
@@ -171,7 +173,8 @@ impl Plugin for HostDevice {
 }
 
 impl HostDevice {
-    /// Returns the attachment's device to the host from any namespace. It succeeds if the device is on the host already.
+    /// Returns the attachment's device to the host from the container's namespace, and restores its state. Also restores a
+    /// device that is on the host already. Idempotent.
     fn return_device(
         &self,
         cx: &Context<'_>,
@@ -214,8 +217,8 @@ impl HostDevice {
         }
     }
 
-    /// Returns a link that has the name of the interface and not the recorded state. It can be a device that the
-    /// reference moved, a device that the container changed, or another link.
+    /// Returns a link that has the name of the interface, but not the recorded state as an alternative name. It can be a device
+    /// that the reference moved, a device that the container changed, or another link.
     fn return_unmarked(
         &self,
         cx: &Context<'_>,
@@ -231,7 +234,7 @@ impl HostDevice {
             return records::record(at).remove();
         }
         let may_be_device = match &recorded {
-            // The record of another attachment has the link, or the link names another owner.
+            // The link has the state of another attachment's record, or names another owner.
             _ if Records::open()?.of(link).is_some() => false,
             _ if chained::is_of_another(cx, at, link)? => false,
             Some(saved) => saved.may_be_of(link),
@@ -254,9 +257,9 @@ impl HostDevice {
             .with_details("the host has no record of it, or the container has changed it"))
     }
 
-    /// The state of a link of the container on the host, if the container cannot have forged it.
+    /// The state that a link of the container had on the host. `None` if the container may have forged it.
     fn state_of(&self, recorded: Option<SavedState>, link: &Link) -> Option<SavedState> {
-        // The reference moved the device, or the kernel has no alternative names.
+        // The state in the alias is used if the reference moved the device, or if the kernel has no alternative names.
         let named = SavedState::of_reference(link).filter(|_| !saved_state::has_mark(link));
         match recorded {
             Some(saved) => {
@@ -269,7 +272,7 @@ impl HostDevice {
     }
 }
 
-/// Restores a device that is on the host. The result is false if it is not there.
+/// Restores a device that is on the host. Returns false if the device is not on the host.
 fn restore(host: &Rtnl, saved: &SavedState) -> Result<bool> {
     if let Some(link) = saved.find(host)? {
         transfer::restore(host, &link, saved)?;
@@ -284,15 +287,15 @@ fn collect_garbage(host: &Rtnl, owners: &Owners) -> Result<()> {
     for DeviceRecord { record, saved } in Records::open()?.0 {
         if saved.belongs_to(owners) {
             let restored = restore(host, &saved);
-            let is_over = matches!(restored, Ok(is_back) if is_back || saved.is_gone(host));
+            let is_done = matches!(restored, Ok(is_on_host) if is_on_host || saved.is_gone(host));
             failures.note(restored.map(drop));
-            failures.note(if is_over { record.remove() } else { Ok(()) });
+            failures.note(if is_done { record.remove() } else { Ok(()) });
         }
     }
     failures.into_result()
 }
 
-/// A program of the container drives the device and needs its addresses only.
+/// ADD of a device without a link: a program of the container drives the device, so only addresses are requested.
 fn add_without_link<'a>(
     cx: &'a Context<'a>,
     at: &'a Attachment,

@@ -74,7 +74,7 @@ impl SingleLink for Ipvlan {
             parent: Some(Parent {
                 master: &self.master,
                 in_container: self.link_in_container,
-                // The reference does not limit it either.
+                // As in the reference, the MTU is not limited by that of the master.
                 limits_mtu: false,
                 must_be_up: false,
                 takes_frames: true,

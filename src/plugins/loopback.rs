@@ -4,14 +4,14 @@
 //! { "cniVersion": "1.1.0", "name": "lo", "type": "loopback" }
 //! ```
 //!
-//! The plugin has no keys of its own, and ignores CNI_IFNAME.
+//! The plugin has no further keys, and ignores CNI_IFNAME.
 //!
 //! - **ADD** brings `lo` up, and names its owner in the alias if `lo` has none. It returns `prevResult` if there is one,
 //!   else `lo` with its first loopback address of each family. Other addresses of `lo`, as those of a virtual service, stay.
 //! - **CHECK** fails if `lo` is down.
 //! - **DEL** brings `lo` down, if the namespace exists, no link in it belongs to another container, the alias of `lo`
 //!   names no other network, and `lo` has loopback addresses only.
-//! - **GC** has nothing to do: everything ends with the namespace.
+//! - **GC** has nothing to do: the kernel removes `lo` with the namespace.
 //! - **STATUS** always succeeds.
 
 use crate::cni::json::keys;
@@ -43,9 +43,9 @@ impl Plugin for Loopback {
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
         let prev_result = cx.request.prev_result()?;
         let rtnl = cx.session.container()?;
-        let lo = find(rtnl)?;
+        let lo = find_lo(rtnl)?;
         let alias = host_link::alias(&Owner::new(&cx.request.network, at));
-        // Another network or the administrator can have set one.
+        // Another network or the administrator can have set the alias.
         let alias = Some(alias.as_str()).filter(|_| lo.alias.is_none());
         set(rtnl, &lo, true, alias)?;
         let result = match prev_result {
@@ -59,7 +59,7 @@ impl Plugin for Loopback {
     }
 
     fn check(&self, cx: &Context<'_>, _: &Attachment, _: &NetNs) -> Result<()> {
-        match find(cx.session.container()?)? {
+        match find_lo(cx.session.container()?)? {
             lo if lo.up => Ok(()),
             _ => Err(Error::internal("loopback interface is down")),
         }
@@ -75,11 +75,12 @@ impl Plugin for Loopback {
                 return Ok(());
             }
         }
-        let lo = find(rtnl)?;
+        let lo = find_lo(rtnl)?;
         if host_link::is_of_another(&lo, &owner) {
             return Ok(());
         }
-        // Somebody's service has the others, and the kernel deletes those of IPv6 with the end of the link.
+        // A service uses the addresses that are not loopback addresses. The kernel deletes IPv6 addresses of a link that goes
+        // down.
         let is_needed = rtnl.addresses(lo.index)?.iter().any(|own| !own.net.addr().is_loopback());
         set(rtnl, &lo, is_needed && lo.up, host_link::owner_of(&lo).map(|_| ""))
     }
@@ -89,7 +90,7 @@ impl Plugin for Loopback {
     }
 }
 
-fn find(rtnl: &Rtnl) -> Result<Link> {
+fn find_lo(rtnl: &Rtnl) -> Result<Link> {
     rtnl.link(LO)?.ok_or_else(|| Error::internal("interface lo not found in the container"))
 }
 
@@ -99,6 +100,7 @@ fn set(rtnl: &Rtnl, lo: &Link, up: bool, alias: Option<&str>) -> Result<()> {
     rtnl.commit(batch)
 }
 
+/// The result for `lo`, with its first loopback address of each family.
 fn describe(cx: &Context<'_>, rtnl: &Rtnl, lo: &Link) -> Result<Success> {
     let addresses = rtnl.addresses(lo.index)?;
     let first = |family: IpFamily| {

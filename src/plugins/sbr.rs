@@ -18,12 +18,12 @@
 //!
 //! - **ADD** adds the rules and moves the routes, in one request.
 //! - **CHECK** fails with the name of the first rule or route that is missing.
-//! - **DEL** removes the rules of the addresses in `prevResult` and on the interface, and the routes of their tables.
-//!   If it knows no addresses, it removes the rules with the routing protocol number of this plugin that lead to a
-//!   table without routes of another interface. Rules of addresses that another attachment's interface has stay. If
-//!   such an interface has lost its addresses, rules of unknown addresses stay, too, because they can be its rules. It
-//!   does not restore the main table: the interface is removed next.
-//! - **GC** has nothing to do: everything ends with the namespace.
+//! - **DEL** removes the rules of the addresses in `prevResult` and on the interface, and the routes of their tables. If there
+//!   are no such addresses, it removes the rules with the routing protocol number of this plugin that lead to a table without
+//!   routes of another interface. Rules of addresses that another attachment's interface has stay. If such an interface has
+//!   lost its addresses, rules of unknown addresses stay, too, because they can belong to that interface. DEL does not restore
+//!   the main table: the interface is removed next.
+//! - **GC** has nothing to do: the kernel removes rules and routes with the namespace.
 //! - **STATUS** fails if a key is wrong or the kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES).
 
 mod check;
@@ -64,12 +64,12 @@ impl Plugin for Sbr {
     }
 
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        self.is_possible()?;
+        self.check_keys()?;
         self.ips(&chained::prev_result(cx, WITHOUT_RESULT)?, at).map(drop)
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        self.is_possible()?;
+        self.check_keys()?;
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let ips = self.ips(&result, at)?;
         let rtnl = cx.session.container()?;
@@ -123,7 +123,7 @@ impl Plugin for Sbr {
         Ok(())
     }
 
-    /// Everything ends with the container's namespace, so GC has nothing to do.
+    /// GC has nothing to do: the kernel removes rules and routes with the container's namespace.
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let (Some(at), Some(netns)) = (scope.one(), netns) else { return Ok(()) };
         let rtnl = cx.session.container()?;
@@ -133,9 +133,9 @@ impl Plugin for Sbr {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        self.is_possible().map_err(Error::into_not_available)?;
+        self.check_keys().map_err(Error::into_not_available)?;
         if cx.session.host()?.rules(IpFamily::V4)?.is_empty() {
-            // With the option, every namespace has the rule for the main table.
+            // With this kernel option, every namespace has the rule for the main table.
             let missing = Error::internal(
                 "cannot add routing rules: the kernel lacks CONFIG_IP_MULTIPLE_TABLES",
             );
@@ -145,23 +145,24 @@ impl Plugin for Sbr {
     }
 }
 
-/// The attachment as a DEL finds it in the container.
+/// The interface and the addresses that a DEL finds in the container.
 struct Attached {
-    /// The index of the interface, if it is there.
+    /// The index of the interface, if it exists.
     index: Option<u32>,
     /// The addresses of the previous result and of the interface.
     sources: Vec<IpAddr>,
     /// The addresses of interfaces that name another owner.
     of_others: Vec<IpAddr>,
-    /// Another owner's interface has lost its addresses, so a rule of an unknown address can be its rule.
-    others_lost: bool,
+    /// The interface of another owner has lost its addresses, so a rule of an unknown address can belong to it.
+    others_lack_addresses: bool,
 }
 
 impl Attached {
     fn find(cx: &Context<'_>, at: &Attachment, rtnl: &Rtnl) -> Result<Self> {
         let result = cx.prev_result_of_del();
         let sources = chained::ips(&result, at).map(|ip| ip.address.addr()).collect();
-        let mut found = Self { index: None, sources, of_others: Vec::new(), others_lost: false };
+        let mut found =
+            Self { index: None, sources, of_others: Vec::new(), others_lack_addresses: false };
         for link in rtnl.links()? {
             let is_of_another = chained::is_of_another(cx, at, &link)?;
             if !is_of_another && *link.name != *at.ifname {
@@ -170,7 +171,7 @@ impl Attached {
             let addresses = rtnl.addresses(link.index)?;
             let addresses = addresses.iter().map(|address| address.net.addr());
             if is_of_another {
-                found.others_lost |= addresses.clone().all(is_link_local);
+                found.others_lack_addresses |= addresses.clone().all(is_link_local);
                 found.of_others.extend(addresses);
             } else {
                 found.sources.extend(addresses);
@@ -181,13 +182,13 @@ impl Attached {
     }
 }
 
-/// The kernel gives an interface such an IPv6 address.
+/// Whether the address is an IPv6 link-local address, which the kernel itself sets on an interface.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// The routes of the result that ADD found in the main table. A route without a gateway has the first gateway of the
-/// interface, because the previous plugin set it so.
+/// The routes of the result that ADD found in the main table. A route without a gateway gets the first gateway of the
+/// interface, as the previous plugin has set it.
 fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
     let is_in_main = |route: &Route| route.table.is_none_or(|table| table == 0 || table == MAIN);
     let own = Success {
@@ -200,8 +201,8 @@ fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
 }
 
 impl Sbr {
-    /// Fails if a key has a wrong value.
-    fn is_possible(&self) -> Result<()> {
+    /// Fails if a key has an invalid value.
+    fn check_keys(&self) -> Result<()> {
         if self.table == Some(0) {
             return Err(Error::config("table: invalid routing table 0"));
         }
@@ -238,9 +239,9 @@ impl Sbr {
         Ok(ips)
     }
 
-    /// The changes that DEL makes. The head of this file says which rules belong to the plugin.
+    /// The changes that DEL makes. The manual at the head of this file describes which rules are removed.
     fn removal(&self, routing_tables: &RoutingTables, attached: &Attached) -> Batch {
-        let Attached { index, sources, of_others, others_lost } = attached;
+        let Attached { index, sources, of_others, others_lack_addresses } = attached;
         let index = *index;
         let others_use = |table: u32| {
             let mut routes = routing_tables.routes.iter();
@@ -249,8 +250,9 @@ impl Sbr {
         let is_ours = |rule: &&Rule| {
             // Neither this plugin nor the reference chooses a table of the kernel, so another program made such a rule.
             let is_foreign = KERNEL_TABLES.contains(&rule.table) && self.table != Some(rule.table);
-            let is_stale =
-                rule.protocol == Some(PROTOCOL) && !others_use(rule.table) && !others_lost;
+            let is_stale = rule.protocol == Some(PROTOCOL)
+                && !others_use(rule.table)
+                && !others_lack_addresses;
             rule.source.is_some_and(|source| {
                 !of_others.contains(&source)
                     && (sources.contains(&source) && !is_foreign || is_stale)

@@ -12,14 +12,14 @@
 //! | `mac` | string | random | MAC address of the interface. The three keys at the end override it. |
 //! | `owner` | integer | none | User id that may open the interface, beside root. |
 //! | `group` | integer | none | Group id that may open the interface, beside root. |
-//! | `selinuxContext` | string | none | SELinux context of the interface. ADD fails on a host that does not know it. |
+//! | `selinuxContext` | string | none | SELinux context of the interface. ADD fails on a host where the context is not valid. |
 //! | `bridge` | string | none | Bridge in the container that the interface becomes a port of. |
 //! | `runtimeConfig.mac` | string | value of `mac` | MAC address from the runtime (capability `mac`). |
 //! | `args.cni.mac` | string | value of `mac` | The same, if `runtimeConfig.mac` is not set. |
 //! | `CNI_ARGS: MAC` | string | value of `mac` | The same, if neither of them is set. |
 //!
-//! The interface is always made in the same way, without the program `ip`; the reference has two ways with different
-//! keys. Each program that opens the interface chooses the frame header (IFF_VNET_HDR, IFF_NO_PI). The interface has
+//! The interface is always made by the same system calls, without the program `ip`. The reference has two implementations with
+//! different keys. Each program that opens the interface chooses the frame header (IFF_VNET_HDR, IFF_NO_PI). The interface has
 //! no carrier until then.
 //!
 //! - **ADD** makes the interface, sets its keys, and configures it. The interface is temporary until the last step, so
@@ -49,7 +49,7 @@ use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::interface::{self, NewInterface, Property};
 
-/// The kernel's name of the kind, for frames (tap) and for packets (tun).
+/// The link kind in the kernel. It is the same for tap (frames) and tun (packets).
 const KIND: &str = "tun";
 
 /// The MTUs of a tap (MIN_MTU and MAX_MTU in drivers/net/tun.c, the latter without the Ethernet header).
@@ -105,7 +105,7 @@ impl Plugin for Tap {
         container.commit(batch)?;
 
         let mut undo = Undo::new(cx);
-        // Some IPAM plugins need the interface (dhcp).
+        // The interface exists before the call of the IPAM plugin, because `dhcp` needs it.
         let success = delegate::add_ipam(cx, at, None, &mut undo)?;
         let interface =
             configure::Interface { netns, rtnl: container, name: &at.ifname, index: link.index };

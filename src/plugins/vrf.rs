@@ -17,10 +17,10 @@
 //!   in the table of the VRF, all others where they were.
 //! - **CHECK** fails if the VRF, the rule for VRFs, or an address or route that `prevResult` has for the interface is
 //!   missing.
-//! - **DEL** takes the interface out of the VRF, unless it is another network's, and restores its addresses and routes,
-//!   except routes that another interface now has in the main table. It removes the VRF after its last interface. The
-//!   rule that the kernel added with the first VRF stays.
-//! - **GC** has nothing to do: everything ends with the namespace.
+//! - **DEL** takes the interface out of the VRF, unless the interface belongs to another network, and restores its addresses
+//!   and routes, except routes that another interface now has in the main table. It removes the VRF after its last interface.
+//!   The rule that the kernel added with the first VRF stays.
+//! - **GC** has nothing to do: the kernel removes the VRF with the namespace.
 //! - **STATUS** fails if a key is wrong or the kernel has no VRF (CONFIG_NET_VRF).
 
 mod interface;
@@ -40,8 +40,8 @@ use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTable
 use crate::steps::link::{chained, verify};
 use interface::SavedRoutes;
 
-/// The longest wait until the kernel accepts packets to a restored IPv6 address. If the link is up, it takes microseconds.
-const ADDRESSES_LIMIT: Duration = Duration::from_secs(5);
+/// The timeout until the kernel accepts packets to a restored IPv6 address. If the link is up, it takes microseconds.
+const ADDRESSES_TIMEOUT: Duration = Duration::from_secs(5);
 /// The reference begins its search at the same table.
 const FIRST_TABLE: u32 = 1;
 const KIND: &str = "vrf";
@@ -99,7 +99,7 @@ impl Plugin for Vrf {
         interface::check(rtnl, &link, &vrf, &result, at)
     }
 
-    /// Everything ends with the container's namespace, so GC has nothing to do.
+    /// GC has nothing to do: the kernel removes the VRF with the container's namespace.
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         let (Some(at), Some(netns)) = (scope.one(), netns) else { return Ok(()) };
         let rtnl = cx.session.container()?;
@@ -146,7 +146,7 @@ impl Vrf {
         let found = self.find(rtnl, name)?;
         match (link.master, &found) {
             (None, _) => {}
-            // An earlier ADD did it.
+            // An earlier ADD put the interface into the VRF.
             (Some(master), Some(vrf)) if master == vrf.index => return Ok(()),
             (Some(master), _) => {
                 let master = rtnl.link_at(master)?.map_or_else(String::new, |master| master.0.name);
@@ -186,14 +186,14 @@ impl Vrf {
         }
         rtnl.commit(batch)?;
         let addresses = saved.usable_v6();
-        if !addresses.is_empty() && !rtnl.wait_for_local(table, &addresses, ADDRESSES_LIMIT)? {
-            interface::require_no_carrier(rtnl, &link, ADDRESSES_LIMIT)?;
+        if !addresses.is_empty() && !rtnl.wait_for_local(table, &addresses, ADDRESSES_TIMEOUT)? {
+            interface::require_no_carrier(rtnl, &link, ADDRESSES_TIMEOUT)?;
         }
         undo.keep();
         Ok(())
     }
 
-    /// The name of the VRF. Fails if a key has a wrong value.
+    /// The name of the VRF. Fails if a key has an invalid value.
     fn name(&self, ifname: &str) -> Result<IfName> {
         if self.vrfname.is_empty() {
             return Err(Error::config("configuration is expected to have a valid vrf name")
@@ -233,10 +233,11 @@ impl Vrf {
     fn make(&self, rtnl: &Rtnl, name: &str, routing_tables: &mut RoutingTables) -> Result<Link> {
         let table = if self.table == 0 { routing_tables.reserve(FIRST_TABLE) } else { self.table };
         let new = NewLink { name, up: true, ..NewLink::default() };
-        rtnl.add_link(&new, KIND, &[LinkProperty::VrfTable(table)]).map_err(with_option)
+        rtnl.add_link(&new, KIND, &[LinkProperty::VrfTable(table)]).map_err(with_kernel_option)
     }
 }
 
+/// Takes the interface out of the VRF and restores its addresses and routes.
 fn leave(cx: &Context<'_>, rtnl: &Rtnl, link: &Link, vrf: &Link) -> Result<()> {
     let routing_tables = RoutingTables::read(rtnl)?;
     let table = vrf.vrf_table().unwrap_or_default();
@@ -260,7 +261,7 @@ fn is_vrf(link: &Link) -> bool {
     link.kind.as_deref() == Some(KIND)
 }
 
-/// The families without the rule for VRFs. The kernel adds it with the first VRF of a namespace only.
+/// The enabled families without the rule for VRFs. The kernel adds the rule only with the first VRF of a namespace.
 fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<IpFamily>> {
     let mut families = Vec::new();
     for family in IpFamily::ALL {
@@ -273,7 +274,8 @@ fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<IpFamily>> {
     Ok(families)
 }
 
-fn with_option(error: netlink::Error) -> Error {
+/// Names the kernel option if the kernel has no VRFs.
+fn with_kernel_option(error: netlink::Error) -> Error {
     let is_unsupported = error.is_unsupported();
     if is_unsupported { error.with_hint("the kernel lacks CONFIG_NET_VRF") } else { error }.into()
 }
@@ -283,7 +285,7 @@ fn with_option(error: netlink::Error) -> Error {
 fn is_supported(host: &Rtnl) -> Result<()> {
     let new = NewLink { name: "cnibox-probe", ..NewLink::default() };
     match host.add_link(&new, KIND, &[]) {
-        Err(error) if error.is_unsupported() => Err(with_option(error)),
+        Err(error) if error.is_unsupported() => Err(with_kernel_option(error)),
         _ => Ok(()),
     }
 }

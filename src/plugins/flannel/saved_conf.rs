@@ -1,9 +1,10 @@
-//! The configuration of the delegate, saved from ADD to DEL. At the time of the DEL the daemon can have another subnet,
-//! or no file.
+//! The configuration of the delegate, saved from ADD to DEL. At the time of the DEL, the file of the daemon can have another
+//! subnet or be missing.
 //!
-//! The file is the reference's, `DATADIR/CONTAINERID`, so either plugin can finish what the other began. The reference has
-//! one file for all networks and interfaces of a container. If it belongs to another attachment, cnibox writes
-//! `DATADIR/CONTAINERID:HASH`. A key of cnibox names the owner; a file of the reference names its network only.
+//! The file is that of the reference, `DATADIR/CONTAINERID`, so the DEL of cnibox can follow an ADD of the Go plugin, and the
+//! other way round. The reference has one file for all networks and interfaces of a container. If the file belongs to another
+//! attachment, cnibox writes `DATADIR/CONTAINERID:HASH`. The key `cnibox.owner` names the owner; a file of the reference names
+//! its network only.
 //!
 //! ADD writes the file before it calls the delegate. A failing ADD removes it if the delegate undid its work. DEL and GC
 //! remove it after the delegate succeeded.
@@ -23,7 +24,7 @@ pub struct SavedConf {
     pub config: Json,
 }
 
-/// Writes the file. Returns it, with its content from an earlier ADD of the same attachment.
+/// Writes the file of an attachment. Returns the file, and the content that an earlier ADD of this attachment wrote.
 pub fn write(
     dir: &str,
     request: &Request,
@@ -32,7 +33,7 @@ pub fn write(
 ) -> Result<(StateFile, Option<Vec<u8>>)> {
     let owner = Owner::new(&request.network, at);
     let [shared, own] = names(at, &owner);
-    // An ADD of another interface of the container can run at the same time.
+    // The lock is held against a concurrent ADD of another interface of the container.
     let _lock = state::lock(dir)?;
     let record = StateFile::new(dir, &shared);
     let content = record.read()?;
@@ -57,7 +58,7 @@ pub fn write(
     Ok((record, before))
 }
 
-/// The attachment's file. A file that is not JSON counts as missing.
+/// The saved configuration of the attachment. A file that is not JSON counts as missing.
 pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<SavedConf>> {
     let owner = Owner::new(&request.network, at);
     for name in names(at, &owner).iter().rev() {
@@ -74,12 +75,13 @@ pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<Save
 }
 
 /// Removes the incomplete files that a killed ADD of the attachment left.
-pub fn clean_up(dir: &str, request: &Request, at: &Attachment) {
+pub fn remove_incomplete(dir: &str, request: &Request, at: &Attachment) {
     let owner = Owner::new(&request.network, at);
     names(at, &owner).iter().for_each(|name| StateFile::new(dir, name).remove_aside());
 }
 
-/// All files of the network; those of the owners are stale. A file that cannot be read is a failure of the call.
+/// All saved configurations of the network, each with whether it is stale: one of the owners wrote it. A file that cannot be
+/// read is added to `failures`.
 pub fn all(dir: &str, owners: &Owners, failures: &mut Failures) -> Result<Vec<(SavedConf, bool)>> {
     let mut found = Vec::new();
     for record in state::all(dir)? {
@@ -112,7 +114,7 @@ fn is_of(config: &Json, request: &Request, owner: &Owner) -> bool {
     }
 }
 
-/// The configuration that the delegate gets.
+/// Removes the key of cnibox, which the delegate does not get.
 fn without_owner(mut config: Json) -> Json {
     if let Json::Object(entries) = &mut config {
         entries.retain(|(key, _)| key != OWNER);

@@ -16,7 +16,7 @@ pub struct SubnetEnv {
     pub subnets: Vec<IpNet>,
     /// In bytes.
     pub mtu: u32,
-    /// The daemon masquerades, so the delegate does not.
+    /// Whether the daemon masquerades. Then the delegate does not.
     pub ip_masq: bool,
 }
 

@@ -1,10 +1,10 @@
 //! The records of host-device: one file per attachment, `/run/cni/host-device/CONTAINERID:IFNAME`, with the saved state of
-//! the device as text. A container cannot write to it, so a saved state on a link is valid only if a record has the
-//! same. The directory is empty after a boot, which returns all devices to the host.
+//! the device as text. A container cannot write to this file, so the saved state on a link is valid only if a record has the
+//! same content. The directory is empty after a boot, which returns all devices to the host.
 //!
-//! ADD writes the record before it changes the device. A failing ADD, DEL and GC remove it when the device is back on
-//! the host, or when the kernel deleted a virtual device with its namespace. The host's number of the namespace, which the
-//! record has, is unused from then on.
+//! ADD writes the record before it changes the device. A failing ADD, DEL and GC remove it when the device is back on the host,
+//! or when the kernel deleted a virtual device with its namespace. In the second case the number in the record, which the host
+//! gave to the namespace, is unused.
 
 use crate::error::Result;
 use crate::names::Attachment;
@@ -58,8 +58,8 @@ impl Records {
         self.0.iter().map(|entry| &entry.saved).find(|saved| saved.is_on(link))
     }
 
-    /// The states of the devices that are not on the host, and may be in a container.
-    pub fn away(&self, host: &Rtnl) -> Result<Vec<&SavedState>> {
+    /// The states of the devices that are not on the host and may be in a container.
+    pub fn not_on_host(&self, host: &Rtnl) -> Result<Vec<&SavedState>> {
         let links = host.links()?;
         let is_on_host = |saved: &SavedState| {
             links.iter().any(|link| saved.is_on(link) || saved.is_unmoved(link))
@@ -68,9 +68,9 @@ impl Records {
         Ok(states.filter(|saved| !is_on_host(saved) && !saved.is_gone(host)).collect())
     }
 
-    /// Removes the records of a link for other attachments: the link now belongs to `to`.
-    pub fn hand_over(&self, link: &Link, to: &Attachment) -> Result<()> {
-        let own = record(to);
+    /// Removes the records of the link for attachments other than `at`, to which the link now belongs.
+    pub fn remove_for_others(&self, link: &Link, at: &Attachment) -> Result<()> {
+        let own = record(at);
         let is_old =
             |entry: &&DeviceRecord| entry.saved.is_on(link) && entry.record.name() != own.name();
         self.0.iter().filter(is_old).try_for_each(|entry| entry.record.remove())

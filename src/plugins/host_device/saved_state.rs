@@ -18,19 +18,19 @@ use crate::netlink::rtnl::{Link, LinkChange, Number, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
 use crate::steps::link::host_link::MARK;
 
-/// Its text has at most 91 bytes. An alternative name has room for 127.
+/// The saved state of a device. As a text it has at most 91 bytes; an alternative name has room for 127.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedState {
-    /// Hashes: the names can be too long.
+    /// The hash of the network, because the name can be too long for the text. `owner` is also a hash.
     pub network: u64,
     pub owner: u64,
     pub mtu: u32,
-    /// `None` if the link is not an Ethernet device. Then its address is not restored.
+    /// `None` if the link is not an Ethernet device. Then no address is restored.
     pub mac: Option<Mac>,
     pub up: bool,
     pub promiscuous: bool,
     pub all_multicast: bool,
-    /// The alias is the name, as with the reference. Otherwise the administrator set the alias, and it stays.
+    /// ADD sets the alias to the name, as the reference does. False: the administrator has set an alias, which stays.
     pub alias_is_name: bool,
     /// The link has a kind, so it is virtual. A container cannot create a link without a kind.
     pub has_kind: bool,
@@ -41,8 +41,8 @@ pub struct SavedState {
 }
 
 impl SavedState {
-    /// The state of a link of the host. If the kernel returned the link and its state is not restored yet, `recorded` has
-    /// the state.
+    /// The state of a link of the host. `recorded` is the recorded state of a link that the kernel returned and that is not
+    /// restored yet: it is used instead of the link's present attributes.
     pub fn new(
         network: &NetworkName,
         at: &Attachment,
@@ -68,7 +68,7 @@ impl SavedState {
         }
     }
 
-    /// The reference saves the name only, in the alias.
+    /// The state of a device that the reference moved. The reference saves the name only, in the alias.
     pub fn of_reference(link: &Link) -> Option<Self> {
         let name = link.alias.as_deref()?;
         Some(Self {
@@ -86,22 +86,23 @@ impl SavedState {
         })
     }
 
-    /// The same with the namespace that the device is moved into, if the kernel deletes the device with it.
+    /// This state with the number of the namespace that the device is moved into, if the kernel deletes the device with that
+    /// namespace.
     pub fn moved_into(self, netns: &NetNs, host: &Rtnl, link: &Link) -> Self {
-        // The kernel returns a card and a CAN device to the host.
+        // The kernel returns physical devices, which have no kind, and CAN devices to the host.
         let is_deleted = link.kind.as_deref().is_some_and(|kind| kind != "can");
-        // Without a number, nothing proves the end of the device, and the record stays.
+        // Without a number, nothing proves that the kernel deleted the device, and the record stays.
         let netns_number = is_deleted.then(|| host.number_of(netns, None).ok()).flatten();
         Self { netns_number, ..self }
     }
 
-    /// Whether the device provably ended with its namespace.
+    /// Whether the kernel provably deleted the device with its namespace: the namespace number is no longer in use.
     pub fn is_gone(&self, host: &Rtnl) -> bool {
         self.netns_number.is_some_and(|number| host.has_number(number) == Ok(false))
     }
 
-    /// The content of the record.
-    pub fn in_record(&self) -> String {
+    /// The content of the record: the text with the namespace number.
+    pub fn record_text(&self) -> String {
         self.text(self.netns_number)
     }
 
@@ -111,17 +112,18 @@ impl SavedState {
         link.alt_names.contains(&text) && self.may_be_of(link)
     }
 
-    /// Whether the link can be the device. A container cannot change this.
+    /// Whether the link can be the device: both have a kind or both have none. A container cannot change this.
     pub fn may_be_of(&self, link: &Link) -> bool {
         self.has_kind == link.kind.is_some()
     }
 
-    /// Whether the device is this link of the host, by its name and address: it was not moved, or it is restored.
+    /// Whether a link of the host is the device in its original state, by name and MAC address: it was not moved, or is
+    /// restored.
     pub fn is_unmoved(&self, link: &Link) -> bool {
         self.name == link.name && self.mac == link.mac && self.may_be_of(link)
     }
 
-    /// Whether an alternative name of the link has the attachment's owner. A container can have written it.
+    /// Whether an alternative name of the link has the attachment's owner. A container can have forged that name.
     pub fn is_marked(network: &NetworkName, at: &Attachment, link: &Link) -> bool {
         let mut marks = link.alt_names.iter().filter_map(|name| Self::parse(name));
         marks.any(|mark| mark.is_of(network, at))
@@ -143,8 +145,8 @@ impl SavedState {
         self.network == network_hash(owners.network()) && owners.has(is_of)
     }
 
-    /// The changes that restore the state of a link. An attribute that is right already is left out: a driver can refuse
-    /// to set it.
+    /// The changes that restore the state of a link. A name, MTU or MAC address that is already right is left out: a driver can
+    /// refuse to set it.
     pub fn changes<'a>(&'a self, link: &Link) -> LinkChange<'a> {
         LinkChange {
             name: (link.name != self.name).then_some(self.name.as_str()),
@@ -179,7 +181,7 @@ impl SavedState {
         })
     }
 
-    /// The number, if there is one, follows the flags.
+    /// The state as a text. The namespace number, if there is one, follows the flags.
     fn text(&self, netns_number: Option<Number>) -> String {
         let mac = self.mac.map_or_else(String::new, |mac| mac.to_string().replace(':', "-"));
         let mut flags = String::new();
@@ -204,11 +206,12 @@ impl Display for SavedState {
     }
 }
 
-/// Whether an alternative name is a saved state of any device.
+/// Whether an alternative name is the saved state of a device.
 pub fn is_name(alt_name: &str) -> bool {
     alt_name.starts_with(MARK)
 }
 
+/// Whether an alternative name of the link is the saved state of a device.
 pub fn has_mark(link: &Link) -> bool {
     link.alt_names.iter().any(|name| is_name(name))
 }
@@ -251,7 +254,7 @@ mod tests {
         assert_eq!(SavedState::parse(&text), Some(state("enp3s0.100")));
         let moved = SavedState { netns_number: Number::parse("7"), ..state("a.1") };
         assert_eq!(moved.to_string(), state("a.1").to_string());
-        assert_eq!(SavedState::parse(&moved.in_record()), Some(moved));
+        assert_eq!(SavedState::parse(&moved.record_text()), Some(moved));
         let bare = SavedState { mac: None, up: false, alias_is_name: false, ..state("a") };
         assert_eq!(SavedState::parse(&bare.to_string()), Some(bare));
     }

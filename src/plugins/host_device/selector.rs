@@ -1,4 +1,4 @@
-//! Selects the device of the host that the configuration names.
+//! Finds the device of the host that the configuration names.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -12,11 +12,11 @@ use super::records::Records;
 use super::saved_state::SavedState;
 use super::sysfs::{self, Bus};
 
-/// Drivers that give a PCI device to a program. The device then has no link.
+/// Drivers that let a program in user space drive a PCI device. The device then has no link.
 const DPDK_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
 keys! {
-    /// The keys that name a device, in the order of precedence.
+    /// The keys that name a device. The first one that is set has precedence, except that `deviceID` overrides `pciBusID`.
     pub struct Selector {
         "device" => device: String,
         "hwaddr" => hwaddr: String,
@@ -36,13 +36,14 @@ keys! {
 pub enum Target {
     /// A program of the container drives the device, so it has no link.
     Dpdk,
-    Link(Wanted),
+    Link(DeviceId),
 }
 
-pub enum Wanted {
+/// How the configuration names a device with a link.
+pub enum DeviceId {
     Name(String),
     Mac(Mac),
-    /// Its directory in sysfs, and the key and value that name it.
+    /// The directory of the device in sysfs, and the key and value that name it, for errors.
     Device(PathBuf, String),
 }
 
@@ -52,14 +53,14 @@ impl Selector {
         let device_id = self.runtime_config.device_id.as_str();
         let (pci, auxiliary) = match device_id {
             "" => (self.on_bus(Bus::Pci, "pciBusID", &self.pci_bus_id)?, None),
-            // It overrides pciBusID, also for a device of another bus.
+            // deviceID overrides pciBusID, also for a device of another bus.
             id => match self.on_bus(Bus::Pci, "deviceID", id) {
-                Err(_) if is_plain(id) => (None, self.on_bus(Bus::Auxiliary, "deviceID", id)?),
+                Err(_) if is_file_name(id) => (None, self.on_bus(Bus::Auxiliary, "deviceID", id)?),
                 found => (found?, None),
             },
         };
         let is_dpdk = match &pci {
-            Some(Wanted::Device(dir, label)) => match sysfs::driver(dir) {
+            Some(DeviceId::Device(dir, label)) => match sysfs::driver(dir) {
                 Some(driver) => DPDK_DRIVERS.contains(&driver.as_str()),
                 None => {
                     return Err(Error::config(format_args!("{label}: the device has no driver")));
@@ -77,18 +78,18 @@ impl Selector {
         }
     }
 
-    /// The name on the host, if the configuration has it.
+    /// The name of the device on the host, if the configuration has `device`.
     pub fn name(&self) -> Option<&str> {
         Some(self.device.as_str()).filter(|name| !name.is_empty())
     }
 
-    fn by_name(&self) -> Result<Option<Wanted>> {
+    fn by_name(&self) -> Result<Option<DeviceId>> {
         Ok(Some(&self.device)
             .filter(|name| !name.is_empty())
-            .map(|name| Wanted::Name(name.clone())))
+            .map(|name| DeviceId::Name(name.clone())))
     }
 
-    fn by_mac(&self) -> Result<Option<Wanted>> {
+    fn by_mac(&self) -> Result<Option<DeviceId>> {
         if self.hwaddr.is_empty() {
             return Ok(None);
         }
@@ -96,10 +97,10 @@ impl Selector {
             let hwaddr = &self.hwaddr;
             not_found(format_args!("failed to parse MAC address {hwaddr:?}: {error}"), "hwaddr")
         })?;
-        Ok(Some(Wanted::Mac(mac)))
+        Ok(Some(DeviceId::Mac(mac)))
     }
 
-    fn by_path(&self) -> Result<Option<Wanted>> {
+    fn by_path(&self) -> Result<Option<DeviceId>> {
         if self.kernelpath.is_empty() {
             return Ok(None);
         }
@@ -115,37 +116,37 @@ impl Selector {
                 "kernelpath",
             ));
         }
-        Ok(Some(Wanted::Device(path.into(), format!("kernelpath: {}", self.kernelpath))))
+        Ok(Some(DeviceId::Device(path.into(), format!("kernelpath: {}", self.kernelpath))))
     }
 
-    fn on_bus(&self, bus: Bus, key: &str, id: &str) -> Result<Option<Wanted>> {
+    fn on_bus(&self, bus: Bus, key: &str, id: &str) -> Result<Option<DeviceId>> {
         if id.is_empty() {
             return Ok(None);
         }
         let label = format!("{key}: {id}");
-        if !is_plain(id) {
+        if !is_file_name(id) {
             return Err(Error::config(format_args!("{label}: this is not the name of a device")));
         }
         match sysfs::device(bus, id) {
-            Some(dir) => Ok(Some(Wanted::Device(dir, label))),
+            Some(dir) => Ok(Some(DeviceId::Device(dir, label))),
             None => Err(Error::config(format_args!("{label}: device not found"))),
         }
     }
 }
 
-/// The error for a device that a key does not give. It begins with the reference's message.
+/// The error for a device that was not found or cannot be named so. It begins with the reference's message.
 fn not_found(msg: fmt::Arguments<'_>, details: impl Text) -> Error {
     Error::config(format_args!("failed to find host device: {msg}")).with_details(details)
 }
 
-impl Wanted {
+impl DeviceId {
     pub fn find(&self, host: &Rtnl, records: &Records) -> Result<Link> {
         let (found, label) = match self {
-            Self::Name(name) => (named(host, name, records)?, format!("device: {name}")),
+            Self::Name(name) => (link_named(host, name, records)?, format!("device: {name}")),
             Self::Mac(mac) => {
                 let saved_mac = |link: &Link| records.of(link).map_or(link.mac, |saved| saved.mac);
-                let has_it = |link: &Link| saved_mac(link) == Some(*mac);
-                (host.links()?.into_iter().find(has_it), format!("hwaddr: {mac}"))
+                let has_mac = |link: &Link| saved_mac(link) == Some(*mac);
+                (host.links()?.into_iter().find(has_mac), format!("hwaddr: {mac}"))
             }
             Self::Device(dir, label) => match sysfs::link(dir)? {
                 Some(name) => (host.link(&name)?, label.clone()),
@@ -162,18 +163,19 @@ impl Wanted {
         })
     }
 
-    /// Whether a device in a container can be the selected one. For a directory in sysfs this is unknown.
-    pub fn may_be(&self, away: &SavedState) -> bool {
+    /// Whether a device in a container can be the selected one. For a directory in sysfs this is unknown, so the result is
+    /// true.
+    pub fn may_be(&self, saved: &SavedState) -> bool {
         match self {
-            Self::Name(name) => away.name == *name,
-            Self::Mac(mac) => away.mac == Some(*mac),
+            Self::Name(name) => saved.name == *name,
+            Self::Mac(mac) => saved.mac == Some(*mac),
             Self::Device(..) => true,
         }
     }
 }
 
-/// A device that the kernel returned can have another name than before.
-fn named(host: &Rtnl, name: &str, records: &Records) -> Result<Option<Link>> {
+/// The link with this name, or the link that had this name before the kernel returned it from a container.
+fn link_named(host: &Rtnl, name: &str, records: &Records) -> Result<Option<Link>> {
     if let Some(link) = host.link(name)? {
         return Ok(Some(link));
     }
@@ -181,6 +183,7 @@ fn named(host: &Rtnl, name: &str, records: &Records) -> Result<Option<Link>> {
     Ok(host.links()?.into_iter().find(had_name))
 }
 
-fn is_plain(id: &str) -> bool {
+/// Whether the text can be the name of a directory in sysfs.
+fn is_file_name(id: &str) -> bool {
     !id.contains(['/', '\0']) && id != "." && id != ".."
 }

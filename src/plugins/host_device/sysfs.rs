@@ -1,4 +1,4 @@
-//! The network links of devices, from sysfs. sysfs shows links of the network namespace that it was mounted in, which is the
+//! Reads the network links of devices from sysfs. sysfs shows the links of the network namespace that it was mounted in: the
 //! host's.
 
 use std::fs;
@@ -35,7 +35,7 @@ pub fn driver(device: &Path) -> Option<String> {
     Some(driver.file_name()?.to_string_lossy().into_owned())
 }
 
-/// The name of the first link of a device. That of a virtio device is one level deeper.
+/// The name of the first link of a device. For a virtio device it is one directory deeper.
 pub fn link(device: &Path) -> Result<Option<String>> {
     let found = first(&device.join("net"), "")?;
     match (&found, first(device, "virtio")?) {
@@ -44,7 +44,7 @@ pub fn link(device: &Path) -> Result<Option<String>> {
     }
 }
 
-/// The first entry of a directory with the prefix, by name.
+/// The first entry of a directory with this prefix, sorted by name. `None` if the directory does not exist.
 fn first(dir: &Path, prefix: &str) -> Result<Option<String>> {
     let failed = |error: io::Error| {
         Error::internal(format_args!("cannot list {}: {}", dir.display(), sys::reason(&error)))

@@ -1,7 +1,7 @@
 //! The transfer of a device into a container, and back to the host.
 //!
-//! One request moves and renames the link. The kernel closes the link, moves it under its old name if that name is free
-//! in the target, and renames it last. So if the new name is taken, the request fails although the link has moved.
+//! One request moves and renames the link. The kernel brings the link down, moves it under its old name if that name is free
+//! in the target, and then renames it. So if the new name is taken, the request fails although the link has moved.
 
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
@@ -10,13 +10,14 @@ use crate::steps::flow::undo::Failures;
 
 use super::saved_state::{self, SavedState};
 
-/// The kernel uses the same pattern for a link that it returns when a namespace ends.
+/// A name pattern: the kernel chooses the number. The kernel uses this pattern for a link that it returns when a namespace
+/// ends.
 const FALLBACK_NAME: &str = "dev%d";
 
 /// The target of a transfer into a container.
 pub struct Destination<'a> {
     pub netns: &'a NetNs,
-    /// A socket in that namespace.
+    /// A socket in the namespace of the container.
     pub rtnl: &'a Rtnl,
     /// The name of the link in the container.
     pub name: &'a str,
@@ -24,7 +25,7 @@ pub struct Destination<'a> {
     pub up: bool,
 }
 
-/// Moves a link of the host into a container. `to_host` undoes it, also after an error.
+/// Moves a link of the host into a container. `to_host` reverts the move, also after an error.
 pub fn to_container(
     host: &Rtnl,
     link: &Link,
@@ -32,10 +33,10 @@ pub fn to_container(
     to: &Destination<'_>,
 ) -> Result<Link> {
     let mut batch = Batch::new();
-    // An earlier transfer can have left these names.
-    let is_old = |name: &&String| saved_state::is_name(name) || **name == saved.name;
-    let olds = link.alt_names.iter().filter(is_old);
-    olds.for_each(|old| batch.del_alt_name(&link.name, old));
+    // An earlier transfer can have left a saved state and the name of the device as alternative names.
+    let is_stale = |name: &&String| saved_state::is_name(name) || **name == saved.name;
+    let stale = link.alt_names.iter().filter(is_stale);
+    stale.for_each(|name| batch.del_alt_name(&link.name, name));
     batch.add_alt_name(&link.name, &saved.to_string());
     let change = LinkChange {
         netns: Some(to.netns),
@@ -70,8 +71,8 @@ pub fn to_host(
     let Err(error) = move_as(saved.name.as_str(), saved.changes(link)) else {
         return remove_marks(host, saved);
     };
-    // The link can have moved in spite of the error. If not, both of its names are taken on the host.
-    if container.link_at(link.index)?.is_some_and(|still| still.alias == link.alias) {
+    // The link can have moved in spite of the error. If it did not move, the host has links with its present and its original name.
+    if container.link_at(link.index)?.is_some_and(|found| found.alias == link.alias) {
         move_as(FALLBACK_NAME, LinkChange::default()).map_err(|_| error.clone())?;
     }
     match saved.find(host)? {
@@ -96,9 +97,9 @@ pub fn to_host_as(container: &Rtnl, host_netns: &NetNs, link: &Link, name: &str)
     container.commit(batch)
 }
 
-/// Restores the state of a link that the kernel returned to the host when its namespace ended. A failure does not stop
-/// the rest. The link then keeps its saved state, so that the next DEL or GC can retry. A link that does not get its
-/// own name stays down.
+/// Restores the state of a link that the kernel returned to the host when its namespace ended. After a failure, the other
+/// attributes are still restored. The link then keeps its saved state, so that the next DEL or GC can retry. A link that does
+/// not get its original name stays down.
 pub fn restore(host: &Rtnl, link: &Link, saved: &SavedState) -> Result<()> {
     let LinkChange { name, mtu, mac, .. } = saved.changes(link);
     let mut batch = Batch::new();
@@ -129,14 +130,15 @@ pub fn restore(host: &Rtnl, link: &Link, saved: &SavedState) -> Result<()> {
     remove_marks(host, saved)
 }
 
-/// A link cannot have one name twice. udev can have added the old name as an alternative name.
+/// Removes the name of the device from the alternative names, because a link cannot have one name twice. udev can have added
+/// it.
 fn del_alt_name(batch: &mut Batch, link: &Link, saved: &SavedState) {
     if link.alt_names.contains(&saved.name) {
         batch.del_alt_name(&link.name, &saved.name);
     }
 }
 
-/// Removes the saved state from a restored link.
+/// Removes the saved state from the alternative names and the alias of a restored link.
 fn remove_marks(host: &Rtnl, saved: &SavedState) -> Result<()> {
     let Some(link) = host.link(&saved.name)? else { return Ok(()) };
     let mut batch = Batch::new();

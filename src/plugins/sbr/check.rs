@@ -1,4 +1,4 @@
-//! CHECK: the tables have the routes that ADD made.
+//! CHECK: compares the routes of the tables with those that ADD made.
 
 use ipnet::IpNet;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::netlink::rtnl::{Address, Link, Route};
 use crate::steps::link::routing_tables::{MAIN, RoutingTables};
 
-/// The table has the default route of the address, and its subnet route if the kernel made one.
+/// Fails if the table lacks the default route of the address, or its subnet route if the kernel made one.
 pub fn table(
     routing_tables: &RoutingTables,
     table: u32,
@@ -32,7 +32,7 @@ pub fn table(
     Ok(())
 }
 
-/// The table has all of these routes that it gets at ADD.
+/// Fails if the table lacks one of `routes` that ADD copies into it.
 pub fn routes(
     routing_tables: &RoutingTables,
     table: u32,
@@ -45,6 +45,7 @@ pub fn routes(
     copied.try_for_each(|route| find(routing_tables, table, link, route.dst))
 }
 
+/// Fails if the main table lacks the subnet route of the address with a preferred source.
 pub fn hint(routing_tables: &RoutingTables, link: &Link, ip: &Ip) -> Result<()> {
     match hint_of(routing_tables, link, ip) {
         None if has_subnet(ip) => Err(missing(ip.address.trunc(), MAIN)),

@@ -17,7 +17,7 @@ pub const PROTOCOL: u8 = 203;
 /// The reference begins its search at the same table.
 const FIRST_TABLE: u32 = 100;
 
-/// The changes that ADD makes. Rules and hints that exist are not in it.
+/// The changes that ADD makes. Existing rules and hints are left out.
 #[derive(Default)]
 pub struct Plan {
     rules: Vec<Rule>,
@@ -30,6 +30,7 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The plan for a configured table: rules only.
     pub fn with_rules(routing_tables: &RoutingTables, ips: &[Ip], table: u32) -> Self {
         let sources = ips.iter().map(|ip| ip.address.addr());
         let missing =
@@ -37,6 +38,7 @@ impl Plan {
         Self { rules: missing.map(|source| rule(source, table, None)).collect(), ..Self::default() }
     }
 
+    /// The plan without a configured table: a new table for each address without a rule, with its routes.
     pub fn with_tables(
         routing_tables: &mut RoutingTables,
         link: &Link,
@@ -91,7 +93,7 @@ impl Plan {
         }
     }
 
-    /// The routes come before the rules, so that no packet is without a route.
+    /// The requests that make the changes. The routes come before the rules, so that every packet has a route.
     pub fn apply(&self) -> Batch {
         let mut batch = Batch::new();
         link_routes_first(&self.routes).for_each(|route| batch.add_route(route));
@@ -101,6 +103,7 @@ impl Plan {
         batch
     }
 
+    /// The requests that revert the changes.
     pub fn revert(&self) -> Batch {
         let mut batch = Batch::new();
         self.hints.iter().for_each(|route| batch.del_route(route));
@@ -126,8 +129,9 @@ fn own_routes(routing_tables: &RoutingTables, link: &Link, ips: &[Ip]) -> Vec<Ro
     routing_tables.routes.iter().filter(is_own).cloned().collect()
 }
 
-/// Whether the table of an address gets a route: neither its preferred source nor its gateway is in the subnet of another
-/// address. A default route is not copied if the address has a gateway, because the table gets a default route via this one.
+/// Whether the table of an address gets a copy of the route. It does if neither the preferred source nor the gateway of the
+/// route is in the subnet of another address. A default route is not copied if the address has a gateway, because the table
+/// gets a default route via that gateway.
 pub fn is_copied(route: &Route, ip: &Ip, ips: &[Ip]) -> bool {
     let is_of_another = |address: IpAddr| {
         !ip.address.contains(&address) && ips.iter().any(|other| other.address.contains(&address))
@@ -169,7 +173,7 @@ pub fn hint_of<'a>(routing_tables: &'a RoutingTables, link: &Link, ip: &Ip) -> O
     })
 }
 
-/// The rule of an address that leads to this table, or without `table` to any table except those of the kernel.
+/// The rule of an address that leads to `table`, or if `table` is `None`, to any table except those of the kernel.
 pub fn rule_of(
     routing_tables: &RoutingTables,
     source: IpAddr,

@@ -1,4 +1,4 @@
-//! The interface that joins or leaves a VRF, and the addresses and routes that it loses then.
+//! The interface that joins or leaves a VRF, and the addresses and routes that the kernel removes from it then.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl SavedRoutes {
         }
     }
 
-    /// The addresses without pending duplicate address detection, except link-local ones.
+    /// The IPv6 addresses without pending duplicate address detection, except link-local addresses.
     pub fn usable_v6(&self) -> Vec<IpAddr> {
         let usable =
             self.addresses.iter().filter(|address| !address.tentative && !address.scope_link);
@@ -78,19 +78,19 @@ pub fn set_master(batch: &mut Batch, link: &Link, master: u32) {
     batch.change_link(link.index, &link.name, &change);
 }
 
-/// Fails if the link has a carrier. Without a carrier the addresses cannot be used anyway.
-pub fn require_no_carrier(rtnl: &Rtnl, link: &Link, limit: Duration) -> Result<()> {
+/// After the timeout: fails if the link has a carrier. Without a carrier the addresses cannot be used in any case.
+pub fn require_no_carrier(rtnl: &Rtnl, link: &Link, timeout: Duration) -> Result<()> {
     if rtnl.link_at(link.index)?.is_some_and(|link| link.operstate_up) {
-        let (name, limit_ms) = (&link.name, limit.as_millis());
+        let (name, timeout_ms) = (&link.name, timeout.as_millis());
         return Err(Error::internal(format_args!(
-            "cannot use the IPv6 addresses of {name} after {limit_ms} ms"
+            "cannot use the IPv6 addresses of {name} after {timeout_ms} ms"
         )));
     }
     Ok(())
 }
 
-/// For CHECK: the addresses of the result exist, and its routes are in the VRF's table. ADD sets no routes of an interface
-/// that is down, and none of another interface of the result.
+/// For CHECK: fails if an address of the result is missing, or a route of the result in the VRF's table. Routes are not
+/// compared if the interface is down, or if they belong to another interface of the result: ADD does not set them.
 pub fn check(
     rtnl: &Rtnl,
     link: &Link,
@@ -115,11 +115,11 @@ pub fn check(
     for route in result.routes.iter().filter(|route| !is_of_another(route, result, at)) {
         let table = route.table.filter(|table| ![0, MAIN].contains(table)).unwrap_or(table);
         let dst = route.dst.trunc();
-        let is_it = |found: &Route| {
+        let is_route = |found: &Route| {
             (found.dev, found.table) == (Some(link.index), Some(table))
                 && verify::leads_as(route, found)
         };
-        if !routing_tables.routes.iter().any(is_it) {
+        if !routing_tables.routes.iter().any(is_route) {
             return Err(Error::internal(format_args!(
                 "route to {dst} in table {table} not found in the container"
             )));
