@@ -4,7 +4,7 @@
 //! { "cniVersion": "1.1.0", "name": "lo", "type": "loopback" }
 //! ```
 //!
-//! The plugin has no further keys, and ignores CNI_IFNAME.
+//! The plugin has no keys except those of every plugin, and ignores CNI_IFNAME.
 //!
 //! - **ADD** brings `lo` up, and names its owner in the alias if `lo` has none. It returns `prevResult` if there is one,
 //!   else `lo` with its first loopback address of each family. Other addresses of `lo`, as those of a virtual service, stay.

@@ -18,11 +18,11 @@
 //!
 //! - **ADD** adds the rules and moves the routes, in one request.
 //! - **CHECK** fails with the name of the first rule or route that is missing.
-//! - **DEL** removes the rules of the addresses in `prevResult` and on the interface, and the routes of their tables. If there
-//!   are no such addresses, it removes the rules with the routing protocol number of this plugin that lead to a table without
-//!   routes of another interface. Rules of addresses that another attachment's interface has stay. If such an interface has
-//!   lost its addresses, rules of unknown addresses stay, too, because they can belong to that interface. DEL does not restore
-//!   the main table: the interface is removed next.
+//! - **DEL** removes the rules of the addresses in `prevResult` and on the interface, and the routes of their tables. It also
+//!   removes the other rules with the routing protocol number of this plugin that lead to a table without routes of another
+//!   interface. Rules of addresses that another attachment's interface has stay. If such an interface has lost its addresses,
+//!   these other rules stay, too, because they can belong to that interface. DEL does not restore the main table: the interface
+//!   is removed next.
 //! - **GC** has nothing to do: the kernel removes rules and routes with the namespace.
 //! - **STATUS** fails if a key is wrong or the kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES).
 

@@ -71,7 +71,8 @@ pub fn to_host(
     let Err(error) = move_as(saved.name.as_str(), saved.changes(link)) else {
         return remove_marks(host, saved);
     };
-    // The link can have moved in spite of the error. If it did not move, the host has links with its present and its original name.
+    // The link can have moved in spite of the error. If it did not move, the host has links with its present and its original
+    // name.
     if container.link_at(link.index)?.is_some_and(|found| found.alias == link.alias) {
         move_as(FALLBACK_NAME, LinkChange::default()).map_err(|_| error.clone())?;
     }
