@@ -50,9 +50,9 @@
 //! When the server changes the address, its mask, the routes, the gateway or the MTU, the daemon changes the interface and
 //! writes a line to stderr. It also changes the address on the host: in published ports, masquerading, the rules and sources of
 //! `firewall`, and the runtime's cache entry, so CHECK succeeds with the new address. In the container it changes the routing
-//! rules of `sbr`. It deletes connections of the old address from conntrack. A step that fails is repeated, for example if the
-//! runtime is making changes for the container. While an attachment has no lease, its rules name the last address. A lease ends
-//! with its namespace or interface, too.
+//! rules of `sbr`. It deletes connections of the old address from conntrack. A step that fails is repeated, for example if
+//! another process holds the lock of the container. While an attachment has no lease, its rules name the last address. A lease
+//! ends with its namespace or interface, too.
 //!
 //! - **ADD** returns the address, the routes, the MTU of the routes and the DNS of the lease. It waits at most
 //!   `-resendtimeout`.

@@ -174,7 +174,7 @@ fn has_container(
             all.iter().filter(move |port| Some(port.bridge) == bridge && port.is_in(vlan));
         of_bridge.filter(is_other)
     };
-    // A port with a peer is a veth: the kind need not be requested.
+    // A port with a peer counts as a veth, so its kind is not requested.
     if others().any(|port| port.peer.is_some()) {
         return Ok(true);
     }

@@ -176,8 +176,8 @@ impl<'a> PortBindings<'a> {
         Ok(())
     }
 
-    /// Adds the shared rules that are missing, and the masqueraded sources. Also adds the sources that an earlier release had
-    /// in its rules only.
+    /// Adds the shared rules that are missing, and the masqueraded sources. If a set of sources is new, also adds the sources
+    /// of the elements that an earlier release masquerades.
     fn add_rules_and_sources(
         &self,
         nft: &Nft,
@@ -222,7 +222,8 @@ impl<'a> PortBindings<'a> {
         Ok(())
     }
 
-    /// Adds the ports that packets from 127.0.0.1 do not reach, also for the ports that an earlier release published.
+    /// Adds the ports of this attachment that packets from 127.0.0.1 do not reach. If the set is new, also adds such ports that
+    /// an earlier release published.
     fn add_unmasqueraded(&self, nft: &Nft, batch: &mut Batch, existing: &Existing) -> Result<()> {
         if self.family == IpFamily::V6 {
             return Ok(());
@@ -445,7 +446,7 @@ impl<'a> PortBindings<'a> {
 
     /// The ports that the Go plugin has published, each with the mapping that conflicts with it.
     pub fn published_by_reference(&self, nft: &Nft) -> Result<Vec<(&Mapping, HostPort)>> {
-        let has_conditions = !self.settings.conditions(self.family).are_none();
+        let has_conditions = !self.settings.conditions(self.family).is_empty();
         let mut taken = Vec::new();
         for port in host_ports::all(nft, self.family)? {
             let is_same_port = |mapping: &&Mapping| {

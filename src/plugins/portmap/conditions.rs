@@ -77,7 +77,7 @@ impl Conditions {
     }
 
     /// Whether the list is empty, so that every packet meets the conditions.
-    pub fn are_none(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 

@@ -59,7 +59,7 @@ impl Removal<'_> {
                 return Ok(Removed::default());
             }
             if let [own] = own.as_slice()
-                && self.is_all(own, owner)?
+                && self.has_all_ports(own, owner)?
             {
                 return self.remove_own(own, owner, batch);
             }
@@ -105,7 +105,7 @@ impl Removal<'_> {
     }
 
     /// Whether these are all ports of the owner, and no other owner shares one of them.
-    fn is_all(&self, own: &OwnerElements, owner: &Owner) -> Result<bool> {
+    fn has_all_ports(&self, own: &OwnerElements, owner: &Owner) -> Result<bool> {
         let ports = own.ports_on().map(|key| shared_element(&key, None).key);
         let ports: Vec<Vec<u8>> = ports.filter(|_| own.group.is_main()).collect();
         let shared = self.nft.elements_at(rules::table(self.family), OWNERS, &ports)?;

@@ -153,7 +153,7 @@ impl Rules<'_> {
             chains[0].first = Some(vec![Verdict::Jump(group.chain()).into()]);
             let conditions = self.settings.conditions(family);
             let mut chain = Chain::regular(&group.chain(), rules(group, conditions));
-            if !conditions.are_none() {
+            if !conditions.is_empty() {
                 chain.comment = Some(Comment::new(shortened(conditions.text()))?);
             }
             chains.insert(0, chain);
@@ -316,7 +316,7 @@ impl Group {
     }
 
     pub fn of(conditions: &Conditions) -> Self {
-        let conditions = match conditions.are_none() {
+        let conditions = match conditions.is_empty() {
             true => String::new(),
             false => format!("-{}", conditions.id()),
         };

@@ -28,7 +28,7 @@ impl Backup {
         let Ok(json) = Json::parse(content) else { return Self::default() };
         let text = |key: &str| json.text_at(key).map(str::to_owned);
         let (owner, netns) = (text("owner"), text("netns"));
-        Self { before: before(&json).ok(), owner, netns }
+        Self { before: saved_values(&json).ok(), owner, netns }
     }
 
     /// Whether the file belongs to another attachment with the same file name, such as that of another network.
@@ -47,7 +47,8 @@ impl Backup {
     }
 }
 
-fn before(json: &Json) -> Result<Tuned> {
+/// The saved attributes and sysctls of a file.
+fn saved_values(json: &Json) -> Result<Tuned> {
     let mut tuned = Tuned::read(json)?;
     if let Some(Json::Object(entries)) = json.get("sysctl") {
         for (path, value) in entries {

@@ -10,7 +10,7 @@ pub fn path(key: &str, ifname: &str) -> Result<String> {
 
 fn path_if(key: &str, ifname: &str, exists: impl Fn(&str) -> bool) -> Result<String> {
     let mut readings = readings(key).map(|reading| below_net(&reading, ifname));
-    // With `..` or `.` as a name, the path would lead to another file than the key shows.
+    // A key with `..`, `./` or `/.` could lead to another file than it shows.
     let is_safe = !key.contains("..") && !key.contains("./") && !key.contains("/.");
     let Some(of_reference) = readings[0].take().filter(|_| is_safe) else {
         return Err(
