@@ -32,11 +32,11 @@ pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
 ///
 /// The methods of verbs have no default, so each plugin implements each verb.
 pub trait Plugin: Read {
-    /// The beginning of the reference's message for a configuration that it cannot read.
+    /// The text with which the reference begins its error for an unreadable configuration.
     fn unreadable(&self) -> &'static str;
 
-    /// Fails if the configuration is wrong. Called if the container's namespace cannot be opened: the error about a wrong
-    /// configuration comes first.
+    /// Validates the configuration only. Called if the container's namespace cannot be opened: an error of the configuration
+    /// is returned in place of the error of the namespace.
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
     /// All or nothing: an error undoes all changes.
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success>;
@@ -44,40 +44,42 @@ pub trait Plugin: Read {
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()>;
     /// Fails with code 50 if an `add` would fail.
     fn status(&self, cx: &Context<'_>) -> Result<()>;
-    /// Restores what other programs removed or changed on the host. It has the request of a CHECK. It adds each part to `parts`,
-    /// with the comparison of `check` and the step of `add`. Links and connections stay as they are. Most plugins have nothing
-    /// on the host but the link: the rest is in the container, which may change it.
+    /// Restores what other programs removed or changed on the host. `cx` has the request of a CHECK. The plugin passes each part
+    /// to `parts.ensure`, with the comparison of `check` and the step of `add`. Links and connections are not changed. The default
+    /// does nothing: most plugins make only a link on the host, and the container may change everything else.
     #[cfg(feature = "tool")]
     fn restore(&self, _: &Context<'_>, _: &Attachment, _: &mut Parts) -> Result<()> {
         Ok(())
     }
-    /// DEL and GC: removes everything of the owners in the scope, also if the configuration has changed since. An error does
-    /// not stop the rest. A missing object is no error. `netns` is None for GC, and if CNI_NETNS is empty or does not exist.
+    /// DEL and GC: removes all objects of the owners in the scope, also if the configuration has changed since the ADD. After an
+    /// error, the removal goes on. A missing object is not an error. `netns` is None for GC, and if CNI_NETNS is empty or does
+    /// not exist.
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()>;
 }
 
-/// A plugin that manages addresses only. It gets no namespace, so it works before the namespace exists.
+/// An IPAM plugin. It gets no namespace, so it also works before the namespace exists.
 pub trait Ipam: Read {
     fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success>;
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
     fn status(&self, cx: &Context<'_>) -> Result<()>;
-    /// For STATUS of the plugin that calls this one.
+    /// The addresses of every future ADD. STATUS of the main plugin that delegates to this IPAM plugin calls it.
     fn expected(&self, cx: &Context<'_>) -> Result<Expected>;
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()>;
 }
 
-/// The addresses of every attachment, as far as the configuration of its IPAM plugin determines them.
+/// The addresses that an ADD can get, as far as the configuration of the IPAM plugin determines them.
 #[derive(Debug, Default)]
 pub struct Expected {
-    /// One of the addresses is an IPv6 address.
+    /// An ADD gets an IPv6 address.
     pub has_v6: bool,
-    /// For each address the choices that the plugin has, with the gateway of each. The host part can be that of the subnet.
+    /// One list for each address of the result: the addresses that the plugin can select from, with their gateways. The host part
+    /// of an address can be that of its subnet.
     pub choices: Vec<Vec<Ip>>,
 }
 
 impl Expected {
     pub fn new(choices: Vec<Vec<Ip>>) -> Self {
-        // The choices of an address are of one family.
+        // All choices for one address have the same family.
         let mut first = choices.iter().filter_map(|ips| ips.first());
         Self { has_v6: first.any(|ip| ip.address.addr().is_ipv6()), choices }
     }
@@ -95,7 +97,7 @@ pub enum Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// The one attachment of a DEL.
+    /// The attachment of a DEL; `None` for the other scopes.
     pub fn one(self) -> Option<&'a Attachment> {
         match self {
             Self::One(at) => Some(at),
@@ -103,7 +105,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The calls of a delegate.
+    /// The verbs with which a delegate is called for this scope, one call each.
     pub fn verbs(self) -> Vec<Verb> {
         match self {
             Self::One(at) => vec![Verb::Del(at.clone())],
@@ -113,19 +115,19 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Facts about a plugin that the runtime and the tool use without a call. A plugin states those that differ from `NONE`.
+/// Properties of a plugin that the runtime and the tool read without calling it. A plugin states those that differ from `NONE`.
 #[derive(Clone, Copy)]
 pub struct Facts {
-    /// It changes nothing outside of the container.
+    /// The plugin changes nothing outside of the container.
     pub is_in_container: bool,
-    /// The hosts of its subnets are containers of this host only. Else other hosts share the subnet.
+    /// Only containers of this host have addresses in its subnets. If false, other hosts have addresses in them, too.
     pub has_own_subnets: bool,
-    /// Its DEL finds rules and links on the host by their owner, without a configuration.
+    /// DEL finds rules and links on the host by their owner, without a configuration.
     pub leaves_owned: bool,
-    /// The kinds of links that it makes and STATUS does not look for, each with the kernel's option.
+    /// The kinds of links that an ADD makes and that STATUS does not probe, each with its kernel option.
     pub kinds: &'static [(&'static str, &'static str)],
-    /// The configurations for which STATUS looks at the kernel: the key that needs its features (empty: each ADD does), and the
-    /// keys in JSON.
+    /// The configurations for which STATUS probes the kernel: the key that needs kernel features (empty: every ADD needs them),
+    /// and the configuration's keys in JSON.
     pub probes: &'static [(&'static str, &'static str)],
 }
 
@@ -137,30 +139,30 @@ impl Facts {
         kinds: &[],
         probes: &[],
     };
-    /// For `kinds`.
+    /// An item of `kinds`.
     pub const VETH: (&'static str, &'static str) = ("veth", "CONFIG_VETH");
-    /// For `probes`: an interface on a link that each namespace has.
+    /// An item of `probes`: an interface on `lo`, which each namespace has.
     pub const ON_LO: (&'static str, &'static str) = ("", r#""master":"lo""#);
-    /// For `probes`.
+    /// An item of `probes`: `ipMasq` of a bridge.
     pub const MASQUERADES: (&'static str, &'static str) = (
         "ipMasq",
         r#""isGateway":true,"ipMasq":true,"ipam":{"type":"static","addresses":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}"#,
     );
 }
 
-/// A line of the table of plugins.
+/// An entry of the table of plugins, `plugins::PLUGINS`.
 pub struct Entry {
     pub name: &'static str,
     /// One sentence for `cnibox --list-full` and the README.
     pub about: &'static str,
-    /// It manages addresses only.
+    /// An IPAM plugin: it manages addresses only.
     pub is_ipam: bool,
-    /// It follows the plugin that makes the interface, in a list.
+    /// A chained plugin: it follows the plugin that makes the interface.
     pub is_chained: bool,
-    /// It is an IPAM plugin that communicates through the interface, so the interface must exist before ADD and after DEL.
+    /// An IPAM plugin that communicates through the interface: the interface must exist before its ADD and until after its DEL.
     pub needs_link: bool,
     pub facts: Facts,
-    /// Makes the plugin with the default configuration.
+    /// Returns the plugin with the default configuration.
     pub new: fn() -> Instance,
 }
 
@@ -175,7 +177,8 @@ impl Entry {
         Self { facts, ..self }
     }
 
-    /// A whole call: runs the plugin, then commits the pending changes of nf_tables, and keeps the record of the attachment.
+    /// Executes a call: runs the plugin, commits the pending changes of nf_tables, and writes or removes the record of the
+    /// attachment.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         let maker = self.maker().filter(|_| !cx.session.is_recorded());
         let begun = match (verb, &maker) {
@@ -203,7 +206,8 @@ impl Entry {
         result
     }
 
-    /// The maker of the record that an ADD writes, and a DEL removes. `None` if what it makes ends with the container.
+    /// The maker of the record that an ADD writes and a DEL removes. `None` if everything that the plugin makes ends with the
+    /// container.
     fn maker(&self) -> Option<Maker> {
         match (self.is_chained, self.is_ipam) {
             (true, _) => self.facts.leaves_owned.then(|| Maker::Chained(self.name.into())),
@@ -212,7 +216,7 @@ impl Entry {
         }
     }
 
-    /// Runs the plugin. Changes of nf_tables stay pending.
+    /// Runs the plugin. Changes of nf_tables stay pending in the session.
     pub fn run(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         match self.configured(cx, verb)? {
             Instance::Plugin(plugin) => run(&*plugin, cx, verb),
@@ -220,17 +224,17 @@ impl Entry {
         }
     }
 
-    /// Removes several attachments that have ended. Changes of nf_tables stay pending.
+    /// Removes the objects of several attachments that have ended. Changes of nf_tables stay pending in the session.
     pub fn remove_ended(&self, cx: &Context<'_>, all: &[Attachment]) -> Result<()> {
         let scope = Scope::Each(all);
-        // The configuration is read as for a GC.
+        // As for a GC, unreadable keys are ignored.
         match self.configured(cx, &Verb::Gc(Vec::new()))? {
             Instance::Plugin(plugin) => plugin.clean(cx, scope, None),
             Instance::Ipam(plugin) => plugin.clean(cx, scope),
         }
     }
 
-    /// The addresses of every attachment. An interface plugin has none.
+    /// The addresses that an ADD of this IPAM plugin can get. Empty for the other plugins.
     pub fn expected(&self, cx: &Context<'_>) -> Result<Expected> {
         match self.configured(cx, &Verb::Status)? {
             Instance::Plugin(_) => Ok(Expected::default()),
@@ -238,22 +242,23 @@ impl Entry {
         }
     }
 
-    /// Restores what other programs removed of a living attachment. IPAM plugins have nothing but files, which their ADD and DEL
-    /// keep; the daemon of `dhcp` restores what it set.
+    /// Restores the parts of a living attachment that other programs removed. Does nothing for IPAM plugins: they have only files,
+    /// and the daemon of `dhcp` restores what it set.
     #[cfg(feature = "tool")]
     pub fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let Instance::Plugin(plugin) = self.configured(cx, &Verb::Check(at.clone()))? else {
             return Ok(());
         };
         if self.facts.leaves_owned && !parts.is_dry_run() {
-            self.record_life(cx, at);
+            self.renew_record(cx, at);
         }
         plugin.restore(cx, at, parts)
     }
 
-    /// The record can be that of an earlier life: plugins of others have attached the container, and their executables are ours now.
+    /// Writes a record if there is none of this namespace. The record can be of an earlier container of the same name: other plugins,
+    /// which write no record, attached this container, and then cnibox replaced their executables.
     #[cfg(feature = "tool")]
-    fn record_life(&self, cx: &Context<'_>, at: &Attachment) {
+    fn renew_record(&self, cx: &Context<'_>, at: &Attachment) {
         if let Some(begun) = record::begin(cx, at, Maker::Chained(self.name.into())) {
             let made = cx.request.prev_result().ok().flatten();
             let made = made.as_ref().map(Made::of).unwrap_or_default();
@@ -261,8 +266,8 @@ impl Entry {
         }
     }
 
-    /// ADD, CHECK and STATUS fail if a key cannot be read. DEL and GC ignore the key and warn: a mistake in the
-    /// configuration must not prevent the removal.
+    /// Returns the plugin with the configuration of the request. ADD, CHECK and STATUS fail if a key is unreadable. DEL and GC ignore
+    /// the key and warn: a mistake in the configuration must not prevent the removal.
     fn configured(&self, cx: &Context<'_>, verb: &Verb) -> Result<Instance> {
         let mut attempts = Attempts::new(&cx.request.json);
         loop {
@@ -293,11 +298,11 @@ impl Entry {
     }
 }
 
-/// One call of a plugin on a session, which the plugins of a chain share.
+/// One call of a plugin. The plugins of a chain can share the session.
 pub struct Context<'a> {
     pub request: &'a Request,
     pub session: &'a Session,
-    /// All plugins, for delegates.
+    /// All plugins of this executable: a plugin finds its delegate here.
     pub plugins: &'static [Entry],
 }
 
@@ -307,7 +312,7 @@ impl Context<'_> {
         sys::warn(format_args!("{}: {text}", self.request.conf.kind));
     }
 
-    /// The previous result, for DEL. If it is missing or unreadable, DEL goes on with an empty one.
+    /// The previous result, for DEL. If it is unreadable, warns. Empty if it is missing or unreadable: DEL must go on.
     pub fn prev_result_of_del(&self) -> Success {
         let read = self.request.prev_result().unwrap_or_else(|error| {
             self.warn(error);
@@ -316,9 +321,9 @@ impl Context<'_> {
         read.unwrap_or_default()
     }
 
-    /// Adds changes of nf_tables to the transaction at the end of a DEL or GC, see `Session::commit`. `build` reads the rules
-    /// and adds the changes to the batch. It is called again if another process changed the rules in between. `then` is
-    /// called after the transaction.
+    /// Adds changes to the nf_tables transaction at the end of a DEL or GC, see `Session::commit`. `build` reads the rules and
+    /// adds the changes to the batch. It is called again if another process changed the rules between the read and the
+    /// transaction. `then` is called after the transaction.
     pub fn defer(
         &self,
         build: impl FnMut(&Nft, &mut Batch) -> Result<()> + 'static,
@@ -328,7 +333,7 @@ impl Context<'_> {
     }
 }
 
-/// The entry of a plugin that makes an interface.
+/// The table entry of a plugin that makes an interface.
 pub const fn entry<P: Plugin + Default + 'static>(
     name: &'static str,
     about: &'static str,
@@ -338,7 +343,7 @@ pub const fn entry<P: Plugin + Default + 'static>(
     Entry { name, about, is_ipam: false, is_chained: false, needs_link: false, facts, new }
 }
 
-/// The entry of a plugin that follows another one.
+/// The table entry of a chained plugin.
 pub const fn chained_entry<P: Plugin + Default + 'static>(
     name: &'static str,
     about: &'static str,
@@ -346,7 +351,7 @@ pub const fn chained_entry<P: Plugin + Default + 'static>(
     Entry { is_chained: true, ..entry::<P>(name, about) }
 }
 
-/// The entry of an IPAM plugin.
+/// The table entry of an IPAM plugin.
 pub const fn ipam_entry<P: Ipam + Default + 'static>(
     name: &'static str,
     about: &'static str,
@@ -365,7 +370,7 @@ fn run(plugin: &dyn Plugin, cx: &Context<'_>, verb: &Verb) -> Result<Option<Succ
         Verb::Add(at) => return plugin.add(cx, at, netns(at)?).map(Some),
         Verb::Check(at) => plugin.check(cx, at, netns(at)?)?,
         Verb::Status => plugin.status(cx)?,
-        // If the namespace cannot be opened, everything outside of it is removed.
+        // If the namespace exists and cannot be opened, DEL removes everything outside of it, and then fails.
         Verb::Del(at) => {
             let (netns, unusable) = cx.session.netns_of_del();
             plugin.clean(cx, Scope::One(at), netns)?;

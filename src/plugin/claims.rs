@@ -1,4 +1,5 @@
-//! On one link, an address has one container: see `record::claims`.
+//! Claims the addresses of an attachment, so that no two containers have the same address on one link. `record::claims` has the
+//! files of the claims.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use crate::plugin::life::{self, Life, Witness};
 use crate::plugin::record::{Record, Records, claims};
 use crate::plugin::{Context, Scope};
 
-/// Addresses that are unique on a link.
+/// Whether only one container on a link can have the address: false for loopback and link-local addresses.
 fn is_unique(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback(),
@@ -20,8 +21,8 @@ fn is_unique(address: &IpAddr) -> bool {
     }
 }
 
-/// Claims the addresses of an attachment on a link of the node. Fails if a container that has not ended has one of them. Without a
-/// record there is no claim.
+/// Claims the addresses of an attachment on a link of the node. Fails if another container has one of them, and has not ended.
+/// Does nothing if the attachment has no record.
 pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -> Result<()> {
     let records = Records::of_host();
     let addresses: Vec<IpAddr> =
@@ -29,13 +30,13 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
     let claims: Vec<String> =
         addresses.iter().map(|address| claims::name(*address, link)).collect();
     let own = records.file_name(&cx.request.network, at);
-    // Before the claims are made, so that a DEL knows them.
-    let noted = claims.is_empty()
+    // The record names the claims before they exist, so that a DEL after a crash removes them.
+    let is_noted = claims.is_empty()
         || records.note_claims(&own, &claims).unwrap_or_else(|error| {
             cx.warn(error);
             false
         });
-    if !noted {
+    if !is_noted {
         return Ok(());
     }
     let on = if link.is_empty() { String::new() } else { format!(" on link {link}") };
@@ -52,7 +53,7 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
     Ok(())
 }
 
-/// Makes a claim. Returns why another container keeps it.
+/// Makes a claim, and replaces the claim of an attachment that has ended. Returns the reason if another container keeps it.
 fn take(
     records: &Records,
     claim: &str,
@@ -74,7 +75,8 @@ fn take(
     Ok(None)
 }
 
-/// Why an address of a record cannot be used. `None` if its attachment has ended, or has lost it.
+/// The reason why the address of a record cannot be given to another container. `None` if the attachment of the record has ended,
+/// or does not have the address any more.
 fn refusal(record: &Record, address: IpAddr) -> Option<Error> {
     let witness = match Witness::new() {
         Ok(witness) => witness,
@@ -86,12 +88,12 @@ fn refusal(record: &Record, address: IpAddr) -> Option<Error> {
         Life::Alive => !witness.may_have(record, address),
         Life::Unknown(_) => false,
     };
-    let doubt = life::doubt_of(&life, Some((record.network.clone(), record.at.clone())));
+    let note = life::note_if_unknown(&life, Some((record.network.clone(), record.at.clone())));
     let title = record.at.title(&record.network);
-    (!is_free).then(|| Error::internal(format!("{title} has it{doubt}")))
+    (!is_free).then(|| Error::internal(format!("{title} has it{note}")))
 }
 
-/// Releases the claims of what a DEL or GC removes. The addresses are not released before.
+/// Removes the claims of the attachments that a DEL or GC removes. Called before the IPAM plugin releases the addresses.
 pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     let (network, records) = (&cx.request.network, Records::of_host());
     let stale: Vec<Record> = match scope {

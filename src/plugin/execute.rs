@@ -1,8 +1,8 @@
 //! Finds the plugin of a type, and executes it if it is not one of ours.
 //!
-//! It is looked up on CNI_PATH, as the specification says, so a user's own plugin always wins. If what is found is
-//! this very executable, or nothing is found and we have the plugin, it can be called as a function: no process, no second
-//! round of JSON.
+//! The plugin is looked up on CNI_PATH, as the specification says, so a file of the user takes precedence over a plugin of cnibox.
+//! If the file is this executable, or if there is no file and cnibox has the plugin, the plugin is called as a function: without
+//! a process, and without writing and parsing its JSON.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,29 +23,31 @@ use crate::kernel::sys;
 
 use super::Entry;
 
-/// The kernel does not start an executable that is open for writing, as a plugin is during its installation. As libcni.
+/// execve(2) fails with ETXTBSY while a file is open for writing, as a plugin is during its installation. libcni retries as often.
 const BUSY_ATTEMPTS_MAX: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
-/// How many plugins may call one another in processes of their own: CNIBOX_DEPTH counts them.
+/// The maximum depth of nested plugin processes, of which each executes the next one: CNIBOX_DEPTH counts them.
 const DEPTH_MAX: u32 = 8;
 
 /// The program for the type of a plugin.
 #[derive(Clone)]
 pub enum Program {
+    /// A plugin of cnibox, called as a function.
     Ours(&'static Entry),
+    /// A file on CNI_PATH, executed as a process.
     Executable(PathBuf),
 }
 
-/// A variable of the environment, and its value; None removes it.
+/// A variable of the environment, and its value. None removes the variable.
 type Variable = (&'static str, Option<OsString>);
 
 impl Program {
-    /// Looks the type up in the directories of CNI_PATH, and then among ours.
+    /// Looks the type up in the directories of CNI_PATH, and then among the plugins of cnibox.
     pub fn find(kind: &str, path: &[PathBuf], plugins: &'static [Entry]) -> Result<Self> {
         if kind.is_empty() {
             return Err(Error::config("no plugin name provided"));
         }
-        // A name with a way in it could reach any program of the host (CVE-2021-20206).
+        // A type that contains a path could execute any program of the host (CVE-2021-20206).
         if kind.contains('/') || kind == "." || kind == ".." {
             return Err(Error::config(format_args!("invalid plugin name: {kind}")));
         }
@@ -70,10 +72,10 @@ impl Program {
     }
 }
 
-/// Executes a plugin. It gets our environment, with the CNI_ variables of the request in it, and the very bytes of the
-/// request's configuration. The lines of its stderr go to ours.
+/// Executes a plugin. It gets the environment of this process with the CNI_ variables of the request, and the unchanged bytes of
+/// the configuration. Its stderr is forwarded to the stderr of this process.
 ///
-/// With a limit, it is killed when it takes longer, and when this process is interrupted or ends.
+/// With a limit, the plugin is killed after that time, and when this process is interrupted or ends.
 pub fn execute(
     path: &Path,
     request: &Request,
@@ -99,7 +101,7 @@ pub fn execute(
     version::parse_result(&result, request.version).map(Some).map_err(unreadable)
 }
 
-/// The versions that a plugin supports. A plugin without the verb VERSION has version 0.1.0.
+/// Asks an executable plugin for the versions that it supports. A plugin without the verb VERSION supports 0.1.0 only.
 ///
 /// Source: CNI specification 1.1.0, section 5, "Version"; 0.2.0 added the verb.
 pub fn supported_versions(path: &Path, limit: Option<Duration>) -> Result<Vec<String>> {
@@ -136,7 +138,7 @@ pub fn supported_versions(path: &Path, limit: Option<Duration>) -> Result<Vec<St
     })
 }
 
-/// Returns the output of the plugin, or its error.
+/// Runs the plugin to its end. Returns its stdout, or the error that it reported.
 fn call(
     path: &Path,
     environment: &[Variable],
@@ -150,7 +152,7 @@ fn call(
     let output = child::communicate(child, stdin, limit).map_err(failed)?;
     let error = match output.end {
         End::Exited(status) if status.success() => {
-            repeat(&output.stderr);
+            forward_stderr(&output.stderr);
             return Ok(output.stdout);
         }
         End::Exited(status) => return Err(reported_error(path, &output, status)),
@@ -166,12 +168,12 @@ fn call(
         )),
         End::Interrupted => Error::internal(format_args!("plugin {name} was killed: interrupted")),
     };
-    repeat(&output.stderr);
+    forward_stderr(&output.stderr);
     Err(error)
 }
 
-/// Its text is that of another program.
-fn repeat(stderr: &[u8]) {
+/// Writes the stderr of a plugin to the stderr of this process, unprintable characters escaped.
+fn forward_stderr(stderr: &[u8]) {
     sys::warn_lines(&String::from_utf8_lossy(stderr));
 }
 
@@ -196,7 +198,7 @@ fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<C
             {
                 sys::fail_if_interrupted()?;
                 attempt += 1;
-                // There is no event to wait for: the writer is some installer.
+                // There is no event to wait for: another program writes the file.
                 #[allow(clippy::disallowed_methods)]
                 std::thread::sleep(BUSY_PAUSE);
             }
@@ -205,7 +207,7 @@ fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<C
     }
 }
 
-/// The plugin's own error, unchanged, with its code and its text.
+/// The error that a plugin reported, with its text and its code, except code 3.
 fn reported_error(path: &Path, output: &Output, status: ExitStatus) -> Error {
     keys! {
         struct Reported requires "code" {
@@ -224,10 +226,10 @@ fn reported_error(path: &Path, output: &Output, status: ExitStatus) -> Error {
                 .with_details(format_args!("{name}: {status}")),
         };
     }
-    repeat(&output.stderr);
+    forward_stderr(&output.stderr);
     match Json::parse(&output.stdout).and_then(|json| json.read::<Reported>("error")) {
         Ok(Reported { code, msg, details }) => {
-            // The code says that nothing is left of the plugin. Something of its caller may be left.
+            // Code 3 (unknown container) is about this plugin only: objects of its caller can still exist.
             let code = Some(Code(code)).filter(|code| *code != Code::UNKNOWN_CONTAINER);
             Error::new(code.unwrap_or(Code::INTERNAL), msg).with_details(details)
         }

@@ -1,8 +1,8 @@
-//! Whether the container of an attachment lives: whether its network namespace exists. Everything that removes something without
-//! the word of the operator asks here, and nowhere else.
+//! Decides whether the container of an attachment still exists, that is, whether its network namespace exists. GC, `doctor --fix`,
+//! `ipam release --leaks` and each other removal without a command that names the object use this decision, and no other one.
 //!
-//! The kernel answers by the number that the node's namespace keeps for the container's (see `netlink::rtnl::Number`). What
-//! strangers can show or change (processes, mounts, addresses, times) ends nothing.
+//! The proof is the number (nsid) that the kernel keeps in the node's namespace for the container's namespace, see
+//! `netlink::rtnl::Number`. Processes, mounts, addresses and times are no proof of an end, because other programs can change them.
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
@@ -18,58 +18,57 @@ use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::Owner;
 use crate::plugin::record::{self, Made, Record, Records};
 
-/// Whether an attachment lives.
+/// The state of an attachment. `docs/evidence.md` has the table of all cases.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Life {
     Alive,
     /// It has provably ended, for this reason.
     Ended(String),
-    /// It cannot be told, for this reason.
+    /// Neither is proved, for this reason.
     Unknown(String),
 }
 
-/// The answer of the kernel about the recorded namespace.
+/// The answer of the kernel about the number of the recorded namespace.
 #[derive(Clone, Debug, PartialEq)]
 enum Answer {
     /// There is no record of this ADD.
     NotRecorded,
+    /// The record is of an earlier boot of this host.
     EarlierBoot,
-    /// A namespace has the number. A number that the kernel chose can be a later namespace's.
-    Present {
-        is_unique: bool,
-    },
-    /// No namespace has it.
+    /// A namespace has the number. If the kernel chose the number, this can be a later namespace (`is_unique` is false).
+    Present { is_unique: bool },
+    /// No namespace has the number.
     Absent,
-    /// The kernel cannot tell.
-    None(String),
+    /// The kernel cannot be asked, for this reason.
+    Unavailable(String),
 }
 
-/// The object at the path of an attachment.
+/// The object at the path of the attachment's namespace (CNI_NETNS).
 #[derive(Clone, Debug, PartialEq)]
-enum Seen {
-    /// The answer is enough.
-    Unasked,
-    /// A namespace with the attachment's interface in it.
+enum AtPath {
+    /// Not inspected: the answer of the kernel is sufficient.
+    NotInspected,
+    /// A namespace that contains the attachment's interface.
     Interface,
     /// The recorded namespace.
     Namespace,
-    /// Nothing at all, as process 1 sees it.
+    /// No file, as process 1 sees the path.
     Nothing,
-    /// Anything else.
+    /// Another object, or an unreadable one, in words.
     Other(String),
 }
 
-/// What the kernel has answered and what was seen, in one place: the whole decision. `link` is a link of the node whose other
-/// end is the attachment's.
-fn life(answer: &Answer, seen: &Seen, link: Option<&str>) -> Life {
+/// Decides from the answer of the kernel and the object at the path. `link` is a link of the node whose peer is the attachment's
+/// interface, in a namespace that exists.
+fn life(answer: &Answer, at_path: &AtPath, link: Option<&str>) -> Life {
     let unless_linked = |proof: &str| match link {
-        Some(link) => {
-            Life::Unknown(format!("{proof}, but the other end of link {link} is its own"))
-        }
+        Some(link) => Life::Unknown(format!(
+            "{proof}, but its interface, the peer of link {link}, still exists"
+        )),
         None => Life::Ended(proof.into()),
     };
-    match (answer, seen) {
-        (_, Seen::Interface | Seen::Namespace) | (Answer::Present { is_unique: true }, _) => {
+    match (answer, at_path) {
+        (_, AtPath::Interface | AtPath::Namespace) | (Answer::Present { is_unique: true }, _) => {
             Life::Alive
         }
         (Answer::EarlierBoot, _) => unless_linked("an earlier boot of this host made it"),
@@ -77,44 +76,47 @@ fn life(answer: &Answer, seen: &Seen, link: Option<&str>) -> Life {
         (Answer::Present { is_unique: false }, _) => {
             Life::Unknown("the number of its network namespace can be that of a later one".into())
         }
-        (Answer::None(reason), _) => Life::Unknown(reason.clone()),
-        (Answer::NotRecorded, Seen::Nothing) => {
+        (Answer::Unavailable(reason), _) => Life::Unknown(reason.clone()),
+        (Answer::NotRecorded, AtPath::Nothing) => {
             unless_linked("it has no record, and nothing is at the path of its network namespace")
         }
-        (Answer::NotRecorded, Seen::Other(reason)) => {
+        (Answer::NotRecorded, AtPath::Other(reason)) => {
             Life::Unknown(format!("it has no record, and {reason}"))
         }
-        (Answer::NotRecorded, Seen::Unasked) => Life::Unknown("it has no record".into()),
+        (Answer::NotRecorded, AtPath::NotInspected) => Life::Unknown("it has no record".into()),
     }
 }
 
-/// An attachment, as a cache or a record has it.
+/// The facts about an attachment that the decision needs, from the cache or from a record.
 pub struct Attached<'a> {
     pub network: &'a NetworkName,
     pub at: &'a Attachment,
-    /// CNI_NETNS. Empty if it is not known.
+    /// CNI_NETNS. Empty if unknown.
     pub netns: &'a Path,
     pub made: &'a Made,
-    /// The names of its links on the node.
+    /// The names of the attachment's links on the node.
     pub links: &'a [String],
-    /// The record of this ADD.
+    /// The record that the ADD of this attachment wrote.
     pub record: Option<&'a Record>,
-    /// The identity of the namespace without a number, which a release up to 0.2.0 has recorded.
-    pub old: Option<&'a Identity>,
+    /// The identity of the namespace that a release up to 0.2.0 recorded, without a number.
+    pub old_identity: Option<&'a Identity>,
 }
 
-/// The answer to the question whether an attachment lives.
+/// The result of `Witness::judge`.
 pub struct Verdict {
     pub life: Life,
-    /// The namespace at its path, if that is its own.
+    /// The namespace at the path of the attachment, if it is the attachment's namespace.
     pub netns: Option<NetNs>,
 }
 
-/// Asks the kernel. It reads what all answers need once.
+/// Collects the facts from the kernel and from the file system. One value can judge many attachments: it reads the links of the node
+/// and the view of the host once.
 pub struct Witness {
+    /// The namespace of this process.
     home: NetNs,
+    /// A socket in this namespace.
     host: Rtnl,
-    /// This boot, and the cookie of the namespace of this process.
+    /// The identity of this namespace: the present boot, and its cookie.
     now: Identity,
     view: OnceCell<Result<HostView, String>>,
     links: OnceCell<Result<Vec<Link>>>,
@@ -127,13 +129,13 @@ impl Witness {
         Ok(Self { home, host, now, view: OnceCell::new(), links: OnceCell::new() })
     }
 
-    /// The view of the host, or the reason why this process has none.
+    /// The file system as process 1 of the host sees it, or the reason why this process cannot see it.
     pub fn view(&self) -> Result<&HostView, &str> {
-        let look = || {
+        let open_view = || {
             HostView::look(Path::new(record::DIRECTORY))
                 .map_err(|reason| format!("this process has no view of the host: {reason}"))
         };
-        self.view.get_or_init(look).as_ref().map_err(String::as_str)
+        self.view.get_or_init(open_view).as_ref().map_err(String::as_str)
     }
 
     /// A socket in the namespace of this process.
@@ -151,89 +153,92 @@ impl Witness {
             made: record.made.last().unwrap_or(&none),
             links: &[],
             record: Some(record),
-            old: None,
+            old_identity: None,
         };
         self.judge(&attached).life
     }
 
-    /// Whether a living attachment of a record may have an address: true if it cannot be told. Other plugins can have removed the
-    /// interface.
+    /// Whether the living attachment of a record may still have an address. False only if its namespace was read and lacks the
+    /// address, for example because another plugin removed the interface.
     pub fn may_have(&self, record: &Record, address: IpAddr) -> bool {
         let Ok(Some(netns)) = self.home.open_if_exists(&record.netns) else { return true };
         let addresses = netns.rtnl().and_then(|rtnl| {
-            let is_it = record.identity.is(&self.now.with_cookie(rtnl.netns_cookie()));
-            if is_it { rtnl.all_addresses().map(Some) } else { Ok(None) }
+            let is_recorded = record.identity.is(&self.now.with_cookie(rtnl.netns_cookie()));
+            if is_recorded { rtnl.all_addresses().map(Some) } else { Ok(None) }
         });
-        // The ADD has not ended.
-        let is_new = record.made.is_empty();
-        is_new || addresses.is_ok_and(|all| all.is_none_or(|all| all.contains(&address)))
+        // The ADD is in progress and configures the address later.
+        let is_in_progress = record.made.is_empty();
+        is_in_progress || addresses.is_ok_and(|all| all.is_none_or(|all| all.contains(&address)))
     }
 
-    /// Whether an attachment lives.
+    /// Decides whether an attachment lives.
     pub fn judge(&self, attached: &Attached<'_>) -> Verdict {
         let answer = self.answer(attached.record);
-        let (seen, netns) = match answer {
-            Answer::Present { is_unique: true } => (Seen::Unasked, None),
-            _ => self.look(attached),
+        let (at_path, netns) = match answer {
+            Answer::Present { is_unique: true } => (AtPath::NotInspected, None),
+            _ => self.inspect_path(attached),
         };
-        let link = match seen {
-            Seen::Unasked | Seen::Interface | Seen::Namespace => Ok(None),
+        let link = match at_path {
+            AtPath::NotInspected | AtPath::Interface | AtPath::Namespace => Ok(None),
             _ => self.link_of(attached),
         };
         let life = match link {
-            Ok(link) => life(&answer, &seen, link),
+            Ok(link) => life(&answer, &at_path, link),
             Err(error) => Life::Unknown(error.to_string()),
         };
         Verdict { life, netns }
     }
 
+    /// Asks the kernel for the number of the recorded namespace.
     fn answer(&self, record: Option<&Record>) -> Answer {
         let Some(record) = record else { return Answer::NotRecorded };
         if record.identity.is_of_another_boot(&self.now) {
             return match file::is_of_several_hosts(Path::new(record::DIRECTORY)) {
                 Ok(false) => Answer::EarlierBoot,
-                _ => Answer::None("another machine may have made it".into()),
+                _ => Answer::Unavailable("another machine may have made it".into()),
             };
         }
         let observer = record.identity.with_cookie(record.observer);
         let Some(number) = record.number else {
-            return Answer::None("its record has no number of its network namespace".into());
+            return Answer::Unavailable("its record has no number of its network namespace".into());
         };
         if !observer.is(&self.now) {
-            return Answer::None(
+            return Answer::Unavailable(
                 "its record was made in another network namespace of a node".into(),
             );
         }
         match self.host.has_number(number) {
             Ok(true) => Answer::Present { is_unique: number.is_unique() },
             Ok(false) => Answer::Absent,
-            Err(error) => Answer::None(error.to_string()),
+            Err(error) => Answer::Unavailable(error.to_string()),
         }
     }
 
-    /// A link of the node with its other end in the attachment's namespace, or in another one that the interface was moved into.
+    /// The name of a veth of the node whose peer is the attachment's interface, in a namespace that exists. This need not be the
+    /// namespace of the ADD: the interface can have been moved.
     fn link_of(&self, attached: &Attached<'_>) -> Result<Option<&str>> {
         let links = self.links.get_or_init(|| self.host.links()).as_ref().map_err(Clone::clone)?;
         let owner = Owner::new(attached.network, attached.at);
-        let is_its = |link: &&Link| {
-            let names_it = link.alias.as_deref().and_then(Owner::in_alias) == Some(owner.as_str());
+        let is_peer = |link: &&Link| {
+            let has_owner = link.alias.as_deref().and_then(Owner::in_alias) == Some(owner.as_str());
             link.kind.as_deref() == Some("veth")
-                && (names_it || attached.links.contains(&link.name))
+                && (has_owner || attached.links.contains(&link.name))
                 && self.has_living_end(link)
         };
-        Ok(links.iter().find(is_its).map(|link| link.name.as_str()))
+        Ok(links.iter().find(is_peer).map(|link| link.name.as_str()))
     }
 
-    /// The kernel removes a link some time after the namespace of its other end.
+    /// Whether the namespace of a veth's peer exists. The kernel removes a veth some time after the namespace of its peer has ended.
     fn has_living_end(&self, link: &Link) -> bool {
         let has_ended = |number| self.host.has_number(number) == Ok(false);
         !link.peer_is_elsewhere || link.peer_netns.is_some_and(|number| !has_ended(number))
     }
 
-    fn look(&self, attached: &Attached<'_>) -> (Seen, Option<NetNs>) {
+    /// The object at the path of the attachment's namespace, and the namespace if it is the attachment's.
+    fn inspect_path(&self, attached: &Attached<'_>) -> (AtPath, Option<NetNs>) {
         let path = attached.netns;
         let title = path.display();
-        let other = |reason: String| (Seen::Other(reason), None);
+        let other = |reason: String| (AtPath::Other(reason), None);
         if path.as_os_str().is_empty() {
             return other("the path of its network namespace is not known".into());
         }
@@ -242,8 +247,8 @@ impl Witness {
             Err(_) => self.home.open_if_exists(path),
         };
         match found {
-            Ok(Some(netns)) => match self.look_into(&netns, attached) {
-                Ok(Some(seen)) => (seen, Some(netns)),
+            Ok(Some(netns)) => match self.inspect_namespace(&netns, attached) {
+                Ok(Some(found)) => (found, Some(netns)),
                 Ok(None) => other(format!("its interface is not in {title}")),
                 Err(error) => other(error.to_string()),
             },
@@ -251,7 +256,7 @@ impl Witness {
                 Ok(view) if view.may_miss(path) => {
                     other(format!("this process may not see what is at {title}"))
                 }
-                Ok(view) if view.is_nothing_at(path) => (Seen::Nothing, None),
+                Ok(view) if view.is_nothing_at(path) => (AtPath::Nothing, None),
                 Ok(_) => other(format!("{title} is no network namespace")),
                 Err(reason) => other(reason.into()),
             },
@@ -261,43 +266,44 @@ impl Witness {
         }
     }
 
-    /// `None` if the namespace is not that of the attachment.
-    fn look_into(&self, netns: &NetNs, attached: &Attached<'_>) -> Result<Option<Seen>> {
+    /// By what a namespace is the attachment's: its identity or its interface. `None` if it is not.
+    fn inspect_namespace(&self, netns: &NetNs, attached: &Attached<'_>) -> Result<Option<AtPath>> {
         if netns.is(&self.home)? {
             return Ok(None);
         }
         let rtnl = netns.rtnl()?;
         let identity = self.now.with_cookie(rtnl.netns_cookie());
-        let recorded = [attached.record.map(|record| &record.identity), attached.old];
+        let recorded = [attached.record.map(|record| &record.identity), attached.old_identity];
         if recorded.into_iter().flatten().any(|recorded| recorded.is(&identity)) {
-            return Ok(Some(Seen::Namespace));
+            return Ok(Some(AtPath::Namespace));
         }
-        Ok(has_interface(&rtnl, attached)?.then_some(Seen::Interface))
+        Ok(has_interface(&rtnl, attached)?.then_some(AtPath::Interface))
     }
 }
 
-/// Whether the interface of an attachment is in a namespace, by whatever name: it has the MAC address, and one of the addresses.
+/// Whether the interface of an attachment is in a namespace. The interface is found by its MAC address (without one, by its name); if
+/// the attachment has addresses, the namespace must have one of them. It may have been renamed.
 fn has_interface(rtnl: &Rtnl, attached: &Attached<'_>) -> Result<bool> {
     let Made { macs, addresses, .. } = attached.made;
-    // Each namespace has lo.
+    // Each namespace has lo, so lo counts only for an attachment without a record.
     if *attached.at.ifname == *"lo" {
         return Ok(attached.record.is_none());
     }
-    let is_it = |link: &Link| match macs.is_empty() {
+    let is_interface = |link: &Link| match macs.is_empty() {
         true => *link.name == *attached.at.ifname,
         false => link.mac.is_some_and(|mac| macs.contains(&mac)),
     };
-    if !rtnl.links()?.iter().any(is_it) {
+    if !rtnl.links()?.iter().any(is_interface) {
         return Ok(false);
     }
     if addresses.is_empty() {
         return Ok(true);
     }
-    let there = rtnl.all_addresses()?;
-    Ok(addresses.iter().any(|address| there.contains(address)))
+    let present = rtnl.all_addresses()?;
+    Ok(addresses.iter().any(|address| present.contains(address)))
 }
 
-/// Whether the attachment of the owner of an object lives, with its record. Without a record that is unknown.
+/// The life of the attachment that an object names as its owner, and its record. Without a record the life is unknown.
 pub fn of_owner(owner: &str) -> (Life, Option<Record>) {
     let record = Records::of_host().of_owner(owner);
     let life = match (&record, Witness::new()) {
@@ -308,21 +314,22 @@ pub fn of_owner(owner: &str) -> (Life, Option<Record>) {
     (life, record)
 }
 
-/// The record of an owner whose attachment has provably ended.
+/// The record of an owner's attachment, if the attachment has provably ended.
 pub fn ended(owner: &str) -> Option<Record> {
     let (life, record) = of_owner(owner);
     record.filter(|_| matches!(life, Life::Ended(_)))
 }
 
-/// What the refusal of an owner's object says of the owner: nothing if it is alive.
-pub fn doubt(owner: &str) -> String {
+/// The end of an error about an object of another owner: if the life of this owner is unknown, the reason, and the command that removes
+/// the attachment. Empty if it is alive.
+pub fn owner_note(owner: &str) -> String {
     let (life, record) = of_owner(owner);
     let named = record.map(|Record { network, at, .. }| (network, at));
-    doubt_of(&life, named.or_else(|| Owner::named(owner)))
+    note_if_unknown(&life, named.or_else(|| Owner::named(owner)))
 }
 
-/// The same for an attachment. `None` if its name is not known.
-pub fn doubt_of(life: &Life, named: Option<(NetworkName, Attachment)>) -> String {
+/// The same for an attachment with this life. `named` is `None` if only the hash of its name is known.
+pub fn note_if_unknown(life: &Life, named: Option<(NetworkName, Attachment)>) -> String {
     let Life::Unknown(reason) = life else { return String::new() };
     let fix = match named {
         Some((network, Attachment { container_id, ifname })) => {
@@ -344,8 +351,8 @@ mod tests {
 
     #[test]
     fn each_row_of_the_table() {
-        let none = || Answer::None("no".into());
-        let other = || Seen::Other("no".into());
+        let unavailable = || Answer::Unavailable("no".into());
+        let other = || AtPath::Other("no".into());
         let (unique, weak) =
             (Answer::Present { is_unique: true }, Answer::Present { is_unique: false });
         let (ended, unknown) = (Life::Ended(String::new()), Life::Unknown(String::new()));
@@ -360,28 +367,32 @@ mod tests {
             unique.clone(),
             weak.clone(),
             Answer::Absent,
-            none(),
+            unavailable(),
         ];
         for answer in &answers {
-            for seen in [Seen::Interface, Seen::Namespace] {
-                assert_eq!(life(answer, &seen, None), Life::Alive, "{answer:?} {seen:?}");
+            for at_path in [AtPath::Interface, AtPath::Namespace] {
+                assert_eq!(life(answer, &at_path, None), Life::Alive, "{answer:?} {at_path:?}");
             }
         }
-        for (answer, seen, expected, with_link) in [
-            (unique.clone(), Seen::Unasked, &Life::Alive, &Life::Alive),
+        for (answer, at_path, expected, with_link) in [
+            (unique.clone(), AtPath::NotInspected, &Life::Alive, &Life::Alive),
             (unique, other(), &Life::Alive, &Life::Alive),
             (weak, other(), &unknown, &unknown),
             (Answer::EarlierBoot, other(), &ended, &unknown),
             (Answer::Absent, other(), &ended, &unknown),
-            (Answer::Absent, Seen::Nothing, &ended, &unknown),
-            (none(), Seen::Nothing, &unknown, &unknown),
-            (none(), other(), &unknown, &unknown),
-            (Answer::NotRecorded, Seen::Nothing, &ended, &unknown),
+            (Answer::Absent, AtPath::Nothing, &ended, &unknown),
+            (unavailable(), AtPath::Nothing, &unknown, &unknown),
+            (unavailable(), other(), &unknown, &unknown),
+            (Answer::NotRecorded, AtPath::Nothing, &ended, &unknown),
             (Answer::NotRecorded, other(), &unknown, &unknown),
-            (Answer::NotRecorded, Seen::Unasked, &unknown, &unknown),
+            (Answer::NotRecorded, AtPath::NotInspected, &unknown, &unknown),
         ] {
-            assert_eq!(&kind(life(&answer, &seen, None)), expected, "{answer:?} {seen:?}");
-            assert_eq!(&kind(life(&answer, &seen, Some("v"))), with_link, "{answer:?} {seen:?} v");
+            assert_eq!(&kind(life(&answer, &at_path, None)), expected, "{answer:?} {at_path:?}");
+            assert_eq!(
+                &kind(life(&answer, &at_path, Some("v"))),
+                with_link,
+                "{answer:?} {at_path:?} v"
+            );
         }
     }
 }

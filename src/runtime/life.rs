@@ -30,7 +30,7 @@ impl Runtime {
         let made = Made::of(&success);
         let found = self.records.read(&entry.network, &entry.at);
         let record = found.as_ref().filter(|record| is_of(record, entry, &self.cache));
-        let old = match found {
+        let old_identity = match found {
             Some(_) => None,
             None => self.records.old_identity(&entry.network, &entry.at, &entry.netns),
         };
@@ -42,7 +42,7 @@ impl Runtime {
             made: &made,
             links: &links,
             record,
-            old: old.as_ref(),
+            old_identity: old_identity.as_ref(),
         });
         if let (Some(netns), None) = (&verdict.netns, &found)
             && witness.view().is_ok()

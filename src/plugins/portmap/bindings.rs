@@ -569,6 +569,6 @@ pub fn title(mapping: &Mapping) -> String {
 
 fn taken_error(mapping: &Mapping, by: &Element) -> Error {
     let owner = by.comment.as_deref().unwrap_or_default();
-    let (of, doubt) = (Owner::title(owner), life::doubt(owner));
-    Error::internal(format_args!("cannot publish {}: it is taken by {of}{doubt}", title(mapping)))
+    let (of, note) = (Owner::title(owner), life::owner_note(owner));
+    Error::internal(format_args!("cannot publish {}: it is taken by {of}{note}", title(mapping)))
 }

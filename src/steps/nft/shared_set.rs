@@ -234,8 +234,8 @@ impl Shares {
         for wanted in wanted {
             if let Some(other) = all.iter().find(|other| are_at_odds(other, wanted)) {
                 let owner = other.comment.as_deref().unwrap_or_default();
-                let (title, doubt) = (Owner::title(owner), life::doubt(owner));
-                return Err(Error::internal(format!("{title} has other rules for it{doubt}")));
+                let (title, note) = (Owner::title(owner), life::owner_note(owner));
+                return Err(Error::internal(format!("{title} has other rules for it{note}")));
             }
             match all.iter_mut().find(|part| part.comment == wanted.comment) {
                 Some(own) => own.clone_from(wanted),

@@ -93,7 +93,7 @@ fn an_interface_that_was_moved_on_keeps_its_address() {
     let other = host.world.container("other");
     web.exec(["ip", "link", "set", "eth0", "netns", "/run/netns/other"]);
     web.destroy();
-    assert_is(state(&host, "10.1.0.2"), "unknown", "the other end of link veth");
+    assert_is(state(&host, "10.1.0.2"), "unknown", "the peer of link veth");
     host.cnibox(&["gc"]).run().silence();
     host.destroy(&other);
     assert_is(state(&host, "10.1.0.2"), "gone", "its network namespace has ended");
