@@ -44,16 +44,16 @@ pub trait Plugin: Read {
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()>;
     /// Fails with code 50 if an `add` would fail.
     fn status(&self, cx: &Context<'_>) -> Result<()>;
-    /// Restores what other programs removed or changed on the host. `cx` has the request of a CHECK. The plugin passes each part
-    /// to `parts.ensure`, with the comparison of `check` and the step of `add`. Links and connections are not changed. The default
-    /// does nothing: most plugins make only a link on the host, and the container may change everything else.
+    /// Restores what other programs removed or changed on the host. `cx` has the request of a CHECK. The plugin passes each
+    /// part to `parts.ensure`, with the comparison of `check` and the step of `add`. Links and connections are not changed. The
+    /// default does nothing: most plugins make only a link on the host, and the container may change everything else.
     #[cfg(feature = "tool")]
     fn restore(&self, _: &Context<'_>, _: &Attachment, _: &mut Parts) -> Result<()> {
         Ok(())
     }
-    /// DEL and GC: removes all objects of the owners in the scope, also if the configuration has changed since the ADD. After an
-    /// error, the removal goes on. A missing object is not an error. `netns` is None for GC, and if CNI_NETNS is empty or does
-    /// not exist.
+    /// DEL and GC: removes all objects of the owners in the scope, also if the configuration has changed since the ADD. After
+    /// an error, the removal goes on. A missing object is not an error. `netns` is None for GC, and if CNI_NETNS is empty or
+    /// does not exist.
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()>;
 }
 
@@ -72,8 +72,8 @@ pub trait Ipam: Read {
 pub struct Expected {
     /// An ADD gets an IPv6 address.
     pub has_v6: bool,
-    /// One list for each address of the result: the addresses that the plugin can select from, with their gateways. The host part
-    /// of an address can be that of its subnet.
+    /// One list for each address of the result: the addresses that the plugin can select from, with their gateways. The host
+    /// part of an address can be that of its subnet.
     pub choices: Vec<Vec<Ip>>,
 }
 
@@ -200,7 +200,7 @@ impl Entry {
             (Ok(_), None) => {
                 maker.map_or(Ok(()), |maker| record::clean(cx, verb, &maker))?;
             }
-            (Err(_), Some(begun)) => begun.take_back().unwrap_or_else(|error| cx.warn(error)),
+            (Err(_), Some(begun)) => begun.undo().unwrap_or_else(|error| cx.warn(error)),
             _ => {}
         }
         result
@@ -242,8 +242,8 @@ impl Entry {
         }
     }
 
-    /// Restores the parts of a living attachment that other programs removed. Does nothing for IPAM plugins: they have only files,
-    /// and the daemon of `dhcp` restores what it set.
+    /// Restores the parts of a living attachment that other programs removed. Does nothing for IPAM plugins: they have only
+    /// files, and the daemon of `dhcp` restores what it set.
     #[cfg(feature = "tool")]
     pub fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let Instance::Plugin(plugin) = self.configured(cx, &Verb::Check(at.clone()))? else {
@@ -255,8 +255,8 @@ impl Entry {
         plugin.restore(cx, at, parts)
     }
 
-    /// Writes a record if there is none of this namespace. The record can be of an earlier container of the same name: other plugins,
-    /// which write no record, attached this container, and then cnibox replaced their executables.
+    /// Writes a record if there is none of this namespace. The record can be of an earlier container of the same name: other
+    /// plugins, which write no record, attached this container, and then cnibox replaced their executables.
     #[cfg(feature = "tool")]
     fn renew_record(&self, cx: &Context<'_>, at: &Attachment) {
         if let Some(begun) = record::begin(cx, at, Maker::Chained(self.name.into())) {
@@ -266,8 +266,8 @@ impl Entry {
         }
     }
 
-    /// Returns the plugin with the configuration of the request. ADD, CHECK and STATUS fail if a key is unreadable. DEL and GC ignore
-    /// the key and warn: a mistake in the configuration must not prevent the removal.
+    /// Returns the plugin with the configuration of the request. ADD, CHECK and STATUS fail if a key is unreadable. DEL and GC
+    /// ignore the key and warn: a mistake in the configuration must not prevent the removal.
     fn configured(&self, cx: &Context<'_>, verb: &Verb) -> Result<Instance> {
         let mut attempts = Attempts::new(&cx.request.json);
         loop {

@@ -75,8 +75,8 @@ fn take(
     Ok(None)
 }
 
-/// The reason why the address of a record cannot be given to another container. `None` if the attachment of the record has ended,
-/// or does not have the address any more.
+/// The reason why the address of a record cannot be given to another container. `None` if the attachment of the record has
+/// ended, or does not have the address any more.
 fn refusal(record: &Record, address: IpAddr) -> Option<Error> {
     let witness = match Witness::new() {
         Ok(witness) => witness,

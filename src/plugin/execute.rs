@@ -1,8 +1,8 @@
 //! Finds the plugin of a type, and executes it if it is not one of ours.
 //!
-//! The plugin is looked up on CNI_PATH, as the specification says, so a file of the user takes precedence over a plugin of cnibox.
-//! If the file is this executable, or if there is no file and cnibox has the plugin, the plugin is called as a function: without
-//! a process, and without writing and parsing its JSON.
+//! The plugin is looked up on CNI_PATH, as the specification says, so a file of the user takes precedence over a plugin of
+//! cnibox. If the file is this executable, or if there is no file and cnibox has the plugin, the plugin is called as a
+//! function: without a process, and without writing and parsing its JSON.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,7 +23,8 @@ use crate::kernel::sys;
 
 use super::Entry;
 
-/// execve(2) fails with ETXTBSY while a file is open for writing, as a plugin is during its installation. libcni retries as often.
+/// execve(2) fails with ETXTBSY while a file is open for writing, as a plugin is during its installation. libcni retries as
+/// often.
 const BUSY_ATTEMPTS_MAX: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum depth of nested plugin processes, of which each executes the next one: CNIBOX_DEPTH counts them.
@@ -72,8 +73,8 @@ impl Program {
     }
 }
 
-/// Executes a plugin. It gets the environment of this process with the CNI_ variables of the request, and the unchanged bytes of
-/// the configuration. Its stderr is forwarded to the stderr of this process.
+/// Executes a plugin. It gets the environment of this process with the CNI_ variables of the request, and the unchanged bytes
+/// of the configuration. Its stderr is forwarded to the stderr of this process.
 ///
 /// With a limit, the plugin is killed after that time, and when this process is interrupted or ends.
 pub fn execute(

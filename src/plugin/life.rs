@@ -1,8 +1,10 @@
-//! Decides whether the container of an attachment still exists, that is, whether its network namespace exists. GC, `doctor --fix`,
-//! `ipam release --leaks` and each other removal without a command that names the object use this decision, and no other one.
+//! Decides whether the container of an attachment still exists, that is, whether its network namespace exists. GC, `doctor
+//! --fix`, `ipam release --leaks` and each other removal without a command that names the object use this decision, and no
+//! other one.
 //!
 //! The proof is the number (nsid) that the kernel keeps in the node's namespace for the container's namespace, see
-//! `netlink::rtnl::Number`. Processes, mounts, addresses and times are no proof of an end, because other programs can change them.
+//! `netlink::rtnl::Number`. Processes, mounts, addresses and times are no proof of an end, because other programs can change
+//! them.
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
@@ -58,8 +60,8 @@ enum AtPath {
     Other(String),
 }
 
-/// Decides from the answer of the kernel and the object at the path. `link` is a link of the node whose peer is the attachment's
-/// interface, in a namespace that exists.
+/// Decides from the answer of the kernel and the object at the path. `link` is a link of the node whose peer is the
+/// attachment's interface, in a namespace that exists.
 fn life(answer: &Answer, at_path: &AtPath, link: Option<&str>) -> Life {
     let unless_linked = |proof: &str| match link {
         Some(link) => Life::Unknown(format!(
@@ -109,8 +111,8 @@ pub struct Verdict {
     pub netns: Option<NetNs>,
 }
 
-/// Collects the facts from the kernel and from the file system. One value can judge many attachments: it reads the links of the node
-/// and the view of the host once.
+/// Collects the facts from the kernel and from the file system. One value can judge many attachments: it reads the links of the
+/// node and the view of the host once.
 pub struct Witness {
     /// The namespace of this process.
     home: NetNs,
@@ -214,8 +216,8 @@ impl Witness {
         }
     }
 
-    /// The name of a veth of the node whose peer is the attachment's interface, in a namespace that exists. This need not be the
-    /// namespace of the ADD: the interface can have been moved.
+    /// The name of a veth of the node whose peer is the attachment's interface, in a namespace that exists. This need not be
+    /// the namespace of the ADD: the interface can have been moved.
     fn link_of(&self, attached: &Attached<'_>) -> Result<Option<&str>> {
         let links = self.links.get_or_init(|| self.host.links()).as_ref().map_err(Clone::clone)?;
         let owner = Owner::new(attached.network, attached.at);
@@ -228,7 +230,8 @@ impl Witness {
         Ok(links.iter().find(is_peer).map(|link| link.name.as_str()))
     }
 
-    /// Whether the namespace of a veth's peer exists. The kernel removes a veth some time after the namespace of its peer has ended.
+    /// Whether the namespace of a veth's peer exists. The kernel removes a veth some time after the namespace of its peer has
+    /// ended.
     fn has_living_end(&self, link: &Link) -> bool {
         let has_ended = |number| self.host.has_number(number) == Ok(false);
         !link.peer_is_elsewhere || link.peer_netns.is_some_and(|number| !has_ended(number))
@@ -281,8 +284,8 @@ impl Witness {
     }
 }
 
-/// Whether the interface of an attachment is in a namespace. The interface is found by its MAC address (without one, by its name); if
-/// the attachment has addresses, the namespace must have one of them. It may have been renamed.
+/// Whether the interface of an attachment is in a namespace. The interface is found by its MAC address (without one, by its
+/// name); if the attachment has addresses, the namespace must have one of them. It may have been renamed.
 fn has_interface(rtnl: &Rtnl, attached: &Attached<'_>) -> Result<bool> {
     let Made { macs, addresses, .. } = attached.made;
     // Each namespace has lo, so lo counts only for an attachment without a record.
@@ -320,8 +323,8 @@ pub fn ended(owner: &str) -> Option<Record> {
     record.filter(|_| matches!(life, Life::Ended(_)))
 }
 
-/// The end of an error about an object of another owner: if the life of this owner is unknown, the reason, and the command that removes
-/// the attachment. Empty if it is alive.
+/// The end of an error about an object of another owner: if the life of this owner is unknown, the reason, and the command that
+/// removes the attachment. Empty if it is alive.
 pub fn owner_note(owner: &str) -> String {
     let (life, record) = of_owner(owner);
     let named = record.map(|Record { network, at, .. }| (network, at));

@@ -1,8 +1,8 @@
 //! The log of calls: one line for each, in the form `key=value` (logfmt).
 //!
 //! The setting is `LEVEL[,file:PATH|syslog|kmsg]`, from CNIBOX_LOG or, if that is not set, from the line `log = …` of
-//! /etc/cnibox/cnibox.conf. Without a place the lines go to stderr. A line that cannot be written is dropped: no call
-//! depends on it.
+//! /etc/cnibox/cnibox.conf. Without a destination the lines go to stderr. A line that cannot be written is dropped: an
+//! error of the log does not fail the call.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -35,10 +35,10 @@ pub struct Log {
     trace: String,
 }
 
-/// The lines that are written.
+/// The calls that are logged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Level {
-    /// Calls that fail.
+    /// Only calls that fail.
     Error,
     /// All calls.
     Info,
@@ -52,8 +52,9 @@ enum Sink {
     Kmsg,
 }
 
-/// One call. `started` is the time of its begin.
+/// One call of a plugin.
 pub struct Call<'a> {
+    /// The name of the plugin.
     pub plugin: &'a str,
     /// The value of CNI_COMMAND.
     pub command: &'a str,
@@ -63,7 +64,8 @@ pub struct Call<'a> {
 }
 
 impl Log {
-    /// `None`: no log. Costs one failed open if the variable is not set. A wrong setting is a warning.
+    /// Opens the log. `setting` is the value of CNIBOX_LOG; without it, the configuration file is read, which costs one failed
+    /// open if there is none. `None`: no log. An invalid setting is a warning.
     pub fn open(setting: Option<&str>, trace: Option<String>) -> Option<Self> {
         let from_file = || {
             let text = file::read_text(Path::new(CONFIGURATION)).ok()?;
@@ -84,7 +86,7 @@ impl Log {
         log
     }
 
-    /// The file with a line for each call.
+    /// The path of the log file, if all calls are logged to a file.
     #[cfg(feature = "tool")]
     pub fn file_of_all_calls(&self) -> Option<&Path> {
         match &self.sink {
@@ -110,13 +112,13 @@ impl Log {
         Some(Self { level, sink, trace })
     }
 
-    /// Writes the line of a call that ended.
+    /// Writes the line of a call that has ended.
     pub fn write(&self, call: &Call<'_>, error: Option<&Error>) {
         if self.level == Level::Error && error.is_none() {
             return;
         }
         let line = self.line(call, error);
-        // The priorities of syslog(3): 3 is an error, 6 information.
+        // The priorities of syslog(3): 3 is LOG_ERR, 6 is LOG_INFO.
         let priority = if error.is_some() { 3 } else { 6 };
         match &self.sink {
             Sink::Stderr => sys::warn(format_args!("{line}")),
@@ -126,7 +128,7 @@ impl Log {
                 let record = format!("<{}>cnibox[{pid}]: {line}", DAEMON | priority);
                 let socket = UnixDatagram::unbound();
                 let sent = socket.and_then(|socket| {
-                    // A syslog that does not read must not hold up a call.
+                    // The call must not wait for a syslog daemon that does not read.
                     socket.set_nonblocking(true)?;
                     socket.send_to(record.as_bytes(), SYSLOG)
                 });
@@ -171,20 +173,20 @@ fn attachment(verb: &Verb) -> Option<&Attachment> {
     }
 }
 
-/// In quotes if it would not be one word.
+/// The value; in quotes and escaped if it is not one word of printable characters.
 fn quoted(value: &str) -> String {
     let is_word =
         |c: char| !c.is_whitespace() && terminal::is_printable(c) && !matches!(c, '"' | '=' | '\\');
     if value.chars().all(is_word) { value.to_owned() } else { format!("{value:?}") }
 }
 
-/// With three digits after the point.
+/// The time in milliseconds, with three digits after the point.
 fn milliseconds(time: Duration) -> String {
     let microseconds = time.as_micros();
     format!("{}.{:03}", microseconds / 1000, microseconds % 1000)
 }
 
-/// One write, so that lines of several processes do not mix.
+/// Appends a line with one write(2), so that lines of several processes do not mix.
 fn append(path: &Path, line: &str) {
     let mut options = OpenOptions::new();
     options.append(true).create(path != Path::new(KMSG)).mode(0o600);
@@ -200,7 +202,7 @@ fn now() -> String {
 fn utc(since_epoch: Duration) -> String {
     const DAY_S: u64 = 86_400;
     let (days, second) = (since_epoch.as_secs() / DAY_S, since_epoch.as_secs() % DAY_S);
-    // Days are counted from 0000-03-01, so that a leap day is the last of its year. An era has 400 years.
+    // Count the days from 0000-03-01, so that a leap day is the last day of a year. An era has 400 years.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_has_a_level_and_a_place() {
+    fn a_setting_has_a_level_and_a_destination() {
         let log = |level, sink| Some(Log { level, sink, trace: String::new() });
         for (setting, expected) in [
             ("error", log(Level::Error, Sink::Stderr)),

@@ -1,5 +1,5 @@
-//! The owner of an object in the kernel. Aliases of links and comments of rules name it, so that DEL and GC find the objects
-//! of an attachment without its namespace and its result.
+//! The owner of an object in the kernel: the attachment that made it. The aliases of links and the comments of rules contain
+//! the owner, so DEL and GC find the objects of an attachment without its namespace and its result.
 
 use std::fmt::{self, Display};
 use std::rc::Rc;
@@ -9,14 +9,14 @@ use crate::plugin::{Context, Scope};
 
 /// A network, a container and an interface in one line: `dbnet 3f2a… eth0`.
 ///
-/// At most 127 bytes: a comment of nf_tables has no room for more. A long name is replaced by a `#`, which no name can
-/// contain, and its hash.
+/// At most 127 bytes, because a comment of nf_tables cannot be longer. A long name is replaced by `#` and the hash of the name;
+/// no valid name contains `#`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(String);
 
 const ALIAS_PREFIX: &str = "cnibox ";
 
-/// Longer names are replaced. A container id of 64 digits with a prefix is not.
+/// Longer names are replaced by their hash. A container id of 64 digits with a short prefix, such as `k8s.io-`, is not.
 const NETWORK_BYTES_MAX: usize = 40;
 const CONTAINER_ID_BYTES_MAX: usize = 70;
 
@@ -52,7 +52,7 @@ impl Owner {
         }
     }
 
-    /// The network and the attachment in the text of an owner. `None` also for names that are too long for it.
+    /// The network and the attachment in the text of an owner. `None` also if the text has only the hash of a long name.
     pub fn named(text: &str) -> Option<(NetworkName, Attachment)> {
         let [network, id, ifname] = Self::parts(text)?;
         let container_id = ContainerId::new(id).ok()?;
@@ -73,8 +73,8 @@ impl Owner {
         Some(&text[..end])
     }
 
-    /// A hash of eight digits. Two owners can have the same one, so an object that is found by it must also name its
-    /// owner.
+    /// A hash of eight digits, for names of objects. Two owners can have the same hash, so an object that is found by it must
+    /// also contain the text of its owner.
     pub fn short(&self) -> String {
         let hash = hash(&self.0);
         format!("{:08x}", (hash >> 32) ^ (hash & 0xffff_ffff))
@@ -87,7 +87,7 @@ impl Display for Owner {
     }
 }
 
-/// The scope of a DEL or GC as owners. A clone shares the list.
+/// The owners in the scope of a DEL or GC. A clone shares the list.
 #[derive(Clone)]
 pub struct Owners(Rc<OwnersParts>);
 
@@ -97,12 +97,14 @@ struct OwnersParts {
     prefix: String,
     /// The attachments of the scope, or the keep set of a GC, with their owners.
     listed: Vec<(Attachment, Owner)>,
+    /// The scope is the listed owners. If false, it is all owners of the network except the listed ones.
     has_listed: bool,
+    /// The scope is that of a DEL.
     is_one: bool,
 }
 
 impl Owners {
-    /// The owners in a scope of the request's network.
+    /// The owners in a scope, in the network of the request.
     pub fn of(cx: &Context<'_>, scope: Scope<'_>) -> Self {
         Self::in_network(&cx.request.network, scope)
     }
@@ -126,28 +128,29 @@ impl Owners {
         &self.0.network
     }
 
-    /// The owner of a DEL.
+    /// The attachment and the owner of a DEL; `None` for the other scopes.
     pub fn one(&self) -> Option<(&Attachment, &Owner)> {
         let (at, owner) = self.0.listed.first().filter(|_| self.0.is_one)?;
         Some((at, owner))
     }
 
-    /// Whether the scope lists its attachments, and not those that a GC keeps.
+    /// Whether the scope is a list of attachments. False for a GC, which lists the attachments to keep.
     pub fn are_listed(&self) -> bool {
         self.0.has_listed
     }
 
-    /// Whether the scope has the owner of an object. `is_of` decides whether the object belongs to an attachment.
+    /// Whether an object is in the scope. `is_of` decides whether the object belongs to an attachment.
     pub fn has(&self, is_of: impl Fn(&Attachment, &Owner) -> bool) -> bool {
         self.0.listed.iter().any(|(at, owner)| is_of(at, owner)) == self.0.has_listed
     }
 
-    /// Whether the text is an owner in the scope.
+    /// Whether the text is that of an owner in the scope.
     pub fn contain(&self, text: &str) -> bool {
         text.starts_with(&self.0.prefix) && self.has(|_, owner| owner.0 == text)
     }
 }
 
+/// The name, or `#` and its hash if it is longer.
 fn shortened(name: &str, bytes_max: usize) -> String {
     if name.len() <= bytes_max { name.to_owned() } else { format!("#{:016x}", hash(name)) }
 }

@@ -1,10 +1,12 @@
-//! The record of an attachment: by it the kernel is asked whether the container's network namespace still exists.
+//! The record of an attachment: a file with the number that the kernel keeps for the container's network namespace. `life` asks
+//! the kernel with this number whether the namespace still exists.
 //!
-//! An ADD of a plugin that makes an interface or gives an address writes it before it changes anything, whichever runtime calls,
-//! and adds at its end what it made. So does a chained plugin that leaves objects with the mark of their owner, if the interface is
-//! of a plugin that wrote none: what an earlier container of the name has left would tell that this one has ended. DEL and GC
-//! remove it: the interface plugin last, an IPAM plugin and a chained plugin only their own. A record that cannot be written is a
-//! warning: without it there is less proof.
+//! An ADD of a plugin that makes an interface or reserves an address writes the record before it changes anything, whichever
+//! runtime calls. At its end it appends the MAC addresses and the addresses of the result. A chained plugin that leaves objects
+//! with an owner on the host does the same if there is no record of this namespace: with the record of an earlier container of
+//! the same name, the kernel would report the end of the earlier namespace. DEL and GC remove the record: an interface plugin
+//! removes any record, an IPAM plugin one of an IPAM plugin or an adopted one, a chained plugin only the one that it wrote. A
+//! record that cannot be written is a warning: the life of the attachment can then be unknown.
 
 pub(crate) mod claims;
 mod files;
@@ -34,34 +36,36 @@ pub struct Record {
     pub at: Attachment,
     /// CNI_NETNS.
     pub netns: PathBuf,
-    /// Of the namespace.
+    /// The identity of the container's namespace.
     pub identity: Identity,
-    /// The cookie of the namespace that knows the other one by its number.
+    /// The cookie of the node's namespace, in which `number` is valid.
     pub observer: Option<u64>,
+    /// The number of the container's namespace in the node's namespace.
     pub number: Option<Number>,
-    /// Random: tells one ADD from a later one.
+    /// A random value, which distinguishes one ADD from a later one of the same attachment.
     pub generation: String,
     pub maker: Maker,
-    /// What the ADD made: nothing until its end. What it has now is the last one; a chained plugin gives another MAC address, a DHCP
-    /// server another address.
+    /// What the ADD made; empty until its end. The last item has the present addresses: a chained plugin can change the MAC
+    /// address, and a DHCP server the IP address.
     pub made: Vec<Made>,
-    /// The names of the claims that it may have, see `claims`.
+    /// The names of the claims that the attachment may have, see `claims`.
     pub claims: Vec<String>,
 }
 
-/// The writer of a record.
+/// The program or plugin that wrote a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Maker {
-    /// `cnibox add` and the like.
+    /// The runtime of cnibox, such as `cnibox add` and `cnibox run`.
     Cnibox,
     /// A plugin that makes an interface.
     Plugin,
-    /// An IPAM plugin, called by a plugin of others.
+    /// An IPAM plugin of cnibox, called by a plugin of another executable.
     Ipam,
-    /// Plugins of others made the attachment, and it was alive.
+    /// The runtime of cnibox, which found the attachment alive. Plugins of other executables made the attachment.
     Adopted,
-    /// The first chained plugin of ours, by its name, after plugins of others. Its DEL is the last one of ours.
+    /// The first chained plugin of cnibox in a list, by its name. The plugins before it are of other executables. DEL calls the
+    /// plugins in reverse order, so its DEL is the last one of cnibox.
     Chained(String),
 }
 
@@ -70,13 +74,14 @@ pub enum Maker {
 pub struct Made {
     pub macs: Vec<Mac>,
     pub addresses: Vec<IpAddr>,
-    /// The file of the cache when the attachment was adopted.
+    /// For an adopted attachment: the state of the cache file at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
 }
 
 impl Made {
-    /// The MAC addresses of the interfaces in the container, and the addresses that only one namespace has.
+    /// From a result: the MAC addresses of the interfaces in the container, and the addresses without loopback addresses, which
+    /// each namespace has.
     pub fn of(success: &Success) -> Self {
         let in_container =
             success.interfaces.iter().filter(|interface| !interface.sandbox.is_empty());
@@ -93,7 +98,7 @@ impl Made {
         (json::compact(self) + "\n").into_bytes()
     }
 
-    /// Whether both are of one ADD. An earlier attachment of the same name had another MAC address, or another address.
+    /// Whether both can be of one ADD. The MAC address or the addresses of another attachment of the same name differ.
     pub fn is(&self, other: &Self) -> bool {
         let is_same_mac = self.macs.is_empty()
             || other.macs.is_empty()
@@ -102,9 +107,9 @@ impl Made {
     }
 }
 
-/// The first line of a file. The others are [`Made`]: the last one counts.
+/// The first line of a file. Each other line is a [`Made`], of which the last one counts, or a [`Claims`].
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct Header {
     network: NetworkName,
     #[serde(rename = "containerID")]
     container_id: ContainerId,
@@ -119,7 +124,7 @@ struct Kept {
     maker: Maker,
 }
 
-/// Another kind of line.
+/// A line with names of claims.
 #[derive(Serialize, Deserialize)]
 struct Claims {
     claims: Vec<String>,
@@ -139,8 +144,8 @@ fn claims_line(claims: &[String]) -> Vec<u8> {
 }
 
 impl Record {
-    /// The record of a namespace, for an ADD that begins. `host` is a socket in the namespace of this process, `rtnl` one in the
-    /// other. Gives the namespace a number; without the right to do so the record has none, and proves less.
+    /// Makes the record of a namespace, for an ADD that begins. `host` is a socket in the namespace of this process, `rtnl` one
+    /// in `netns`. Assigns a number to the namespace. Without CAP_NET_ADMIN the record has no number, and cannot prove an end.
     pub fn of(
         network: &NetworkName,
         at: &Attachment,
@@ -155,7 +160,7 @@ impl Record {
             netns: netns.path().into(),
             identity: Identity::of(cookie),
             observer: host.netns_cookie(),
-            // Without a cookie the kernel would choose a number, and give it again.
+            // Without a cookie the kernel would choose the number, and reuse it for a later namespace.
             number: cookie.and_then(|_| host.number_of(netns, cookie).ok()),
             generation: hex(&sys::random_bytes::<8>()?),
             maker,
@@ -164,19 +169,19 @@ impl Record {
         })
     }
 
-    /// The content with what there is now, and what there was before, in place of all.
+    /// The content with the last two `Made` lines only, of which `now` is the second, and the claims of the present addresses.
     fn shortened(&self, now: &Made) -> Vec<u8> {
-        let is_of_now = |claim: &&String| {
+        let is_present = |claim: &&String| {
             now.addresses.iter().any(|address| claim.starts_with(&claims::name(*address, "")))
         };
-        let claims: Vec<String> = self.claims.iter().filter(is_of_now).cloned().collect();
+        let claims: Vec<String> = self.claims.iter().filter(is_present).cloned().collect();
         let before = self.made.last().map(Made::line).unwrap_or_default();
         [self.content(), claims_line(&claims), before, now.line()].concat()
     }
 
     fn content(&self) -> Vec<u8> {
         let Attachment { container_id, ifname } = self.at.clone();
-        let kept = Kept {
+        let header = Header {
             network: self.network.clone(),
             container_id,
             ifname,
@@ -187,42 +192,43 @@ impl Record {
             generation: self.generation.clone(),
             maker: self.maker.clone(),
         };
-        (json::compact(&kept) + "\n").into_bytes()
+        (json::compact(&header) + "\n").into_bytes()
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let mut lines = bytes.split(|byte| *byte == b'\n');
-        let kept: Kept = json::read(lines.next()?).ok()?;
+        let header: Header = json::read(lines.next()?).ok()?;
         Some(Self {
-            network: kept.network,
-            at: Attachment { container_id: kept.container_id, ifname: kept.ifname },
-            netns: kept.netns.into(),
-            identity: Identity::parse(&kept.identity)?,
-            observer: kept.observer,
-            number: kept.number,
-            generation: kept.generation,
-            maker: kept.maker,
-            // A process that was killed leaves an incomplete line.
+            network: header.network,
+            at: Attachment { container_id: header.container_id, ifname: header.ifname },
+            netns: header.netns.into(),
+            identity: Identity::parse(&header.identity)?,
+            observer: header.observer,
+            number: header.number,
+            generation: header.generation,
+            maker: header.maker,
+            // Skip an incomplete line: its writer was killed.
             made: lines.clone().filter_map(|line| json::read(line).ok()).collect(),
             claims: lines.filter_map(|line| json::read(line).ok()).flat_map(Claims::list).collect(),
         })
     }
 }
 
-/// Whether the namespace at the path of a DEL is a later one than that of the record. False if that cannot be told. `host` is a
-/// socket in the namespace of this process.
+/// Whether the namespace at the path of a DEL is not the namespace of the record, but a later one. False if this is unknown.
+/// `host` is a socket in the namespace of this process.
 pub(super) fn is_of_another(
     record: &Record,
     request: &Request,
     netns: &NetNs,
     host: &Rtnl,
 ) -> Result<bool> {
-    // Plugins that write no record have attached the container again.
-    let is_of_it = |made: &Made| match request.prev_result() {
+    // The record is not of this ADD if its addresses differ: then plugins that write no record have attached the container
+    // again.
+    let matches_result = |made: &Made| match request.prev_result() {
         Ok(Some(result)) => made.is(&Made::of(&result)),
         _ => true,
     };
-    let is_of_add = record.made.is_empty() || record.made.iter().any(is_of_it);
+    let is_of_add = record.made.is_empty() || record.made.iter().any(matches_result);
     if record.identity.cookie.is_none() || !is_of_add {
         return Ok(false);
     }
@@ -230,7 +236,7 @@ pub(super) fn is_of_another(
     Ok(!is_of_namespace(record, netns, (host, &here))?)
 }
 
-/// `here` is the namespace of this process.
+/// Whether a record is of a namespace. `here` is the identity of the namespace of this process.
 fn is_of_namespace(
     record: &Record,
     netns: &NetNs,
@@ -244,10 +250,11 @@ fn is_of_namespace(
     Ok(record.identity.is(&here.with_cookie(netns.rtnl()?.netns_cookie())))
 }
 
-/// Whether a record is of the life of a container that an ADD is for. That of an earlier life tells that it has ended.
-fn is_of_life(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
+/// Whether the record of an attachment is of the namespace that an ADD is about, and can prove its end. If not, it is of an
+/// earlier container of the same name, or was written in another namespace of a node.
+fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     let here = Identity::of(host.netns_cookie());
-    // Without cookies nothing but another boot tells that.
+    // Without cookies (a kernel before 5.14) namespaces cannot be compared: only a record of another boot is not current.
     if !here.is(&here) {
         return Ok(!record.identity.is_of_another_boot(&here));
     }
@@ -255,15 +262,15 @@ fn is_of_life(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     Ok(is_seen_from_here && is_of_namespace(record, netns, (host, &here))?)
 }
 
-/// Writes the record of an ADD before it begins. That of the same life stays as it is if the plugin is a chained one.
+/// Writes the record of an ADD before the plugin runs. A chained plugin leaves a record that is current, and returns `None`.
 pub(super) fn begin(cx: &Context<'_>, at: &Attachment, maker: Maker) -> Option<Begun> {
     let begin = || -> Result<Option<Begun>> {
-        // An IPAM plugin works before the namespace exists, too.
+        // No namespace, no record: an IPAM plugin can be called before the namespace exists.
         let Ok(netns) = cx.session.required_netns() else { return Ok(None) };
         let (network, records) = (&cx.request.network, Records::of_host());
         if let Maker::Chained(_) = maker
             && let Some(found) = records.read(network, at)
-            && is_of_life(&found, netns, cx.session.host()?)?
+            && is_current(&found, netns, cx.session.host()?)?
         {
             return Ok(None);
         }
@@ -277,10 +284,10 @@ pub(super) fn begin(cx: &Context<'_>, at: &Attachment, maker: Maker) -> Option<B
     })
 }
 
-/// Removes the records of what a DEL or GC of the plugins of a maker has removed.
+/// Removes the records of the attachments that a DEL or GC has removed, as far as `maker` may remove them.
 pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> {
     let (network, records) = (&cx.request.network, Records::of_host());
-    let is_its = |record: &Record| match maker {
+    let may_remove = |record: &Record| match maker {
         Maker::Chained(_) => record.maker == *maker,
         Maker::Ipam => matches!(record.maker, Maker::Ipam | Maker::Adopted),
         Maker::Cnibox | Maker::Plugin | Maker::Adopted => true,
@@ -288,26 +295,27 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> 
     match (verb, maker) {
         (Verb::Del(at), Maker::Plugin) => records.remove(network, at),
         (Verb::Del(at), _)
-            if cx.session.record(network, at).is_some_and(|found| !is_its(&found)) =>
+            if cx.session.record(network, at).is_some_and(|found| !may_remove(&found)) =>
         {
             Ok(())
         }
         (Verb::Del(at), _) => match records.read(network, at) {
-            // No plugin has released the claims of the record in whose place it is.
-            Some(found) if is_its(&found) => records.discard(&found),
+            // Also remove the claims: the record took over those of the record that it replaced, and no plugin has removed
+            // them.
+            Some(found) if may_remove(&found) => records.discard(&found),
             Some(_) => Ok(()),
             None if *maker == Maker::Ipam => records.remove(network, at),
             None => Ok(()),
         },
         (Verb::Gc(keep), _) => records.all().iter().try_for_each(|record| {
             let is_stale = record.network == *network && !keep.contains(&record.at);
-            if is_stale && is_its(record) { records.discard(record) } else { Ok(()) }
+            if is_stale && may_remove(record) { records.discard(record) } else { Ok(()) }
         }),
         _ => Ok(()),
     }
 }
 
-/// Adds what a chained plugin has changed, such as the MAC address.
+/// Appends the result of a chained plugin to the record if it changed the addresses, for example the MAC address.
 pub(super) fn amend(cx: &Context<'_>, verb: &Verb, success: &Success) {
     let Verb::Add(at) = verb else { return };
     let made = Made::of(success);

@@ -1,17 +1,18 @@
-//! The parts of an attachment on the host that another program can have removed, and what a `restore` did about them.
+//! Restores the parts of an attachment on the host that another program removed or changed, and collects the results.
 //!
-//! Each part is compared as by CHECK, and made by the step of ADD.
+//! `Parts::ensure` compares a part as CHECK does. If the part is missing or different, it calls the step of ADD that makes it.
 
 use crate::error::{Error, Result};
 
-/// The parts of one plugin of one attachment.
+/// The results of restoring the parts of one plugin for one attachment.
 #[derive(Debug)]
 pub struct Parts {
     is_dry_run: bool,
-    /// The differences of the parts that are now as ADD made them; in a dry run, of those that would be.
+    /// One difference for each part that was restored; in a dry run, for each part that would be restored.
     pub restored: Vec<String>,
-    /// The reasons why something is not restored.
+    /// The reasons why parts are not restored.
     pub skipped: Vec<String>,
+    /// The errors of parts that could not be restored.
     pub errors: Vec<Error>,
 }
 
@@ -24,12 +25,13 @@ impl Parts {
         self.is_dry_run
     }
 
-    /// A plugin of another executable has no such call.
+    /// Notes that a plugin of another executable is skipped: CNI has no call for a restore.
     pub fn skip_foreign(&mut self, kind: &str) {
         self.skipped.push(format!("plugin {kind} is not one of cnibox"));
     }
 
-    /// Compares a part, and makes it if it differs. An error does not stop the other parts.
+    /// Compares a part; if it is missing or different, makes it (not in a dry run). An error is kept for the report, so the
+    /// other parts are restored nevertheless.
     pub fn ensure(
         &mut self,
         compare: &dyn Fn() -> Result<()>,
@@ -37,7 +39,7 @@ impl Parts {
     ) {
         let Err(difference) = compare() else { return };
         if !self.is_dry_run {
-            // The second comparison tells whether the step had an effect: another program may remove the part again.
+            // Compare again: `make` may have had no effect, or another program may have removed the part again.
             if let Err(error) = make().and_then(|()| compare()) {
                 self.errors.push(error);
                 return;

@@ -1,5 +1,5 @@
 //! The session of a call: the container's namespace, a netlink socket on the host, one in the container, and one for
-//! nf_tables. Each is opened once, when it is first needed. The plugins of a chain share them.
+//! nf_tables. Each socket is opened once, when it is first needed. The plugins of a chain can share a session.
 
 use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::plugin::record::{self, Record, Records};
 
 /// The container's network namespace.
 enum Namespace {
-    /// CNI_NETNS is empty, or the verb has no container.
+    /// CNI_NETNS is empty, or the verb is not about a container.
     NotGiven,
-    /// Its path does not exist, or is not a namespace any more.
+    /// The path does not exist, is not a namespace any more, or (DEL) leads to the namespace of a later container.
     Gone(Error),
-    /// It may exist, but cannot be opened.
+    /// The path cannot be opened; the namespace may exist.
     Unusable(Error),
     Open(NetNs),
 }
@@ -29,37 +29,39 @@ enum Namespace {
 /// Reads the rules and adds changes to the batch.
 type Build = Box<dyn FnMut(&Nft, &mut nft::Batch) -> Result<()>>;
 
-/// The changes of one plugin in the transaction.
+/// The changes of one plugin to nf_tables, until the session is committed.
 struct PendingChange {
     plugin: String,
     build: Build,
-    /// Called after the transaction.
+    /// Called after the transaction has succeeded.
     then: Box<dyn FnOnce() -> Result<()>>,
 }
 
-/// See the head of this file.
+/// The sockets and the pending changes of a call.
 pub struct Session {
     namespace: Namespace,
     host: OnceCell<Rtnl>,
     host_netns: OnceCell<NetNs>,
     container: OnceCell<Rtnl>,
     pending: RefCell<Vec<PendingChange>>,
-    /// Links of the host to delete.
+    /// Links of the host that the session deletes at its end.
     links: RefCell<Vec<Link>>,
     turns: Arc<Turns>,
+    /// The timeout of an executed plugin.
     limit: Option<Duration>,
+    /// The caller writes the record of the attachment, so the plugins write none.
     is_recorded: bool,
-    /// Of the attachment of a DEL.
+    /// The record of the attachment of a DEL, read before the plugin runs.
     record: OnceCell<Option<Record>>,
     has_nf_tables: OnceCell<bool>,
-    /// The last field, so it is closed last: after a deletion the close waits until the kernel has finished, and the kernel
-    /// does that work while a link is removed.
+    /// The last field, so that it is closed last. After a transaction that deletes objects, close(2) waits until the kernel has
+    /// freed them; the kernel frees them while the session removes links.
     nft: OnceCell<Nft>,
 }
 
 impl Session {
-    /// A session for the container of a request. The namespace of this process is refused (code 8): an ADD or DEL in it
-    /// would change the host.
+    /// A session for the container of a request. An ADD or DEL is refused (code 8) if CNI_NETNS is the namespace of this
+    /// process: it would change the host.
     pub fn open(request: &Request, verb: &Verb) -> Result<Self> {
         let mut session = Self::without_container();
         if let (Verb::Add(_) | Verb::Del(_) | Verb::Check(_), Some(path)) =
@@ -83,8 +85,8 @@ impl Session {
                 }
                 Ok(None) => {
                     let msg = format!("failed to open netns {path:?}: no such file or directory");
-                    // Not code 3, which tells runtimes that no DEL is needed: an earlier plugin of the chain, or an
-                    // earlier ADD, may have left reservations, links and rules.
+                    // Not code 3 (unknown container), after which a runtime need not call DEL: an earlier plugin of the chain,
+                    // or an earlier ADD, may have left reservations, links and rules.
                     Namespace::Gone(Error::internal(msg))
                 }
                 Err(error) => {
@@ -97,7 +99,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Whether the path of a DEL leads to another namespace than that of the ADD.
+    /// Whether the path of a DEL leads to another namespace than that of the ADD. False if this is unknown.
     fn is_of_another(&self, request: &Request, at: &Attachment, netns: &NetNs) -> bool {
         let read = || Records::of_host().read(&request.network, at);
         let Some(record) = self.record.get_or_init(read) else { return false };
@@ -107,7 +109,7 @@ impl Session {
         is_of_another.unwrap_or(false)
     }
 
-    /// The record of an attachment: for a DEL, that of its begin.
+    /// The record of an attachment: for a DEL as it was when the session was opened, else as it is now.
     pub(super) fn record(&self, network: &NetworkName, at: &Attachment) -> Option<Record> {
         let read = || Records::of_host().read(network, at);
         self.record.get().map_or_else(read, Option::clone)
@@ -131,32 +133,32 @@ impl Session {
         }
     }
 
-    /// The same session for one of several threads. They share `turns`, the queues for the locks of files.
+    /// Returns the session with these queues for file locks. The sessions of several threads share one `turns`.
     pub fn sharing(self, turns: Arc<Turns>) -> Self {
         Self { turns, ..self }
     }
 
-    /// The same session, for a runtime: an executed plugin that takes longer is killed.
+    /// Returns the session with a timeout, for a runtime: an executed plugin is killed after this time.
     pub fn limited_to(self, limit: Duration) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
-    /// The same session, for a runtime that records the identity of the namespace itself.
+    /// Returns the session for a runtime that writes the record of the attachment itself: the plugins write none.
     pub fn recorded(self) -> Self {
         Self { is_recorded: true, ..self }
     }
 
-    /// Whether the caller records the identity of the namespace.
+    /// Whether the caller writes the record of the attachment.
     pub fn is_recorded(&self) -> bool {
         self.is_recorded
     }
 
-    /// How long an executed plugin may take; None is for ever.
+    /// The timeout of an executed plugin. None: no timeout.
     pub fn limit(&self) -> Option<Duration> {
         self.limit
     }
 
-    /// The queues of this process's threads for the locks of files.
+    /// The queues in which the threads of this process wait for the locks of files.
     pub fn turns(&self) -> &Turns {
         &self.turns
     }
@@ -176,12 +178,13 @@ impl Session {
         once(&self.container, || self.required_netns()?.rtnl())
     }
 
-    /// The host's nf_tables.
+    /// The nf_tables socket on the host.
     pub fn nft(&self) -> Result<&Nft> {
         once(&self.nft, || Ok(Nft::open()?))
     }
 
-    /// The same; None if the kernel lacks netlink for netfilter. With it, the kernel can still lack nf_tables.
+    /// The nf_tables socket; None if the kernel lacks netlink for netfilter (nfnetlink). With nfnetlink the kernel can still
+    /// lack nf_tables.
     pub fn nft_if_any(&self) -> Result<Option<&Nft>> {
         if self.nft.get().is_none() {
             match Nft::open_if_any()? {
@@ -192,7 +195,7 @@ impl Session {
         Ok(self.nft.get())
     }
 
-    /// The same; None if the kernel lacks nf_tables, so that no rule can exist.
+    /// The nf_tables socket; None if the kernel lacks nf_tables, so that no rule can exist.
     pub fn nft_if_supported(&self) -> Result<Option<&Nft>> {
         let Some(nft) = self.nft_if_any()? else { return Ok(None) };
         let is_supported = *once(&self.has_nf_tables, || Ok(nft.is_supported()?))?;
@@ -211,9 +214,9 @@ impl Session {
         self.pending.borrow_mut().push(change);
     }
 
-    /// Commits all pending changes of nf_tables in one transaction. If that fails, each plugin's changes get a transaction of
-    /// their own, and the error names the plugins that fail. Then deletes the links that wait. The caller that opened the
-    /// session calls this at its end.
+    /// Commits all pending changes of nf_tables in one transaction. If it fails, commits the changes of each plugin in a
+    /// separate transaction, and the error names the plugins that fail. Then deletes the links of `delete_link_later`. The
+    /// caller that opened the session calls this at the end.
     pub fn commit(&self) -> Result<()> {
         match (self.commit_after(&|| Ok(())), self.delete_links(Vec::new())) {
             (Err(first), Err(second)) => Err(first.also(&second)),
@@ -221,39 +224,41 @@ impl Session {
         }
     }
 
-    /// Deletes a link of the host together with the links of the plugins that follow: the kernel waits once for all of them.
+    /// Deletes a link of the host later, together with the links of the other plugins in one request: the kernel waits once for
+    /// all.
     pub fn delete_link_later(&self, link: Link) {
         self.links.borrow_mut().push(link);
     }
 
-    /// Deletes links of the host, and the links that wait.
+    /// Deletes links of the host, and those of `delete_link_later`.
     pub fn delete_links(&self, links: Vec<Link>) -> Result<()> {
         let mut all = self.links.take();
         all.extend(links);
         if all.is_empty() { Ok(()) } else { self.host()?.del_links(&all) }
     }
 
-    /// Commits the changes of nf_tables; calls `before` first if there are changes. It can be called several times.
+    /// Commits the pending changes of nf_tables. Calls `before` before the transaction if it changes something, and again if
+    /// the transaction is repeated. A session can be committed several times.
     pub fn commit_after(&self, before: &dyn Fn() -> Result<()>) -> Result<()> {
         let mut pending = self.pending.take();
         if pending.is_empty() {
             return Ok(());
         }
         let Some(nft) = self.nft_if_supported()? else { return Ok(()) };
-        let shared = nft.transact_on_tables(|nft, batch| {
+        let together = nft.transact_on_tables(|nft, batch| {
             pending.iter_mut().try_for_each(|change| (change.build)(nft, batch))?;
             if batch.is_empty() { Ok(()) } else { before() }
         });
-        let is_shared = pending.len() > 1;
+        let has_several = pending.len() > 1;
         let mut errors = Vec::new();
         for PendingChange { plugin, mut build, then } in pending {
-            let own = match &shared {
-                Err(_) if is_shared => nft.transact_on_tables(&mut build),
-                shared => shared.clone(),
+            let committed = match &together {
+                Err(_) if has_several => nft.transact_on_tables(&mut build),
+                together => together.clone(),
             };
-            let result = own.and_then(|()| then());
+            let result = committed.and_then(|()| then());
             errors.extend(result.err().map(|error| {
-                if is_shared {
+                if has_several {
                     error.context(format!("cannot remove the rules of {plugin}"))
                 } else {
                     error
@@ -290,7 +295,7 @@ fn same_netns(verb: &Verb, netns: &NetNs) -> Error {
         .with_details("the container's namespace (CNI_NETNS) must be another one")
 }
 
-/// The value of the cell; `open` returns it the first time.
+/// The value of the cell. `open` makes the value at the first call.
 fn once<T>(cell: &OnceCell<T>, open: impl FnOnce() -> Result<T>) -> Result<&T> {
     if let Some(opened) = cell.get() {
         return Ok(opened);

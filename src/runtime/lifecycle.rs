@@ -129,7 +129,7 @@ impl Runtime {
         let operation = Operation { verb: Started::Add, generation: record.generation };
         match self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() }) {
             Ok(()) => Ok(begun),
-            Err(error) => Err(error.and(begun.take_back())),
+            Err(error) => Err(error.and(begun.undo())),
         }
     }
 

@@ -1,8 +1,8 @@
-//! The addresses that attachments have on the links of the node. On one link, an address has one attachment: a bridge, the
-//! master of a macvlan or ipvlan, and for `ptp` the routes of the host.
+//! The claims: which attachment has an address on a link of the node. Only one attachment can have an address on a link. The
+//! link is the bridge, or the master of a macvlan or ipvlan; for `ptp` it is empty, which stands for the routes of the host.
 //!
-//! A claim is a symbolic link `@ADDRESS@LINK` to the record of the attachment, in the directory of the records: there is one at
-//! most, it is made and found in one step, and it means nothing once the record does not name it.
+//! A claim is a symbolic link `@ADDRESS@LINK` to the record of the attachment, in the directory of the records. symlink(2)
+//! makes it in one step, and fails if there is one. A claim is valid only if the record also contains its name.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -19,24 +19,25 @@ use crate::kernel::flock;
 use crate::kernel::sys;
 use crate::plugin::record::{Record, Records};
 
-/// No name of a record begins with it, and no address and no link has it.
+/// The first character of each claim's name, and its separator. No record's name begins with it, and no address or link
+/// contains it.
 const MARK: &str = "@";
 
-/// The wait for another process that takes over a claim.
+/// The timeout of the lock of the directory, which another process holds while it removes a stale claim.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Whether a name in the directory of the records is that of a claim.
+/// Whether a file name in the directory of the records is that of a claim.
 pub(super) fn is_claim(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(MARK.as_bytes())
 }
 
-/// The name of the claim of an address on a link.
+/// The file name of the claim of an address on a link.
 pub fn name(address: IpAddr, link: &str) -> String {
     format!("{MARK}{address}{MARK}{link}")
 }
 
 impl Records {
-    /// Makes a claim for a record. Returns the file of the record that has it.
+    /// Makes a claim for the record with the file `own`. If another record has the claim, returns the file of that record.
     pub fn claim(&self, claim: &str, own: &Path) -> io::Result<Option<PathBuf>> {
         fault::file_operation()?;
         let path = self.directory().join(claim);
@@ -49,7 +50,7 @@ impl Records {
         }
     }
 
-    /// Removes a claim of this record. Another process may have taken it over.
+    /// Removes a claim if it still leads to the record `of`. Otherwise another process has replaced it, and it stays.
     fn release(&self, claim: &str, of: &Path) -> io::Result<()> {
         fault::file_operation()?;
         let path = self.directory().join(claim);
@@ -60,19 +61,20 @@ impl Records {
         }
     }
 
-    /// Removes the claim of a record that has ended. One process at a time does that: the claim can be another one's then.
+    /// Removes the claim of an attachment that has ended. The directory is locked, so that no other process replaces the claim
+    /// between the read of the symbolic link and its removal. Fails if the lock is not free in time.
     pub fn release_of_ended(&self, claim: &str, of: &Path) -> io::Result<()> {
         let (_directory, is_locked) = flock::lock_directory(self.directory(), 0o700, LOCK_LIMIT)?;
         if is_locked { self.release(claim, of) } else { Err(ErrorKind::TimedOut.into()) }
     }
 
-    /// Releases the claims of a record.
+    /// Removes all claims of a record.
     pub fn release_all(&self, record: &Record) -> io::Result<()> {
         let file = self.file_name(&record.network, &record.at);
         record.claims.iter().try_for_each(|claim| self.release(claim, &file))
     }
 
-    /// Moves the claims of a record to another address. What another record has stays.
+    /// Moves the claims of a record to another address. A claim of the new address that another record has stays as it is.
     pub fn move_claims(&self, record: &Record, from: IpAddr, to: IpAddr) -> Result<()> {
         let own = self.file_name(&record.network, &record.at);
         let start = name(from, "");
@@ -89,21 +91,21 @@ impl Records {
         Ok(())
     }
 
-    /// The record that a claim leads to, if that names it.
+    /// The record that a claim leads to, if the claim is valid, that is, if the record contains its name.
     pub fn holder(&self, claim: &str) -> Option<Record> {
         let file = fs::read_link(self.directory().join(claim)).ok()?;
         let record = self.read_file(&file)?;
         record.claims.iter().any(|known| known == claim).then_some(record)
     }
 
-    /// Removes the claims that lead to no record that names them: those of killed processes. The others are in use. `all`: the
-    /// records; there can be more by now.
+    /// Removes the invalid claims, which killed processes have left. `all` are the records that were read before; a record can
+    /// have been written since, so a claim that is not in `all` is read again.
     pub(super) fn sweep_claims(&self, all: &[Record]) {
-        let claims = |record: &Record| {
+        let claims_of = |record: &Record| {
             let file = self.file_name(&record.network, &record.at);
             record.claims.iter().map(move |claim| (file.clone(), claim.clone())).collect::<Vec<_>>()
         };
-        let known: HashSet<(PathBuf, String)> = all.iter().flat_map(claims).collect();
+        let known: HashSet<(PathBuf, String)> = all.iter().flat_map(claims_of).collect();
         for entry in fs::read_dir(self.directory()).into_iter().flatten().flatten() {
             let Ok(claim) = entry.file_name().into_string() else { continue };
             if !is_claim(claim.as_ref()) {

@@ -20,22 +20,24 @@ use crate::plugin::owner::{Owner, hash};
 use crate::plugin::record::claims;
 use crate::plugin::record::{Made, Record, claims_line};
 
-/// It outlasts a boot, as the caches of the runtimes do: then the records tell that their attachments have ended.
+/// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
+/// that their attachments have ended.
 pub const DIRECTORY: &str = "/var/lib/cni/attachments";
 
-/// Where releases up to 0.2.0 have theirs, in a directory for each PID namespace.
+/// The records of releases up to 0.2.0, in one directory for each PID namespace.
 const OLD_DIRECTORY: &str = "/var/lib/cni/identities";
 
-/// No name of a network, container or interface before it can contain it.
+/// The separator of the names in a file name. A network name or container id cannot contain it.
 const SEPARATOR: char = '+';
 
-/// NAME_MAX (linux/limits.h), less what a name aside needs.
+/// NAME_MAX (linux/limits.h), less the bytes that the name of a temporary file adds.
 const NAME_BYTES_MAX: usize = 200;
 
-/// The names and the path have 5 KiB at most, and an attachment has few addresses.
+/// The size limit of a file. The names and the path have 5 KiB at most, and an attachment has few addresses.
 const BYTES_MAX: usize = 64 << 10;
 
-/// A DHCP server can give new addresses without end. A longer record is written anew.
+/// The maximum number of `Made` lines: with each renewal a DHCP server can give a new address. A record with more is replaced
+/// by a shorter one.
 const MADE_MAX: usize = 16;
 
 /// The records of a host.
@@ -48,11 +50,11 @@ pub struct Records {
 pub struct Begun {
     path: PathBuf,
     file: File,
-    /// The ADD in progress that calls this one has written it.
+    /// The plugin that delegates to this one wrote the record, and its ADD is in progress.
     is_of_caller: bool,
-    /// The record of an earlier ADD in its place.
+    /// The content of the file that this record replaced.
     replaced: Option<Vec<u8>>,
-    /// The directories that were missing.
+    /// The directories that were missing and are made.
     directories: Vec<PathBuf>,
 }
 
@@ -67,14 +69,14 @@ impl Begun {
         }
     }
 
-    /// Adds what the ADD made.
+    /// Appends the `Made` line of the ADD, which has succeeded.
     pub fn finish(mut self, made: &Made) -> Result<()> {
         let written = fault::file_operation().and_then(|()| self.file.write_all(&made.line()));
         written.map_err(|error| cannot("write", &self.path, error))
     }
 
-    /// Leaves the record as it was before a failed ADD.
-    pub fn take_back(self) -> Result<()> {
+    /// Restores the file as it was before the ADD, which has failed. A record of the caller stays.
+    pub fn undo(self) -> Result<()> {
         if self.is_of_caller {
             return Ok(());
         }
@@ -82,23 +84,25 @@ impl Begun {
             Some(content) => file::replace_private(&self.path, content),
             None => remove_file(&self.path),
         };
-        // Another process may use them already.
+        // An error is not reported: another process may have written into a directory.
         self.directories.iter().rev().all(|directory| fs::remove_dir(directory).is_ok());
         restored.map_err(|error| cannot("remove", &self.path, error))
     }
 }
 
 impl Records {
+    /// The records in `DIRECTORY`.
     pub fn of_host() -> Self {
         Self::in_directory(DIRECTORY)
     }
 
-    /// Those of a host with another root.
+    /// The records in another directory, for example below another root.
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// Writes the record of an ADD that begins. That of an ADD in progress stays, which calls this one.
+    /// Writes the record of an ADD that begins. If the caller of this plugin has written the record of this ADD, that record
+    /// stays.
     pub fn begin(&self, record: &Record) -> Result<Begun> {
         let path = self.path(&record.network, &record.at);
         self.create(record, &path).map_err(|error| cannot("write", &path, error))
@@ -111,24 +115,25 @@ impl Records {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             created => return created.map(|file| Begun { directories, ..Begun::new(path, file) }),
         }
-        // What is no record is in the way.
+        // The file can also be unreadable. Then it is replaced, too.
         let replaced = file::read_within(path, BYTES_MAX).ok();
         let known = replaced.as_deref().and_then(Record::parse);
         if known.as_ref().is_some_and(|known| known.identity.is(&record.identity)) {
             fault::file_operation()?;
             let (file, _) = file::open_regular(file::writing().append(true), path)?;
-            // The writer holds the lock until its end.
+            // The writer of a record holds the lock until its ADD ends.
             if !matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) {
                 return Ok(Begun { is_of_caller: true, ..Begun::new(path, file) });
             }
         }
-        // Its DEL releases them, too.
+        // Take over the claims of the replaced record, so that DEL removes them, too.
         content.extend(known.iter().flat_map(|known| claims_line(&known.claims)));
         remove_file(path)?;
         Ok(Begun { replaced, ..Begun::new(path, create_new(path, &content, &mut directories)?) })
     }
 
-    /// Writes the record of an attachment that was found alive. Never replaces one; false if one is there.
+    /// Writes the record of an attachment that was found alive. Returns false if the attachment has a record already, which
+    /// stays.
     pub fn adopt(&self, record: &Record, made: &Made) -> Result<bool> {
         let path = self.path(&record.network, &record.at);
         let content = [record.content(), made.line()].concat();
@@ -142,7 +147,7 @@ impl Records {
         }
     }
 
-    /// Adds what an attachment has now to its record, if it has one.
+    /// Appends the present addresses of an attachment to its record, if it has one.
     pub fn amend(&self, network: &NetworkName, at: &Attachment, made: &Made) -> Result<()> {
         let path = self.path(network, at);
         match self.read(network, at) {
@@ -156,7 +161,7 @@ impl Records {
         }
     }
 
-    /// Adds claims to a record. False if there is none.
+    /// Appends the names of claims to a record. Returns false if there is no record.
     pub fn note_claims(&self, file: &Path, claims: &[String]) -> Result<bool> {
         self.append(&self.directory.join(file), &claims_line(claims))
     }
@@ -175,18 +180,18 @@ impl Records {
         }
     }
 
-    /// `None` also for a record that cannot be read.
+    /// The record of an attachment. `None` also for an unreadable record.
     pub fn read(&self, network: &NetworkName, at: &Attachment) -> Option<Record> {
         let record = self.read_file(&self.file_name(network, at))?;
         (record.network == *network && record.at == *at).then_some(record)
     }
 
-    /// The record of the owner of an object. A long name is not in the text of an owner, only its hash.
+    /// The record of the owner of an object. If the text of the owner has only the hash of a long name, all records are read.
     pub fn of_owner(&self, owner: &str) -> Option<Record> {
-        let is_its = |record: &Record| Owner::new(&record.network, &record.at).as_str() == owner;
+        let has_owner = |record: &Record| Owner::new(&record.network, &record.at).as_str() == owner;
         match Owner::named(owner) {
             Some((network, at)) => self.read(&network, &at),
-            None => self.all().into_iter().find(is_its),
+            None => self.all().into_iter().find(has_owner),
         }
     }
 
@@ -194,24 +199,24 @@ impl Records {
         Record::parse(&file::read_within(&self.directory.join(file), BYTES_MAX).ok()?)
     }
 
-    /// The identity that a release up to 0.2.0 has recorded for the namespace at a path. It has no number.
+    /// The identity that a release up to 0.2.0 recorded for the namespace at a path. These releases recorded no number.
     pub fn old_identity(
         &self,
         network: &NetworkName,
         at: &Attachment,
         netns: &Path,
     ) -> Option<Identity> {
-        let old = |path: PathBuf| OldKept::parse(&file::read_within(&path, BYTES_MAX).ok()?);
-        let of_it = |old: &OldKept| {
+        let read = |path: PathBuf| OldRecord::parse(&file::read_within(&path, BYTES_MAX).ok()?);
+        let is_of_attachment = |old: &OldRecord| {
             (&*old.network, &*old.container_id, &*old.ifname)
                 == (&**network, &*at.container_id, &*at.ifname)
                 && Path::new(&old.netns) == netns
         };
-        let found = old_paths(network, at).into_iter().filter_map(old).find(of_it)?;
+        let found = old_paths(network, at).into_iter().filter_map(read).find(is_of_attachment)?;
         Identity::parse(&found.identity)
     }
 
-    /// A missing record is not an error.
+    /// Removes the record of an attachment. A missing record is not an error.
     pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         remove(&self.path(network, at))?;
         self.remove_old(network, at)
@@ -228,7 +233,7 @@ impl Records {
         self.remove(&record.network, &record.at)
     }
 
-    /// All records that can be read.
+    /// All readable records.
     pub fn all(&self) -> Vec<Record> {
         self.files().iter().filter_map(|path| self.read_file(path)).collect()
     }
@@ -239,22 +244,22 @@ impl Records {
         entries.filter(|entry| is_record(&entry.file_name())).map(|entry| entry.path()).collect()
     }
 
-    /// Removes the incomplete files that killed processes have left, and damaged records, which prove nothing. A file that
-    /// cannot be removed does no harm. Returns the others.
+    /// Removes incomplete files of killed processes, unreadable records, and invalid claims. A file that cannot be removed
+    /// stays: no other function uses it. Returns the readable records.
     pub fn sweep(&self) -> Vec<Record> {
         file::sweep(&self.directory);
         let mut all = Vec::new();
         for path in self.files() {
-            let is_damaged = match file::read_within(&path, BYTES_MAX) {
+            let is_unreadable = match file::read_within(&path, BYTES_MAX) {
                 Ok(bytes) => {
                     let record = Record::parse(&bytes);
-                    let is_damaged = record.is_none();
+                    let is_unreadable = record.is_none();
                     all.extend(record);
-                    is_damaged
+                    is_unreadable
                 }
                 Err(error) => error.kind() == ErrorKind::FileTooLarge,
             };
-            if is_damaged {
+            if is_unreadable {
                 let _ = fs::remove_file(&path);
             }
         }
@@ -266,18 +271,19 @@ impl Records {
         &self.directory
     }
 
-    /// The name of the file of an attachment.
+    /// The file name of the record of an attachment.
     pub fn file_name(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
         file_name(network, at).into()
     }
 
-    /// The file of an attachment.
+    /// The path of the record of an attachment.
     pub fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
         self.directory.join(file_name(network, at))
     }
 }
 
-/// Writes a file that is not there yet. A reader never finds an incomplete one. Adds the directories that were missing.
+/// Writes a new file under a temporary name and links it to its name, so a reader never finds an incomplete file. Fails if the
+/// name exists. Puts the directories that it made into `directories`.
 fn create_new(path: &Path, content: &[u8], directories: &mut Vec<PathBuf>) -> io::Result<File> {
     match file::Aside::write(path, content, 0o600) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -289,7 +295,8 @@ fn create_new(path: &Path, content: &[u8], directories: &mut Vec<PathBuf>) -> io
     .link(path)
 }
 
-/// Makes a directory that only its owner may use, in one that all may, as the reference makes it. Returns those that were missing.
+/// Makes a directory with mode 0700, and its parent with mode 0755 as the reference does. Returns the directories that were
+/// missing.
 fn make_directories(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut made = Vec::new();
     for (path, mode) in
@@ -310,13 +317,14 @@ fn make_directories(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn remove(path: &Path) -> Result<()> {
     match remove_file(path) {
-        // A read-only file system has this error for missing files, too.
+        // On a read-only file system, unlink(2) fails with EROFS also for a missing file.
         Err(error) if fs::symlink_metadata(path).is_ok() => Err(cannot("remove", path, error)),
         _ => Ok(()),
     }
 }
 
-/// Removes a record, and what the process that wrote it has left if it was killed before the file had its name, and no other.
+/// Removes a record. If the record has a second name, its writer was killed between link(2) and the removal of the temporary
+/// name: removes this name, too.
 fn remove_file(path: &Path) -> io::Result<()> {
     fault::file_operation()?;
     let has_one_name = fs::symlink_metadata(path).is_ok_and(|file| file.nlink() == 1);
@@ -329,7 +337,7 @@ fn remove_file(path: &Path) -> io::Result<()> {
 
 fn file_name(network: &NetworkName, at: &Attachment) -> String {
     let name = [&**network, &*at.container_id, &*at.ifname].join(&SEPARATOR.to_string());
-    // The content has the names, too.
+    // A hash is sufficient: the content of the file has the names.
     if name.len() > NAME_BYTES_MAX { format!("{SEPARATOR}{:016x}", hash(&name)) } else { name }
 }
 
@@ -344,9 +352,9 @@ fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
         .with_details(sys::reason(&error))
 }
 
-/// A file of a release up to 0.2.0.
+/// The content of a record of a release up to 0.2.0.
 #[derive(Deserialize)]
-struct OldKept {
+struct OldRecord {
     network: String,
     #[serde(rename = "containerID")]
     container_id: String,
@@ -355,7 +363,7 @@ struct OldKept {
     identity: String,
 }
 
-impl OldKept {
+impl OldRecord {
     fn parse(bytes: &[u8]) -> Option<Self> {
         json::read(bytes).ok()
     }
@@ -413,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_add_made_follows_and_what_it_became() {
+    fn a_record_has_the_addresses_of_the_add_and_the_later_ones() {
         let (dir, records) = Scratch::records("lines");
         let begun = records.begin(&record("b 7")).unwrap();
         assert_eq!(read(&records), Some(record("b 7")));
@@ -426,7 +434,7 @@ mod tests {
         let Record { network, at, .. } = record("b 7");
         records.amend(&network, &at, &made("10.1.0.3")).unwrap();
         assert_eq!(read(&records), whole(&["10.1.0.2", "10.1.0.3"]));
-        // Killed while it wrote.
+        // The incomplete line of a writer that was killed.
         let path = records.path(&network, &at);
         let mut text = fs::read_to_string(&path).unwrap();
         text.push_str(r#"{"macs":["#);
@@ -439,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_amended_without_end_stays_short() {
+    fn a_record_that_is_amended_often_stays_short() {
         let (_dir, records) = Scratch::records("short");
         let Record { network, at, .. } = record("b 7");
         records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.1")).unwrap();
@@ -459,10 +467,10 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_add_leaves_what_was_there() {
+    fn a_failed_add_leaves_the_earlier_record() {
         let (dir, records) = Scratch::records("failed");
         fs::create_dir(&dir.0).unwrap();
-        records.begin(&record("b 7")).unwrap().take_back().unwrap();
+        records.begin(&record("b 7")).unwrap().undo().unwrap();
         assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
         records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.2")).unwrap();
         let before = read(&records);
@@ -470,7 +478,7 @@ mod tests {
         for identity in ["b 8", "b 7"] {
             let begun = records.begin(&record(identity)).unwrap();
             assert_eq!(read(&records), Some(record(identity)));
-            begun.take_back().unwrap();
+            begun.undo().unwrap();
             assert_eq!(read(&records), before);
         }
     }
@@ -481,7 +489,7 @@ mod tests {
         let outer = records.begin(&record("b 7")).unwrap();
         let other = Record { maker: Maker::Ipam, ..record("b 7") };
         let inner = records.begin(&other).unwrap();
-        inner.take_back().unwrap();
+        inner.undo().unwrap();
         assert_eq!(read(&records), Some(record("b 7")));
         records.begin(&other).unwrap().finish(&made("10.1.0.2")).unwrap();
         outer.finish(&made("10.1.0.2")).unwrap();
@@ -489,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adopted_one_replaces_nothing() {
+    fn an_adopted_record_replaces_no_record() {
         let (_dir, records) = Scratch::records("adopted");
         let adopted = Record { maker: Maker::Adopted, ..record("b 7") };
         assert_eq!(records.adopt(&adopted, &made("10.1.0.2")), Ok(true));
