@@ -2,11 +2,11 @@
 
 use crate::error::{Code, Error, Result};
 
-/// The keys of all plugins. The plugins of a chain and their IPAM plugin get the same text, so a key of one plugin must not be
-/// an error in another.
+/// The keys of all plugins. All plugins of a chain and the IPAM plugin get the same CNI_ARGS, so each plugin must accept the
+/// keys of the others.
 const KNOWN: [&str; 3] = ["IP", "GATEWAY", "MAC"];
 
-/// The values of the known keys. The last of equal keys counts.
+/// The values of the known keys. If a key is repeated, the last value counts.
 ///
 /// An unknown key is an error (code 4) unless `IgnoreUnknown` is true, as in the reference.
 #[derive(Debug, Default, PartialEq)]

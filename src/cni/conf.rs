@@ -1,29 +1,29 @@
-//! The keys of a network configuration that mean the same in every plugin.
+//! The keys of a network configuration that have the same meaning in every plugin.
 //!
-//! The manuals of the plugins, at the heads of `src/plugins/NAME.rs`, have the keys of their own. A plugin that makes
-//! an interface reads `ipam` and `dns`. A plugin that follows another one in a chain reads `prevResult`. The IPAM
-//! plugins `host-local` and `static` read `ipam.routes`.
+//! The other keys of a plugin are in its manual, at the head of `src/plugins/NAME.rs`. A plugin that makes an interface
+//! reads `ipam` and `dns`. A chained plugin reads `prevResult`. The IPAM plugins `host-local` and `static` read
+//! `ipam.routes`.
 //!
 //! | key | type | default | meaning |
 //! |---|---|---|---|
-//! | `cniVersion` | string | 0.1.0 | Version of the protocol, 0.1.0 to 1.1.0. Decides the shape of the result. |
-//! | `name` | string | required | Name of the network. All that an ADD makes is recorded under network, container and interface. |
+//! | `cniVersion` | string | 0.1.0 | Version of the protocol, 0.1.0 to 1.1.0. Determines the format of the result. |
+//! | `name` | string | required | Name of the network. It is part of the owner (network, container, interface) of all objects that an ADD makes. |
 //! | `type` | string | required by runtimes | Name of the plugin that the runtime calls. |
 //! | `prevResult` | object | none | Result of the previous plugin, from the runtime. CHECK requires it; chained plugins require it in ADD. |
-//! | `capabilities` | object of booleans | none | Tells the runtime which keys of `runtimeConfig` to send. Plugins check its type only. |
-//! | `ipam.type` | string | none | IPAM plugin that provides the addresses. Its own keys stand in `ipam`, too. |
+//! | `capabilities` | object of booleans | none | Keys of `runtimeConfig` that the runtime sends. Plugins only check the type of this key. |
+//! | `ipam.type` | string | none | IPAM plugin that provides the addresses. The other keys of `ipam` are in its manual. |
 //! | `ipam.routes[].dst` | string | required | Destination prefix: `0.0.0.0/0`. |
-//! | `ipam.routes[].gw` | string | first gateway of the family | Address of the next hop. A route with a scope other than 0 has no default. |
+//! | `ipam.routes[].gw` | string | first gateway of the family | Address of the next hop. No default if `scope` is not 0. |
 //! | `ipam.routes[].mtu` | integer | kernel's | MTU of the route in bytes. |
 //! | `ipam.routes[].advmss` | integer | kernel's | Advertised TCP segment size in bytes. |
 //! | `ipam.routes[].priority` | integer | kernel's | Metric of the route. |
 //! | `ipam.routes[].table` | integer | main table | Routing table. |
 //! | `ipam.routes[].scope` | integer | kernel's | Scope as in rtnetlink: 0 universe, 253 link, 254 host. |
-//! | `dns.nameservers` | list of strings | none | Name servers in the result. Any key of `dns` replaces the whole DNS of the IPAM plugin. |
+//! | `dns.nameservers` | list of strings | none | Name servers in the result. If `dns` has any key, the DNS of the IPAM plugin is ignored. |
 //! | `dns.domain` | string | none | Local domain in the result. |
 //! | `dns.search` | list of strings | none | Search domains in the result. |
 //! | `dns.options` | list of strings | none | Resolver options in the result. |
-//! | `cni.dev/valid-attachments` | list of objects | required by GC | Attachments that GC keeps. GC without this list is refused; an empty list means none. |
+//! | `cni.dev/valid-attachments` | list of objects | required by GC | Attachments that GC keeps. GC without this list is refused; with an empty list GC removes all. |
 //! | `cni.dev/valid-attachments[].containerID` | string | required | Container of a valid attachment. |
 //! | `cni.dev/valid-attachments[].ifname` | string | required | Interface of a valid attachment. |
 //! | `cni.dev/attachments` | list of objects | none | Other name of the same list, which some runtimes use. |
@@ -42,15 +42,15 @@ keys! {
     pub struct NetConf {
         "cniVersion" => pub cni_version: String,
         "name" => pub name: String,
-        /// The name of this plugin in the configuration.
+        /// The name of the plugin.
         "type" => pub kind: String,
         "ipam" => pub ipam: Ipam,
         "dns" => pub dns: ConfiguredDns,
-        /// For the runtime. A value of another type is an error, as in the reference.
+        /// Only the runtime uses it. A value of another type is an error, as in the reference.
         "capabilities" => capabilities: Map<bool>,
     }
 
-    /// The attachments that GC keeps. Some runtimes call the list `cni.dev/attachments`, after an error in a draft.
+    /// The attachments that GC keeps. Some runtimes use the key `cni.dev/attachments`, the result of an error in a draft.
     struct KeepSet {
         "cni.dev/valid-attachments" => valid_attachments: Vec<ListedAttachment>,
         "cni.dev/attachments" => attachments: Vec<ListedAttachment>,
@@ -78,6 +78,7 @@ keys! {
 }
 
 impl ConfiguredDns {
+    /// The DNS of the network, or that of the IPAM plugin if the network has none.
     pub fn or(&self, of_ipam: Dns) -> Dns {
         let lists = [&self.nameservers, &self.search, &self.options];
         if self.domain.is_empty() && lists.iter().all(|list| list.is_none()) {
@@ -90,7 +91,7 @@ impl ConfiguredDns {
 
 /// The attachments that GC keeps. All others are stale.
 ///
-/// An empty or `null` list means no attachment. A missing list is refused (code 7), and so is one that cannot be read
+/// An empty or `null` list means that no attachment is valid. A missing list is refused (code 7), and so is an unreadable one
 /// (code 6): GC would release the address of every container of the network.
 pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
     let keep_set: KeepSet = json.read("network configuration")?;
@@ -120,7 +121,7 @@ pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
     })
 }
 
-/// The MAC address that the user or the runtime requests for the container's interface, as text. `runtimeConfig.mac`
+/// The MAC address, as text, that the user or the runtime requests for the container's interface. `runtimeConfig.mac`
 /// overrides `args.cni.mac`, which overrides `MAC` of CNI_ARGS.
 pub fn requested_mac(json: &Json, args: &str) -> Result<Option<String>> {
     keys! {

@@ -1,6 +1,6 @@
-//! JSON with the rules of Go's encoding/json, which the runtimes were tested with: the case of keys is ignored, unless the same
-//! object has the key in its own case, the last of several equal keys counts, `null` is the same as a missing key. Errors name
-//! the key.
+//! JSON with the rules of Go's encoding/json, with which the runtimes were tested. A key in another case also counts, unless
+//! the object has the key in exactly the expected case. If a key is repeated, the last value counts. `null` is the same as a
+//! missing key. Errors name the key.
 
 mod error;
 mod number;
@@ -35,22 +35,22 @@ pub enum Json {
     String(String),
     Array(Vec<Self>),
     Object(Vec<(String, Self)>),
-    /// The text of an array or object that is nested too deeply for recursion. It can only be printed.
+    /// The text of an array or object that is nested more than `parse::LEVELS_MAX` levels deep. It can only be printed.
     Raw(Box<str>),
 }
 
-/// Reads a document of cnibox. Unlike `Json::parse` it is strict: an equal key, or a key without its value, is an error.
+/// Reads a document that cnibox wrote. Unlike `Json::parse` it is strict: a repeated key or a missing key is an error.
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
-    // Not from_slice: the executable has the functions that read text.
+    // from_str in place of from_slice: the executable contains from_str already.
     serde_json::from_str(&parse::decode(bytes))
 }
 
-/// A document on one line.
+/// Prints a document on one line.
 pub fn compact(document: &impl Serialize) -> String {
     print::print(document, None)
 }
 
-/// A document as results are printed: indented by four spaces, and without a newline at the end.
+/// Prints a document as CNI results are printed: indented by four spaces, and without a newline at the end.
 pub fn pretty(document: &impl Serialize) -> String {
     print::print(document, Some("    "))
 }
@@ -61,34 +61,36 @@ impl Json {
         parse::parse(bytes)
     }
 
-    /// The text of a document, as the parser reads it: each byte that is not part of valid UTF-8 is U+FFFD.
+    /// The text of a document as the parser reads it: each byte that is not part of valid UTF-8, and each lone surrogate, is
+    /// replaced by U+FFFD.
     #[cfg(feature = "tool")]
     pub fn text_of(bytes: &[u8]) -> String {
         parse::decode(bytes).into_owned()
     }
 
-    /// `parse` of a text of `text_of`, with serde_json's error.
+    /// Parses a text that `text_of` returned. The error is that of serde_json, with its line and column.
     #[cfg(feature = "tool")]
     pub fn of_text(text: &str) -> serde_json::Result<Self> {
         parse::document(text)
     }
 
-    /// Reads the value as a type. `what` names the document in errors (code 6).
+    /// Converts the value to a type. `what` names the document in errors (code 6).
     pub fn read<T: Read + Default>(&self, what: &str) -> Result<T> {
         let mut value = T::default();
         self.read_into(&mut value, what)?;
         Ok(value)
     }
 
-    /// The same in place of a default value.
+    /// Converts the value like `read`, into `value`, which must be a default value.
     pub fn read_into(&self, value: &mut dyn Read, what: &str) -> Result<()> {
         value.read(self).map_err(|error| unreadable(what, &error))
     }
 
-    /// The same. The message of an error is its reason, as the IPAM plugins of the reference say it.
+    /// Like `read_into`, but the message of an error is only the reason, as in the IPAM plugins of the reference; the path is
+    /// in the details.
     pub fn read_reason_first(&self, value: &mut dyn Read, what: &str) -> Result<()> {
         value.read(self).map_err(|error| {
-            let details = format_args!("cannot read {what}: {}", error.place());
+            let details = format_args!("cannot read {what}: {}", error.path_text());
             Error::new(Code::DECODE, error.reason()).with_details(details)
         })
     }
@@ -96,10 +98,10 @@ impl Json {
     /// The value of a key of an object. `null` is None.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(entries) = self else { return None };
-        place(entries, key.as_bytes()).map(|index| &entries[index].1)
+        position(entries, key.as_bytes()).map(|index| &entries[index].1)
     }
 
-    /// The value of a key of an object, if it is a text.
+    /// The value of a key of an object, if it is a string.
     pub fn text_at(&self, key: &str) -> Option<&str> {
         match self.get(key) {
             Some(Self::String(text)) => Some(text),
@@ -107,8 +109,8 @@ impl Json {
         }
     }
 
-    /// Merges the objects of equal keys into one, as Go does when it reads them into one struct. The last of equal keys in
-    /// them counts.
+    /// Merges the objects under a repeated key into one object, as Go does when it reads them into one struct.
+    /// Repeated keys in the merged object stay, so the last one counts.
     pub fn merge_repeated(&mut self) {
         match self {
             Self::Array(values) => values.iter_mut().for_each(Self::merge_repeated),
@@ -130,12 +132,12 @@ impl Json {
         matches!(self, Self::Object(_))
     }
 
-    /// An object of the entries that have a value.
+    /// Makes an object from the entries that have a value.
     pub fn object<const N: usize>(mut entries: [(&str, Option<Self>); N]) -> Self {
         object_of(&mut entries)
     }
 
-    /// The same with sorted keys in all objects, as Go prints maps.
+    /// Sorts the keys of all objects, as Go prints maps.
     pub fn sorted(mut self) -> Self {
         self.sort();
         self
@@ -152,23 +154,24 @@ impl Json {
         }
     }
 
-    /// The same as `pretty`.
+    /// Prints the document like `pretty`.
     pub fn to_pretty(&self) -> String {
         pretty(self)
     }
 
-    /// The document with another indentation for each level.
+    /// Prints the document with this indentation for each level.
     pub fn indented_by(&self, indent: &str) -> String {
         print::print(self, Some(indent))
     }
 
-    /// The document on one line.
+    /// Prints the document on one line.
     pub fn to_compact(&self) -> String {
         print::print(self, None)
     }
 }
 
-/// Takes the values out. The executable has it once, and not for each number of entries.
+/// Makes an object; takes the values out of `entries`. Not generic, so that the executable contains it once, and not once for
+/// each number of entries.
 fn object_of(entries: &mut [(&str, Option<Json>)]) -> Json {
     let mut present = Vec::with_capacity(entries.len());
     for (key, value) in entries {
@@ -179,13 +182,14 @@ fn object_of(entries: &mut [(&str, Option<Json>)]) -> Json {
     Json::Object(present)
 }
 
+/// The entries with one object for each key that is repeated with objects. Keys that differ in case only are the same key.
 fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
     let mut merged: Vec<(String, Json)> = Vec::with_capacity(entries.len());
-    let mut places = BTreeMap::new();
+    let mut positions = BTreeMap::new();
     for (key, value) in entries {
         if let Json::Object(more) = value {
-            let place = *places.entry(key.to_ascii_lowercase()).or_insert(merged.len());
-            match merged.get_mut(place) {
+            let position = *positions.entry(key.to_ascii_lowercase()).or_insert(merged.len());
+            match merged.get_mut(position) {
                 Some((_, Json::Object(first))) => first.extend(more),
                 _ => merged.push((key, Json::Object(more))),
             }
@@ -196,9 +200,9 @@ fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
     merged
 }
 
-/// The index of the entry that counts for a key: the last with the key in its own case, or else the last with it in another
-/// case. (Go marshals a struct with the fields `address` and `Address`, of different types.)
-fn place(entries: &[(String, Json)], key: &[u8]) -> Option<usize> {
+/// The index of the entry that counts for a key: the last entry with exactly this key, or else the last entry with the key in
+/// another case. (Go marshals a struct with the fields `address` and `Address`, of different types.)
+fn position(entries: &[(String, Json)], key: &[u8]) -> Option<usize> {
     let last = |is_key: fn(&[u8], &[u8]) -> bool| {
         let is_set = |(name, value): &(String, Json)| {
             is_key(name.as_bytes(), key) && !matches!(value, Json::Null)
@@ -246,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// Texts of special and of other characters.
+    /// Texts with characters that JSON or Go escapes, and others.
     fn texts() -> impl Strategy<Value = String> {
         let special = [
             '"', '\\', '/', '\0', '\u{1f}', '\u{7f}', '<', '>', '&', '\u{2027}', '\u{2028}',
@@ -340,7 +344,7 @@ mod tests {
         }
     }
 
-    /// A quarter of what a thread has.
+    /// A quarter of the default stack of a thread.
     const STACK_BYTES: usize = 512 << 10;
 
     keys! {

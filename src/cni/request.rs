@@ -1,4 +1,4 @@
-//! The input of a call: environment and configuration, validated. No other code reads the environment.
+//! The input of a call: environment and configuration, validated. The plugins read the environment only through this module.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -13,16 +13,16 @@ use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
-/// The first size of the buffer: one read gets a usual configuration.
+/// The initial size of the buffer for stdin. One read(2) of this size gets a usual configuration.
 const STDIN_BYTES: usize = 2048;
 /// The longest document that is read from stdin, from a plugin or from a file that the operator names. The largest real
 /// configurations have some kilobytes.
 pub const INPUT_BYTES_MAX: usize = 4 << 20;
-/// The same for what follows an ADD, which must succeed with each configuration that ADD accepts: DEL and CHECK get the result of
-/// the whole list in addition, and GC each valid attachment. 100,000 with ids of 64 characters have 10 MB.
+/// The longest document for DEL, CHECK and GC, which must accept each configuration that ADD accepts. DEL and CHECK also get
+/// the result of the whole list, and GC all valid attachments: 100,000 with ids of 64 characters have 10 MB.
 const LATER_BYTES_MAX: usize = 16 << 20;
 
-/// The operation. Source: CNI specification 1.1.0, section 2, "CNI operations".
+/// The operation of a call. Source: CNI specification 1.1.0, section 2, "CNI operations".
 #[derive(Clone, Debug)]
 pub enum Verb {
     Add(Attachment),
@@ -46,7 +46,7 @@ impl Verb {
     }
 }
 
-/// A call without its verb: a delegate can get another verb.
+/// A call without its verb. So a plugin can call a delegate with the same request and another verb.
 #[derive(Debug)]
 pub struct Request {
     pub version: Version,
@@ -54,26 +54,27 @@ pub struct Request {
     pub conf: NetConf,
     /// CNI_NETNS; None when empty.
     pub netns_path: Option<PathBuf>,
-    /// CNI_NETNS_OVERRIDE: allows the namespace of this process.
+    /// CNI_NETNS_OVERRIDE: CNI_NETNS may be the namespace of this process.
     pub netns_override: bool,
     /// CNI_ARGS.
     pub args: String,
     /// The directories of CNI_PATH.
     pub path: Vec<PathBuf>,
-    /// The number of plugins that called one another before this one (CNIBOX_DEPTH).
+    /// The number of nested plugin processes that called this one (CNIBOX_DEPTH).
     pub depth: u32,
     /// DBUS_SYSTEM_BUS_ADDRESS; None when empty.
     pub bus_address: Option<OsString>,
+    /// The configuration.
     pub json: Json,
-    /// The result of the previous plugin, if that ran in this process. Then `json` has none.
+    /// The result of the previous plugin, if that plugin ran in this process. Then `json` has no `prevResult`.
     previous: Option<Success>,
-    /// The keys that DEL and GC ignore because they cannot be read.
+    /// The errors of the unreadable keys that DEL and GC ignore.
     pub dropped: Vec<Error>,
-    /// The bytes of the configuration; `None` if it was made in this process.
+    /// The bytes of the configuration that was read from stdin; `None` if the configuration was made in this process.
     stdin: Option<Vec<u8>>,
 }
 
-/// The error of a call, and the version of the error object.
+/// The error of an invalid call, and the CNI version of the printed error.
 #[derive(Debug)]
 pub struct Refusal {
     pub version: Version,
@@ -87,8 +88,8 @@ impl From<Error> for Refusal {
 }
 
 impl Request {
-    /// Reads and validates the input in the order of the reference, so that of several mistakes the error names the same
-    /// one.
+    /// Reads and validates the input in the order of the reference, so that the error names the same mistake if there are
+    /// several.
     pub fn read(
         command: &str,
         env: impl Fn(&str) -> Option<OsString>,
@@ -115,7 +116,7 @@ impl Request {
         Self::of(command, environment, json, Some(bytes))
     }
 
-    /// The same for a caller in this process that has the configuration. `env` returns the values of CNI_ variables.
+    /// Makes a request for a caller in this process, which has the configuration. `env` returns the values of CNI_ variables.
     pub fn new(
         command: &str,
         env: impl Fn(&str) -> Option<OsString>,
@@ -124,8 +125,8 @@ impl Request {
         Self::of(command, Environment::read(command, &env)?, json, None)
     }
 
-    /// The same call after a plugin of this process with this result.
-    pub fn after(self, previous: Option<Success>) -> Self {
+    /// Returns the request with the result of the previous plugin, which ran in this process.
+    pub fn with_previous(self, previous: Option<Success>) -> Self {
         Self { previous, ..self }
     }
 
@@ -191,7 +192,7 @@ impl Request {
         Ok(verb)
     }
 
-    /// The same call with another configuration, for a delegate.
+    /// Returns the request with another configuration, for a delegate.
     pub fn with_config(&self, json: Json) -> Result<Self> {
         let conf: NetConf = json.read("configuration of the delegate")?;
         Ok(Self {
@@ -211,7 +212,7 @@ impl Request {
         })
     }
 
-    /// The input of an executed plugin: the configuration, and the result of the previous plugin.
+    /// The stdin of an executed plugin: the configuration with the result of the previous plugin.
     pub fn stdin(&self) -> Result<Cow<'_, [u8]>> {
         if let Some(bytes) = &self.stdin {
             return Ok(bytes.into());
@@ -224,7 +225,7 @@ impl Request {
         Ok(json.to_compact().into_bytes().into())
     }
 
-    /// The environment variables of the protocol for an executed plugin. `None` means that the variable is not set.
+    /// The environment variables of the protocol for an executed plugin. `None`: the variable is not set.
     ///
     /// Source: CNI specification 1.1.0, section 2, "Parameters".
     pub fn environment(&self, verb: &Verb) -> [(&'static str, Option<OsString>); 8] {
@@ -246,7 +247,7 @@ impl Request {
         ]
     }
 
-    /// The result of the previous plugin. For CHECK and DEL it is the result of the whole chain.
+    /// The previous result. For CHECK and DEL it is the result of the whole chain.
     pub fn prev_result(&self) -> Result<Option<Success>> {
         if self.previous.is_some() {
             return Ok(self.previous.clone());
@@ -262,7 +263,7 @@ impl Request {
         }
     }
 
-    /// For CHECK, which requires it.
+    /// The previous result. Fails if there is none. For CHECK, which requires it.
     pub fn required_prev_result(&self) -> Result<Success> {
         self.prev_result()?.ok_or_else(|| Error::config("required prevResult missing"))
     }
@@ -275,7 +276,7 @@ impl Request {
     }
 }
 
-/// Not part of the protocol: counts plugins that call one another.
+/// Counts nested plugin processes. Not part of the CNI protocol.
 const DEPTH: &str = "CNIBOX_DEPTH";
 
 fn unknown_command(command: &str) -> Error {
@@ -308,7 +309,7 @@ impl Environment {
         let mut container_id = None;
         let mut ifname = None;
         let mut missing = Vec::new();
-        // The order of the reference: an invalid value is an error before a missing variable.
+        // The order of the reference: the error of an invalid value precedes that of a missing variable.
         if is_about_an_attachment {
             match text("CNI_CONTAINERID")? {
                 Some(id) => container_id = Some(ContainerId::new(id)?),

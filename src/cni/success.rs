@@ -1,4 +1,4 @@
-//! The result of ADD, in the shape of the newest version.
+//! The result of an ADD, in the format of the newest version.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ keys! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Interface {
         "name" => pub name: String,
-        /// In the spelling of the plugin that wrote it.
+        /// The text of the MAC address as the plugin wrote it, not normalized.
         "mac" => pub mac: String,
         "mtu" => pub mtu: u32,
         /// The path of the interface's namespace; empty on the host.
@@ -32,7 +32,7 @@ keys! {
     pub struct Ip requires "address" {
         "address" => pub address: IpNet,
         "gateway" => pub gateway: Option<IpAddr>,
-        /// Index into `interfaces`.
+        /// The index of the address's interface in `interfaces`.
         "interface" => pub interface: Option<u32>,
     }
 
@@ -46,7 +46,7 @@ keys! {
         "priority" => pub priority: u32,
         /// `None` is the main table.
         "table" => pub table: Option<u32>,
-        /// As in linux/rtnetlink.h: 0 universe, 253 link, 254 host.
+        /// The scope as in linux/rtnetlink.h: 0 universe, 253 link, 254 host.
         "scope" => pub scope: Option<u8>,
     }
 
@@ -73,7 +73,7 @@ keys! {
 }
 
 impl Route {
-    /// The default route of the gateway's family.
+    /// A default route via a gateway, of the gateway's family.
     pub fn default_via(gateway: IpAddr) -> Self {
         let dst = match gateway {
             IpAddr::V4(_) => IpNet::V4(Ipv4Net::default()),
@@ -93,7 +93,7 @@ impl Dns {
 }
 
 impl Success {
-    /// The index of an interface in a namespace. The last one counts if several match.
+    /// The index of the interface with this name and `sandbox`. If several match, the last one counts.
     pub fn interface_index(&self, name: &str, sandbox: &str) -> Option<usize> {
         self.interfaces
             .iter()
@@ -105,7 +105,7 @@ impl Success {
         self.ips.iter().map(|ip| ip.address).collect()
     }
 
-    /// The addresses of one interface. An address without an interface belongs to all.
+    /// The addresses of the interface with this index. An address without an interface belongs to each of them.
     pub fn ips_of(&self, index: usize) -> impl Iterator<Item = &Ip> {
         self.ips
             .iter()

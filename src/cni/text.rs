@@ -6,13 +6,13 @@ use ipnet::IpNet;
 
 use super::json::{Json, Read, ReadError, read_list};
 
-/// An IP address. A v4-mapped IPv6 address becomes the IPv4 address.
+/// Parses an IP address. A v4-mapped IPv6 address becomes the IPv4 address.
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
     let ip: IpAddr = text.parse().map_err(|_| format!("invalid IP address: {text}"))?;
     Ok(ip.to_canonical())
 }
 
-/// `address/length`; the host bits are kept.
+/// Parses `address/length`. The host bits are kept.
 pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
     let invalid = || format!("invalid CIDR address: {text}");
     let (ip, length) = text.split_once('/').ok_or_else(invalid)?;
@@ -27,15 +27,15 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
     IpNet::new(ip, length).map_err(|_| invalid())
 }
 
-/// An address. A prefix length is ignored.
+/// Parses an address with or without a prefix length, which is ignored.
 pub fn parse_ip_or_cidr(text: &str) -> Result<IpAddr, String> {
     if text.contains('/') { parse_cidr(text).map(|net| net.addr()) } else { parse_ip(text) }
 }
 
-/// The type of an address in errors.
+/// The expected type in an error, if an address is not a string.
 const TEXT: &str = "a borrowed string";
 
-/// An address. `""` is None.
+/// An address. The empty string is None.
 impl Read for Option<IpAddr> {
     fn read(&mut self, json: &Json) -> Result<(), ReadError> {
         *self = match json.text(TEXT)? {
@@ -46,7 +46,7 @@ impl Read for Option<IpAddr> {
     }
 }
 
-/// A prefix, the host bits kept.
+/// An address with a prefix length. The host bits are kept.
 impl Read for IpNet {
     fn read(&mut self, json: &Json) -> Result<(), ReadError> {
         *self = parse_cidr(json.text(TEXT)?).map_err(ReadError::new)?;
@@ -54,7 +54,7 @@ impl Read for IpNet {
     }
 }
 
-/// Addresses, with or without a prefix length.
+/// Addresses, with or without a prefix length. All are read; the error is that of the first invalid one.
 impl Read for Vec<IpAddr> {
     fn read(&mut self, json: &Json) -> Result<(), ReadError> {
         let mut failed = None;

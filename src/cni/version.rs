@@ -1,4 +1,4 @@
-//! The protocol versions, and the shape of a result in each version. Other files use the newest version only.
+//! The protocol versions, and the format of a result in each version. Other files use the format of the newest version only.
 
 use std::fmt::{self, Display};
 
@@ -7,7 +7,7 @@ use crate::cni::success::{Dns, Interface, Ip, LegacyIp, LegacyResult, Route, Suc
 use crate::error::{Code, Error, Result};
 use crate::names::IpFamily;
 
-/// A version of the CNI specification. The older is the smaller.
+/// A version of the CNI specification. An older version compares less than a newer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     V0_1_0,
@@ -44,7 +44,7 @@ impl Version {
         }
     }
 
-    /// The version of a configuration. An empty text is the oldest version. An unknown version is an error (code 1).
+    /// Parses the version of a configuration. An empty text is the oldest version. An unsupported version is an error (code 1).
     pub fn negotiate(asked: &str) -> Result<Self> {
         let asked = if asked.is_empty() { Self::V0_1_0.text() } else { asked };
         Self::ALL.into_iter().find(|version| version.text() == asked).ok_or_else(|| {
@@ -54,8 +54,8 @@ impl Version {
         })
     }
 
-    /// The highest that we know of those that a network has. One from the future is passed over (code 1 if no other is
-    /// left); a text that is no version is refused (code 6).
+    /// The highest supported version of those that a network lists. Unsupported versions are ignored; if all are unsupported,
+    /// this is an error (code 1). A text that is not a version is an error (code 6).
     pub fn highest(asked: &[&str]) -> Result<Self> {
         for text in asked {
             numbers(text)?;
@@ -64,7 +64,8 @@ impl Version {
         known.max().map_or_else(|| Self::negotiate(asked.last().unwrap_or(&"")), Ok)
     }
 
-    /// For CHECK, GC and STATUS: an error (code 1) if the version of the configuration does not have the verb.
+    /// Like `negotiate`, for CHECK, GC and STATUS: also an error (code 1) if the version does not have the verb, which exists
+    /// `since` a version.
     pub fn negotiate_for(asked: &str, verb: &str, since: Self) -> Result<Self> {
         let asked_numbers = numbers(asked)?;
         if asked_numbers < numbers(since.text())? {
@@ -82,7 +83,7 @@ impl Version {
         Self::negotiate(asked)
     }
 
-    /// Versions with the same shape of results.
+    /// The versions that have the same format of results.
     fn family(self) -> &'static [Self] {
         match self {
             Self::V0_1_0 | Self::V0_2_0 => &[Self::V0_1_0, Self::V0_2_0],
@@ -100,7 +101,7 @@ impl Display for Version {
     }
 }
 
-/// One to three numbers, separated by dots, for comparisons (code 6).
+/// Parses a version of one to three numbers, separated by dots, for comparisons. Another text is an error (code 6).
 fn numbers(text: &str) -> Result<[u32; 3]> {
     let text = if text.is_empty() { Version::V0_1_0.text() } else { text };
     let invalid = || Error::new(Code::DECODE, format_args!("cannot read version {text:?}"));
@@ -111,7 +112,7 @@ fn numbers(text: &str) -> Result<[u32; 3]> {
     Ok(numbers)
 }
 
-/// The answer to VERSION, which runtimes ask more often than all else: ready to print.
+/// The output of VERSION. A constant, because runtimes call VERSION more often than all other verbs.
 ///
 /// Source: CNI specification 1.1.0, section 5, "Version".
 pub const SUPPORTED: &str = concat!(
@@ -120,16 +121,16 @@ pub const SUPPORTED: &str = concat!(
     "\n",
 );
 
-/// Reads a result in the shape of its version, or of `assumed` if it has no version.
+/// Parses a result in the format of its version, or of `assumed` if it has no version.
 pub fn parse_result(json: &Json, assumed: Version) -> Result<Success> {
     let version = match own_version(json)? {
         None | Some("") => assumed,
         Some(own) => Version::negotiate(own)?,
     };
-    parse_shape(json, version)
+    parse_format(json, version)
 }
 
-/// Reads a previous result, of `version` or of another version with the same shape.
+/// Parses a previous result. Its version must be `version`, or another one with the same format.
 pub fn parse_prev_result(json: &Json, version: Version) -> Result<Success> {
     let own = own_version(json)?.unwrap_or_else(|| version.text());
     let family = version.family();
@@ -141,7 +142,7 @@ pub fn parse_prev_result(json: &Json, version: Version) -> Result<Success> {
             "result type supports [{supported}] but unmarshalled CNIVersion is {own:?}"
         )));
     }
-    parse_shape(json, version)
+    parse_format(json, version)
 }
 
 fn own_version(json: &Json) -> Result<Option<&str>> {
@@ -152,7 +153,7 @@ fn own_version(json: &Json) -> Result<Option<&str>> {
     }
 }
 
-fn parse_shape(json: &Json, version: Version) -> Result<Success> {
+fn parse_format(json: &Json, version: Version) -> Result<Success> {
     if version >= Version::V0_3_0 {
         return json.read("result");
     }
@@ -165,9 +166,9 @@ fn parse_shape(json: &Json, version: Version) -> Result<Success> {
     Ok(success)
 }
 
-/// Writes a result in the shape of `version`, without the fields that the shape lacks.
+/// Writes a result in the format of `version`, without the fields that the format lacks.
 ///
-/// Fails if the shape requires an address and the result has none.
+/// Fails if the format requires an address (0.1.0 and 0.2.0) and the result has none.
 pub fn print_result(success: &Success, version: Version) -> Result<Json> {
     match version.family()[0] {
         Version::V0_1_0 => legacy_result(success, version),
@@ -188,11 +189,11 @@ pub fn print_result(success: &Success, version: Version) -> Result<Json> {
     }
 }
 
-/// A result as a plugin of `version` would read it: without the fields that its shape lacks.
+/// A result as a plugin of `version` would read it: without the fields that its format lacks.
 pub fn lowered(success: Success, version: Version) -> Result<Success> {
     match version.family()[0] {
         Version::V1_0_0 => Ok(success),
-        _ => parse_shape(&print_result(&success, version)?, version),
+        _ => parse_format(&print_result(&success, version)?, version),
     }
 }
 

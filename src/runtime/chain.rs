@@ -321,7 +321,7 @@ impl Chain<'_> {
         };
         let json = configuration(self.network, plugin, capability_args, keep);
         let called = Request::new(command, env, json).map_err(|refusal| refusal.error);
-        called.map(|(request, verb)| (request.after(previous), verb))
+        called.map(|(request, verb)| (request.with_previous(previous), verb))
     }
 
     fn call(

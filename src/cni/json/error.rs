@@ -1,41 +1,41 @@
-//! The error of a read from a `Json` value: the reason, and the path in the document.
+//! The error of a conversion from a `Json` value: the reason, and the path in the document.
 
 use std::fmt::{self, Display};
 
 /// Prints as `ipam.ranges[0][1].subnet: invalid type: integer `5`, expected a string`.
 #[derive(Debug)]
-pub struct Error(Box<Parts>);
+pub struct Error(Box<Content>);
 
 #[derive(Debug)]
-struct Parts {
+struct Content {
     /// The innermost step first.
     path: Vec<Step>,
-    what: String,
+    reason: String,
 }
 
 /// One level of the path to the error.
 #[derive(Debug)]
 pub enum Step {
-    /// An entry of an object: its key, and its position since keys may repeat.
+    /// An entry of an object: its key, and its index, because keys can be repeated.
     Key(String, usize),
     /// An element of an array.
     Index(usize),
 }
 
 impl Error {
-    /// The reason, without the path.
+    /// Makes an error with this reason and an empty path.
     #[cold]
     #[inline(never)]
-    pub fn new(what: String) -> Self {
-        Self(Box::new(Parts { path: Vec::new(), what }))
+    pub fn new(reason: String) -> Self {
+        Self(Box::new(Content { path: Vec::new(), reason }))
     }
 
     pub fn reason(&self) -> &str {
-        &self.0.what
+        &self.0.reason
     }
 
-    /// The path to the error as text.
-    pub fn place(&self) -> impl Display {
+    /// The path to the error as text, such as `ipam.ranges[0]`.
+    pub fn path_text(&self) -> impl Display {
         fmt::from_fn(|f| self.write_path(f))
     }
 
@@ -74,8 +74,8 @@ impl Error {
 impl Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_path(f)?;
-        let Parts { path, what } = &*self.0;
-        write!(f, "{}{what}", if path.is_empty() { "" } else { ": " })
+        let Content { path, reason } = &*self.0;
+        write!(f, "{}{reason}", if path.is_empty() { "" } else { ": " })
     }
 }
 

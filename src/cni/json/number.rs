@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-/// Equal numbers have the same text: `1.0` and `1` differ.
+/// The text of a number. Numbers are compared as texts: `1.0` and `1` differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Number(Box<str>);
 
@@ -20,7 +20,7 @@ impl Number {
         self.0.parse().ok()
     }
 
-    /// The value of `as_u64` or `as_i64`.
+    /// The value as a signed or unsigned integer of 64 bits.
     pub(super) fn as_i128(&self) -> Option<i128> {
         self.as_i64().map(i128::from).or_else(|| self.as_u64().map(i128::from))
     }

@@ -1,8 +1,8 @@
-//! Reads JSON documents with serde_json, where Go's encoding/json accepts more than it: invalid UTF-8, lone surrogates, and
-//! equal keys, of which each stays.
+//! Parses JSON documents with serde_json, and accepts what Go's encoding/json accepts and serde_json does not: invalid UTF-8,
+//! lone surrogates, and repeated keys, which are all kept.
 //!
-//! One pass over the whole text finds every mistake without recursion. Then each value is read from its part of the text,
-//! which also tells its place.
+//! One pass over the whole text finds every syntax error without recursion. Then each value is parsed from its part of the
+//! text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::{Json, Number};
 use crate::error::{Code, Error, Result};
 
-/// Arrays and objects below this level become `Json::Raw`: all other code recurses over a `Json`.
+/// The maximum depth of arrays and objects. Deeper ones become `Json::Raw`, because all other code recurses over a `Json`.
 pub const LEVELS_MAX: usize = 64;
 
 pub fn parse(bytes: &[u8]) -> Result<Json> {
@@ -24,12 +24,12 @@ pub fn parse(bytes: &[u8]) -> Result<Json> {
     })
 }
 
-/// A document of valid UTF-8 without lone surrogates.
+/// Parses a document of valid UTF-8 without lone surrogates.
 pub fn document(text: &str) -> serde_json::Result<Json> {
     value(from_str(text)?, 0)
 }
 
-/// The text with U+FFFD in the place of each byte that is not part of valid UTF-8, and of each lone surrogate.
+/// The text of a document. Each byte that is not part of valid UTF-8, and each escaped lone surrogate, is replaced by U+FFFD.
 pub fn decode(bytes: &[u8]) -> Cow<'_, str> {
     let mut text: Cow<'_, str> = match str::from_utf8(bytes) {
         Ok(text) => text.into(),
@@ -50,10 +50,10 @@ fn replaced(bytes: &[u8]) -> String {
     text
 }
 
-/// The form of an escaped code unit of UTF-16.
+/// An escaped code unit of UTF-16, for its length.
 const SURROGATE: &str = "\\ud800";
 
-/// Where escaped surrogates are that are no pair.
+/// The positions of escaped surrogates that are not part of a pair.
 fn lone_surrogates(text: &str) -> Vec<usize> {
     let unit = |at: usize| {
         let digits = text.get(at..at + SURROGATE.len())?.strip_prefix("\\u")?;
@@ -74,7 +74,7 @@ fn lone_surrogates(text: &str) -> Vec<usize> {
     lone
 }
 
-/// The value of a valid text.
+/// Parses the text of a value at a level, which serde_json has validated.
 fn value(raw: &RawValue, level: usize) -> serde_json::Result<Json> {
     let text = raw.get();
     Ok(match text.as_bytes().first() {
@@ -100,7 +100,7 @@ fn value(raw: &RawValue, level: usize) -> serde_json::Result<Json> {
     })
 }
 
-/// The texts of the keys and values of an object, with equal keys.
+/// The texts of the keys and values of an object, including repeated keys.
 pub struct Entries<'a>(pub Vec<(&'a RawValue, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Entries<'de> {

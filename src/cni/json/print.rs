@@ -1,4 +1,4 @@
-//! Prints JSON as Go's encoding/json does, which also escapes the special characters of HTML.
+//! Prints JSON as Go's encoding/json does: it also escapes the special characters of HTML.
 
 use serde::Serialize;
 use serde::ser::{Error as _, Serializer};
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::Json;
 
-/// Characters that Go escapes and serde_json does not. They can be in strings only.
+/// Characters that Go escapes and serde_json does not. In JSON they occur only in strings.
 const ESCAPED: [(char, &str); 5] = [
     ('<', "\\u003c"),
     ('>', "\\u003e"),
@@ -16,7 +16,7 @@ const ESCAPED: [(char, &str); 5] = [
     ('\u{2029}', "\\u2029"),
 ];
 
-/// The document on one line, or with this indentation for each level.
+/// Prints a document on one line, or with this indentation for each level.
 pub fn print(document: &impl Serialize, indent: Option<&str>) -> String {
     let mut bytes = Vec::new();
     let printed = match indent {

@@ -1,20 +1,20 @@
-//! Reads a `Json` value into a value of Rust with the rules of Go. Errors have the path in the document.
+//! Converts a `Json` value to a Rust type with the rules of Go. Errors have the path in the document.
 
 use super::error::Error;
-use super::{Json, place};
+use super::{Json, position};
 
-/// A type that is read from a `Json` value.
+/// A type to which a `Json` value can be converted.
 pub trait Read {
-    /// Replaces the default value, which `self` is. After an error, a part of it can be replaced.
+    /// Replaces `self`, which must be the default value. After an error, a part of `self` can be replaced.
     fn read(&mut self, json: &Json) -> Result<(), Error>;
 }
 
-/// Defines structs that are read from objects. Each line has a key, a field, and the default if it is not that of the type:
-/// `"dataDir" => data_dir: String = "/run".into()`. `struct Ip requires "address"` cannot be read without this key. No two
-/// keys of a struct differ in case only.
+/// Defines structs that implement `Read` for JSON objects. Each line has a key, a field, and the default value if it is not the
+/// default of the type: `"dataDir" => data_dir: String = "/run".into()`. For `struct Ip requires "address"`, a missing
+/// `address` is an error. The keys of a struct must differ in more than their case.
 ///
-/// The case of keys is ignored, unless the object has the key in its own case. `null` is a missing key, the last of several
-/// equal keys counts, other keys are ignored.
+/// A key in another case also counts, unless the object has the key in exactly this case. `null` is the same as a missing key,
+/// the last of repeated keys counts, and unknown keys are ignored.
 macro_rules! keys {
     (@default) => { Default::default() };
     (@default $default:expr) => { $default };
@@ -54,7 +54,8 @@ macro_rules! keys {
 }
 pub(crate) use keys;
 
-/// Texts in one piece, each after its length in a byte. A table of pointers would be relocated whenever a process starts.
+/// Packs texts into one array, each with its length in one byte before it. An array of `&str` would contain pointers, which are
+/// relocated at each start of a process.
 pub const fn pack<const BYTES: usize>(texts: &[&str]) -> [u8; BYTES] {
     let mut packed = [0; BYTES];
     let (mut rest, mut at) = (texts, 0);
@@ -67,7 +68,7 @@ pub const fn pack<const BYTES: usize>(texts: &[&str]) -> [u8; BYTES] {
     packed
 }
 
-/// The size of packed texts.
+/// The size of the array that `pack` returns.
 pub const fn packed_bytes(texts: &[&str]) -> usize {
     let (mut rest, mut bytes) = (texts, 0);
     while let [text, after @ ..] = rest {
@@ -76,6 +77,7 @@ pub const fn packed_bytes(texts: &[&str]) -> usize {
     bytes
 }
 
+/// An iterator over packed texts.
 #[derive(Clone)]
 struct Packed(&'static [u8]);
 
@@ -90,8 +92,8 @@ impl Iterator for Packed {
     }
 }
 
-/// Reads an object into the fields of a struct. The packed texts are its name as error messages have it, the key that is
-/// required or an empty text, and the keys of the fields in their order.
+/// Converts an object to the fields of a struct. The packed texts are: the name of the struct for error messages, the required
+/// key or an empty text, and the keys of the fields in the order of `fields`.
 pub fn read_object(
     json: &Json,
     packed: &'static [u8],
@@ -103,13 +105,13 @@ pub fn read_object(
         return Err(json.wrong_type(&String::from_utf8_lossy(name)));
     };
     for (index, (name, value)) in entries.iter().enumerate() {
-        let is_name = |(_, key): &(usize, &[u8])| key.eq_ignore_ascii_case(name.as_bytes());
-        let Some((field, key)) = keys.clone().enumerate().find(is_name) else { continue };
-        if place(entries, key) == Some(index) {
+        let has_name = |(_, key): &(usize, &[u8])| key.eq_ignore_ascii_case(name.as_bytes());
+        let Some((field, key)) = keys.clone().enumerate().find(has_name) else { continue };
+        if position(entries, key) == Some(index) {
             fields[field].read(value).map_err(|error| error.under_key(name, index))?;
         }
     }
-    if !required.is_empty() && place(entries, required).is_none() {
+    if !required.is_empty() && position(entries, required).is_none() {
         let missing = String::from_utf8_lossy(required);
         return Err(Error::new(format!("missing field `{missing}`")));
     }
@@ -117,7 +119,7 @@ pub fn read_object(
 }
 
 impl Json {
-    /// The text of a string. `expected` is the description of the type in the error.
+    /// The text of a string. `expected` describes the expected type in the error.
     pub fn text(&self, expected: &str) -> Result<&str, Error> {
         match self {
             Self::String(text) => Ok(text),
@@ -125,7 +127,7 @@ impl Json {
         }
     }
 
-    /// The error that the value has another type.
+    /// The error for a value of another type.
     #[cold]
     pub fn wrong_type(&self, expected: &str) -> Error {
         self.invalid("type", expected)
@@ -151,8 +153,8 @@ impl Json {
         Error::new(format!("invalid {part}: {found}, expected {expected}"))
     }
 
-    /// An integer of at most 64 bits. Go refuses `-0` where a number cannot be negative. The scope of a route, the only u8,
-    /// has a signed type there.
+    /// The value as an integer of at most 64 bits. Go refuses `-0` for an unsigned type. The only u8 is the scope of a route,
+    /// for which Go has a signed type, so `-0` is accepted there.
     fn integer(&self, min: i128, max: i128, expected: &str) -> Result<i128, Error> {
         let value = match self {
             Self::Number(value) if min < 0 || max == u8::MAX.into() || !value.is_minus_zero() => {
@@ -218,7 +220,7 @@ impl<T: Read + Default> Read for Vec<T> {
     }
 }
 
-/// Reads the elements of an array one after another.
+/// Calls `read_next` for each element of an array.
 pub fn read_list(
     json: &Json,
     read_next: &mut dyn FnMut(&Json) -> Result<(), Error>,
@@ -230,7 +232,7 @@ pub fn read_list(
     Ok(())
 }
 
-/// The entries of an object with any keys. Equal keys stay.
+/// The entries of an object with any keys. Repeated keys are all kept.
 #[derive(Debug, Default, PartialEq)]
 pub struct Map<T>(pub Vec<(String, T)>);
 

@@ -1,4 +1,4 @@
-//! Reads types from documents with mistakes, for DEL and GC.
+//! Converts documents with unreadable keys, for DEL and GC: these keys are ignored.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,13 @@ use super::error::{self, Step};
 use super::{Json, Read, unreadable};
 use crate::error::{Error, Result};
 
-/// After this number of dropped keys, a mistake drops the key of the document that contains it. Each drop reads the
-/// document once more, so a long list of mistakes would take quadratic time.
+/// After this number of dropped keys, an error drops the top-level key that contains it. The document is read again after each
+/// drop, so a long list of errors would take quadratic time.
 const INNERMOST_MAX: usize = 100;
 
 impl Json {
-    /// Like `read`, but drops each key that cannot be read, and returns the errors together with the value. The dropped
-    /// key is the innermost one on the path to the error. It is an error if there is no such key, as in a document that
-    /// is no object.
+    /// Like `read`, but drops each unreadable key, and returns the errors together with the value. The dropped key is the
+    /// innermost key on the path to the error. Fails if the path has no key, for example if the document is not an object.
     pub fn read_or_drop<T: Read + Default>(&self, what: &str) -> Result<(T, Vec<Error>)> {
         let mut attempts = Attempts::new(self);
         loop {
@@ -25,10 +24,10 @@ impl Json {
     }
 }
 
-/// The parts of `read_or_drop` for a caller that makes the default values.
+/// `read_or_drop` for a caller that makes the default values: each attempt drops one unreadable key.
 pub struct Attempts<'a> {
     json: Cow<'a, Json>,
-    /// One for each dropped key.
+    /// One error for each dropped key.
     pub errors: Vec<Error>,
 }
 
@@ -37,7 +36,7 @@ impl<'a> Attempts<'a> {
         Self { json: Cow::Borrowed(json), errors: Vec::new() }
     }
 
-    /// Reads into a default value. False if it dropped a key: the next attempt needs a new default value.
+    /// Converts the document into a default value. Returns false if it dropped a key: call it again with a new default value.
     pub fn read(&mut self, value: &mut dyn Read, what: &str) -> Result<bool> {
         match value.read(&self.json) {
             Ok(()) => Ok(true),
@@ -66,7 +65,7 @@ fn drop_key(
     Ok(())
 }
 
-/// Removes the entry at the end of a path, which starts with its last step.
+/// Removes the entry that a path leads to. The first step of the path is the innermost one.
 fn remove(json: &mut Json, path: &[Step]) -> Option<()> {
     let (Step::Key(_, index), outer) = path.split_first()? else { return None };
     let mut container = json;
@@ -83,7 +82,7 @@ fn remove(json: &mut Json, path: &[Step]) -> Option<()> {
     Some(())
 }
 
-/// Removes all entries of an object with the same key.
+/// Removes all entries of an object with a key, in any case.
 fn remove_all(json: &mut Json, key: &Step) -> Option<()> {
     let (Step::Key(key, _), Json::Object(entries)) = (key, json) else { return None };
     entries.retain(|(name, _)| !name.eq_ignore_ascii_case(key));
@@ -118,7 +117,7 @@ mod tests {
         }
     }
 
-    /// The document reads as `equivalent`, with these errors.
+    /// Checks that the document is read as `equivalent`, with these errors.
     fn check(text: &str, equivalent: &str, errors: &[&str]) {
         let json = Json::parse(text.as_bytes()).unwrap();
         let before = json.clone();

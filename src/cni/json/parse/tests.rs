@@ -1,4 +1,4 @@
-//! The parser against serde_json, and where Go differs from it.
+//! Compares the parser with serde_json, and with Go where the two differ.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// The value as serde_json has it. It has no equal keys, so the last of them wins.
+/// The value as a `Value` of serde_json, which keeps only the last of repeated keys.
 fn value(json: &Json) -> Value {
     match json {
         Json::Null => Value::Null,
@@ -47,7 +47,7 @@ fn documents() -> impl Strategy<Value = String> {
     })
 }
 
-/// Up to three bytes are removed, replaced or inserted.
+/// Documents in which up to three bytes are removed, replaced or inserted.
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
         prop::sample::select(b"{}[]:,\"\\ \n019.-+eEtfnu\x00\x1f\x7f\x80\xff".to_vec()),
@@ -65,7 +65,8 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// serde_json accepts and reads the same, except where Go differs from it. So it does below the last level.
+/// Checks that the parser accepts the same bytes as serde_json and reads the same value, except where Go differs; also for a
+/// value below the last level.
 fn check(bytes: &[u8]) {
     compare(bytes);
     let (before, after) = ([b'['; LEVELS_MAX], [b']'; LEVELS_MAX]);
@@ -119,7 +120,7 @@ fn strings_are_read_as_by_go() {
         (br#""\uD83D\uDE00\u00e9""#, "\u{1f600}é"),
         (br#""\"\\\/\b\f\n\r\t\u0000""#, "\"\\/\u{8}\u{c}\n\r\t\0"),
         (b"\"a\xffb\"", "a\u{fffd}b"),
-        // One for each byte.
+        // One U+FFFD for each byte.
         (b"\"\xe2\x82\"", "\u{fffd}\u{fffd}"),
         (b"\"\xf0\x9f\x98x\"", "\u{fffd}\u{fffd}\u{fffd}x"),
         (b"\"\xed\xa0\x80\"", "\u{fffd}\u{fffd}\u{fffd}"),
@@ -145,7 +146,7 @@ fn numbers_keep_their_text() {
 }
 
 #[test]
-fn errors_name_the_reason_and_the_place() {
+fn errors_name_the_reason_and_the_position() {
     let cases = [
         ("", "EOF while parsing a value at line 1 column 0"),
         (" \n", "EOF while parsing a value at line 2 column 0"),
