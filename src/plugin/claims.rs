@@ -41,11 +41,11 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
     }
     let on = if link.is_empty() { String::new() } else { format!(" on link {link}") };
     for (address, claim) in addresses.iter().zip(&claims) {
-        match take(&records, claim, &own, at, *address) {
+        match claim_address(&records, claim, &own, at, *address) {
             Ok(None) => {}
             Ok(Some(why)) => return Err(why.in_front(format_args!("cannot use {address}{on}"))),
             Err(error) => cx.warn(format_args!(
-                "cannot keep {address}{on} from other containers: {}",
+                "cannot claim {address}{on}, so another container can get it: {}",
                 sys::reason(&error)
             )),
         }
@@ -54,7 +54,7 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
 }
 
 /// Makes a claim, and replaces the claim of an attachment that has ended. Returns the reason if another container keeps it.
-fn take(
+fn claim_address(
     records: &Records,
     claim: &str,
     own: &Path,
@@ -63,6 +63,7 @@ fn take(
 ) -> io::Result<Option<Error>> {
     while let Some(file) = records.claim(claim, own)? {
         if let Some(record) = records.holder(claim) {
+            // Another interface of the same container may have the address.
             if record.at.container_id == at.container_id {
                 return Ok(None);
             }
@@ -107,6 +108,6 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     };
     let released = stale.iter().try_for_each(|record| records.release_all(record));
     released.map_err(|error| {
-        Error::internal("cannot release the addresses of records").with_details(sys::reason(&error))
+        Error::internal("cannot remove the claims of addresses").with_details(sys::reason(&error))
     })
 }

@@ -134,8 +134,9 @@ impl Witness {
     /// The file system as process 1 of the host sees it, or the reason why this process cannot see it.
     pub fn view(&self) -> Result<&HostView, &str> {
         let open_view = || {
-            HostView::look(Path::new(record::DIRECTORY))
-                .map_err(|reason| format!("this process has no view of the host: {reason}"))
+            HostView::look(Path::new(record::DIRECTORY)).map_err(|reason| {
+                format!("this process cannot see what process 1 of the host sees: {reason}")
+            })
         };
         self.view.get_or_init(open_view).as_ref().map_err(String::as_str)
     }
@@ -197,7 +198,7 @@ impl Witness {
         if record.identity.is_of_another_boot(&self.now) {
             return match file::is_of_several_hosts(Path::new(record::DIRECTORY)) {
                 Ok(false) => Answer::EarlierBoot,
-                _ => Answer::Unavailable("another machine may have made it".into()),
+                _ => Answer::Unavailable("another machine may have written its record".into()),
             };
         }
         let observer = record.identity.with_cookie(record.observer);
