@@ -73,8 +73,8 @@ impl Program {
     }
 }
 
-/// Executes a plugin. It gets the environment of this process with the CNI_ variables of the request, and the configuration: the
-/// same bytes if this process read it from stdin. Its stderr is forwarded to the stderr of this process.
+/// Executes a plugin. It gets the environment of this process with the CNI_ variables of the request, and the configuration:
+/// the same bytes if this process read it from stdin. Its stderr is forwarded to the stderr of this process.
 ///
 /// With a limit, the plugin is killed after that time, and when this process is interrupted or ends.
 pub fn execute(
