@@ -28,7 +28,7 @@ use cnibox::netlink::nft::{Batch, Family, Nft, Object, Table};
 use cnibox::plugin::{Context, Session};
 use cnibox::plugins::PLUGINS;
 use cnibox::runtime::Runtime;
-use cnibox::runtime::chain::Settings;
+use cnibox::runtime::chain::CallSettings;
 use cnibox::runtime::conf::Network;
 use cnibox::runtime::lifecycle::{Choice, Target};
 use parking_lot::Mutex;
@@ -184,10 +184,10 @@ fn rounds_of_runtime(list: &str) -> Result<String> {
     let rounds =
         std::env::args().nth(2).and_then(|argument| argument.parse().ok()).unwrap_or(WARM_UP);
     sandbox::new_namespace(Path::new(&netns(0)))?;
-    let settings = Settings {
+    let settings = CallSettings {
         plugins: PLUGINS,
         path: Vec::new(),
-        limit: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
         netns_override: None,
         turns: Arc::default(),
         log: None,

@@ -21,8 +21,8 @@ use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
-use crate::runtime::group::Wanted;
 use crate::runtime::lifecycle::{Choice, Target};
+use crate::runtime::multi_attach::NewAttachment;
 
 use super::output::{say_text, tell};
 use super::parameters::{self, AddOptions, TIMEOUT_S};
@@ -70,7 +70,7 @@ pub(super) struct Demo {}
 struct Container {
     name: &'static str,
     netns: NetNs,
-    wanted: [Wanted; 1],
+    wanted: [NewAttachment; 1],
     success: Success,
     took: Duration,
 }
@@ -119,7 +119,7 @@ impl Demo {
         }
         for container in &containers {
             let started = Instant::now();
-            let [Wanted { network, at, .. }] = &container.wanted;
+            let [NewAttachment { network, at, .. }] = &container.wanted;
             let attached = [(network.name.clone(), at.clone())];
             runtime.detach(&attached, Some(container.netns.path()))?;
             tell(format_args!("DEL    {} in {}", container.name, millis(started.elapsed())));
@@ -141,7 +141,7 @@ fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Con
     let options = AddOptions { publish: &publish, ip: &[], mac: None };
     options.apply(&network, &mut args, &mut capability_args)?;
     let at = Attachment { container_id: ContainerId::new(name)?, ifname: IfName::new("eth0")? };
-    let wanted = [Wanted { network, at, args, capability_args }];
+    let wanted = [NewAttachment { network, at, args, capability_args }];
     let started = Instant::now();
     let mut results = runtime.attach(&wanted, &path)?;
     let took = started.elapsed();
@@ -160,7 +160,7 @@ impl Container {
     }
 
     fn check(&self, runtime: &Runtime) -> Result<()> {
-        let [Wanted { network, at, .. }] = &self.wanted;
+        let [NewAttachment { network, at, .. }] = &self.wanted;
         let target =
             Target { at, netns: Some(self.netns.path()), args: "", capability_args: &Json::Null };
         runtime.check(&Choice::Named(network.name.clone()), &target)

@@ -14,7 +14,7 @@ use crate::kernel::sys::warn;
 use crate::names::NetworkName;
 use crate::plugin::Entry;
 use crate::runtime::Runtime;
-use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, Use, title};
+use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, RangeUse, title};
 
 use super::output::not_understood;
 use super::output::say;
@@ -110,7 +110,7 @@ impl Ipam {
         }
         let mut table = Table::new(&["RANGE", "NETWORK", "SIZE", "USED", "FREE"]);
         for pool in pools {
-            for Use { range, used, free } in &pool.ranges {
+            for RangeUse { range, used, free } in &pool.ranges {
                 let [size, used, free] = [range.size(), *used, *free].map(number);
                 table.row(&[range, &pool.network, &size, &used, &free]);
             }
@@ -409,7 +409,7 @@ struct Pod<'a> {
 
 impl<'a> Network<'a> {
     fn new(pool: &'a Pool) -> Self {
-        let range = |Use { range, used, free }: &Use| Range {
+        let range = |RangeUse { range, used, free }: &RangeUse| Range {
             subnet: range.subnet,
             first: range.first,
             last: range.last,

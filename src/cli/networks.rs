@@ -13,7 +13,7 @@ use crate::names::{IfName, NetworkName};
 use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::networks::Listed;
+use crate::runtime::networks::ListedNetwork;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
 use super::attach::invalid;
@@ -153,7 +153,7 @@ fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn add_row(table: &mut Table, listed: &Listed) {
+fn add_row(table: &mut Table, listed: &ListedNetwork) {
     let subnets: Vec<String> = listed.subnets.iter().map(IpNet::to_string).collect();
     let order = |order: Option<u32>| match order {
         Some(order) => order.to_string(),
@@ -197,7 +197,7 @@ struct Order {
 }
 
 impl<'a> ShownNetwork<'a> {
-    fn new(listed: &'a Listed) -> Self {
+    fn new(listed: &'a ListedNetwork) -> Self {
         Self {
             name: &listed.network.name,
             file: listed.network.file.to_string_lossy(),

@@ -14,7 +14,7 @@ use crate::plugin::Entry;
 use crate::plugin::log::Log;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
-use crate::runtime::chain::Settings;
+use crate::runtime::chain::CallSettings;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::Choice;
 
@@ -30,10 +30,10 @@ pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
     let (configurations, path) = directories();
     let value = |name: &str| variable(name)?.into_string().ok();
     let is_true = |value: &OsString| value == "1" || value.eq_ignore_ascii_case("true");
-    let settings = Settings {
+    let settings = CallSettings {
         plugins,
         path,
-        limit: Duration::from_secs(timeout_s),
+        timeout: Duration::from_secs(timeout_s),
         netns_override: variable("CNI_NETNS_OVERRIDE").filter(is_true),
         turns: std::sync::Arc::default(),
         log: Log::open(value("CNIBOX_LOG").as_deref(), value("TRACEPARENT")),

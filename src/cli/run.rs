@@ -15,7 +15,7 @@ use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::container_id_of;
-use crate::runtime::group::{self, Wanted};
+use crate::runtime::multi_attach::{self, NewAttachment};
 use crate::runtime::netns_lock::Purpose;
 
 use super::output::not_understood;
@@ -85,14 +85,14 @@ impl Run {
         let options = AddOptions { publish: &self.publish, ip: &[], mac: None };
         let wanted = wanted(&runtime, &container_id, &self.network, &options)?;
         let missing = sandbox::missing_capabilities();
-        let (mut hidden, mut directory) = (&[][..], runtime.state());
+        let (mut hidden, mut directory) = (&[][..], runtime.state_directory());
         if !missing.is_empty() {
             enter_private_host(&runtime, &wanted, named.is_some(), &missing.join(" and "))?;
             (hidden, directory) = (&STATE[..], Path::new("/tmp"));
         }
         let hostname = self.hostname.as_deref();
         let launch = |netns: &NetNs, results: &[Success]| {
-            let resolv_conf = group::resolv_conf(results);
+            let resolv_conf = multi_attach::resolv_conf(results);
             Launch { netns, words, resolv_conf, directory, hostname, hidden }.run()
         };
         let Some(path) = named else {
@@ -113,7 +113,7 @@ impl Run {
 /// Without privileges, the networks of this process begin and end in namespaces of its own.
 fn enter_private_host(
     runtime: &Runtime,
-    wanted: &[Wanted],
+    wanted: &[NewAttachment],
     has_name: bool,
     missing: &str,
 ) -> Result<()> {
@@ -135,14 +135,14 @@ fn enter_private_host(
 /// Attaches the namespace while `launch` runs.
 fn attached(
     runtime: &Runtime,
-    wanted: &[Wanted],
+    wanted: &[NewAttachment],
     netns: &NetNs,
     launch: &dyn Fn(&NetNs, &[Success]) -> Result<u8>,
 ) -> Result<u8> {
     let results = runtime.attach(wanted, netns.path())?;
     let code = launch(netns, &results);
     sys::forget_interrupt();
-    match (code, runtime.detach(&group::attached(wanted), Some(netns.path()))) {
+    match (code, runtime.detach(&multi_attach::attachment_ids(wanted), Some(netns.path()))) {
         (code, Ok(())) => code,
         (Err(error), undone) => Err(error.and(undone)),
         (Ok(0), Err(undo)) => Err(undo),
@@ -178,8 +178,8 @@ impl Exec {
                 results.push(success);
             }
         }
-        let resolv_conf = group::resolv_conf(&results);
-        let directory = runtime.state();
+        let resolv_conf = multi_attach::resolv_conf(&results);
+        let directory = runtime.state_directory();
         let (netns, hidden) = (&netns, &[][..]);
         Launch { netns, words, resolv_conf, directory, hostname: None, hidden }.exec()
     }
@@ -205,8 +205,8 @@ pub(super) fn wanted(
     container_id: &ContainerId,
     networks: &[String],
     options: &AddOptions<'_>,
-) -> Result<Vec<Wanted>> {
-    let mut wanted: Vec<Wanted> = Vec::new();
+) -> Result<Vec<NewAttachment>> {
+    let mut wanted: Vec<NewAttachment> = Vec::new();
     for (index, argument) in networks.iter().enumerate() {
         let named = argument.rsplit_once(':').filter(|(_, ifname)| !ifname.contains('/'));
         let (name, ifname) = match named {
@@ -217,14 +217,14 @@ pub(super) fn wanted(
         if wanted.iter().any(|other| other.at.ifname == ifname) {
             return Err(not_understood(format!("two networks have the interface {ifname}")));
         }
-        wanted.push(Wanted {
+        wanted.push(NewAttachment {
             network: super::attach::find(runtime, name)?,
             at: Attachment { container_id: container_id.clone(), ifname },
             args: parameters::cni_args()?,
             capability_args: parameters::capability_args()?,
         });
     }
-    let can_publish = |attachment: &Wanted| attachment.network.is_capable_of("portMappings");
+    let can_publish = |attachment: &NewAttachment| attachment.network.is_capable_of("portMappings");
     let publisher = wanted.iter().position(can_publish).unwrap_or_default();
     let AddOptions { publish, ip, mac } = *options;
     for (index, parts) in [
@@ -232,7 +232,7 @@ pub(super) fn wanted(
         (0, AddOptions { publish: &[], ip, mac }),
     ] {
         match wanted.get_mut(index) {
-            Some(Wanted { network, args, capability_args, .. }) => {
+            Some(NewAttachment { network, args, capability_args, .. }) => {
                 parts.apply(network, args, capability_args)?;
             }
             None if parts.publish.is_empty() && parts.ip.is_empty() && parts.mac.is_none() => {}

@@ -45,14 +45,14 @@ pub struct CacheEntry {
 /// An operation that has begun.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
-    pub verb: Started,
+    pub verb: OperationVerb,
     /// That of the record of the attachment. Empty without a record.
     pub generation: String,
 }
 
 /// The verb of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Started {
+pub enum OperationVerb {
     Add,
     Del,
 }
@@ -77,8 +77,8 @@ pub struct Entries {
 impl Operation {
     fn text(&self) -> String {
         let verb = match self.verb {
-            Started::Add => "ADD",
-            Started::Del => "DEL",
+            OperationVerb::Add => "ADD",
+            OperationVerb::Del => "DEL",
         };
         format!("{verb} {}", self.generation)
     }
@@ -87,8 +87,8 @@ impl Operation {
     fn parse(text: &str) -> Option<Self> {
         let (verb, generation) = text.split_once(' ')?;
         let verb = match verb {
-            "ADD" => Started::Add,
-            "DEL" => Started::Del,
+            "ADD" => OperationVerb::Add,
+            "DEL" => OperationVerb::Del,
             _ => return None,
         };
         Some(Self { verb, generation: generation.into() })
@@ -237,7 +237,7 @@ impl Cache {
     }
 
     /// Files that only cnibox reads: each attachment has a name of its own.
-    pub fn of_own(directory: impl Into<PathBuf>) -> Self {
+    pub fn of_cnibox(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), separator: '+' }
     }
 
@@ -267,17 +267,17 @@ impl Cache {
     pub fn of_interface(&self, at: &Attachment) -> Result<Vec<CacheEntry>> {
         let separator = self.separator;
         let end = format!("{separator}{}{separator}{}", at.container_id, at.ifname);
-        let Entries { mut entries, .. } = self.all_of(|name| name.ends_with(&end))?;
+        let Entries { mut entries, .. } = self.all_with_name(|name| name.ends_with(&end))?;
         entries.retain(|entry| entry.at == *at);
         Ok(entries)
     }
 
     /// All entries. The content of a file identifies the attachment; its name does not.
     pub fn all(&self) -> Result<Entries> {
-        self.all_of(|_| true)
+        self.all_with_name(|_| true)
     }
 
-    fn all_of(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Entries> {
+    fn all_with_name(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Entries> {
         let cannot = |error: io::Error| {
             let msg = format!("cannot read directory {}", self.directory.display());
             Error::internal(msg).with_details(error.to_string())

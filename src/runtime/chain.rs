@@ -24,13 +24,13 @@ use crate::runtime::request::configuration;
 
 /// The parameters that all calls of a process share.
 #[derive(Clone)]
-pub struct Settings {
+pub struct CallSettings {
     /// Ours.
     pub plugins: &'static [Entry],
     /// The directories of CNI_PATH.
     pub path: Vec<PathBuf>,
     /// How long an executed plugin may take.
-    pub limit: Duration,
+    pub timeout: Duration,
     /// CNI_NETNS_OVERRIDE.
     pub netns_override: Option<OsString>,
     /// Where the threads of this process queue for locks.
@@ -53,16 +53,16 @@ pub struct Parameters<'a> {
 
 /// The plugins of a network, and the parameters of their calls.
 pub struct Chain<'a> {
-    pub settings: &'a Settings,
+    pub settings: &'a CallSettings,
     pub network: &'a Network,
     pub parameters: Parameters<'a>,
 }
 
 /// An ADD that failed.
-pub struct Failed {
+pub struct FailedAdd {
     pub error: Error,
     /// It was the first plugin, and it is one of ours: those take back what they did.
-    pub has_done_nothing: bool,
+    pub changed_nothing: bool,
 }
 
 impl Chain<'_> {
@@ -70,49 +70,49 @@ impl Chain<'_> {
     ///
     /// Each executed file gets one VERSION call.
     pub fn require_plugins(&self) -> Result<()> {
-        let mut asked: Vec<PathBuf> = Vec::new();
+        let mut checked: Vec<PathBuf> = Vec::new();
         let version = self.network.version.text();
         for plugin in &self.network.plugins {
             let kind = conf::kind(plugin);
             let Program::Executable(file) = self.program(kind)? else { continue };
-            if asked.contains(&file) {
+            if checked.contains(&file) {
                 continue;
             }
-            let spoken = supported_versions(&file, Some(self.settings.limit))?;
-            if !spoken.iter().any(|spoken| spoken == version) {
+            let supported = supported_versions(&file, Some(self.settings.timeout))?;
+            if !supported.iter().any(|supported| supported == version) {
                 let msg = format!("plugin {kind} does not speak CNI version {version:?}");
                 return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(
-                    format_args!("{} speaks {}", file.display(), spoken.join(", ")),
+                    format_args!("{} speaks {}", file.display(), supported.join(", ")),
                 ));
             }
-            asked.push(file);
+            checked.push(file);
         }
         Ok(())
     }
 
     /// Runs ADD of each plugin; each gets the result of the one before. Returns the last result, in the version of the
     /// list. The changes of a failed ADD stay: DEL has to follow.
-    pub fn add(&self) -> Result<Json, Failed> {
+    pub fn add(&self) -> Result<Json, FailedAdd> {
         let session = OnceCell::new();
         let mut result = None;
         for (index, plugin) in self.network.plugins.iter().enumerate() {
             let mut is_ours = false;
             let added = self.add_one(&session, plugin, result.take(), &mut is_ours);
-            let added = added.map_err(|error| Failed {
-                error: self.failed("add", plugin, error),
-                has_done_nothing: index == 0 && is_ours,
+            let added = added.map_err(|error| FailedAdd {
+                error: self.with_plugin("add", plugin, error),
+                changed_nothing: index == 0 && is_ours,
             })?;
             result = Some(added);
             if sys::is_interrupted() {
-                let error = self.failed("add", plugin, Error::internal("interrupted"));
-                return Err(Failed { error, has_done_nothing: false });
+                let error = self.with_plugin("add", plugin, Error::internal("interrupted"));
+                return Err(FailedAdd { error, changed_nothing: false });
             }
         }
         let printed = result.map(|success| version::print_result(&success, self.network.version));
         printed
             .transpose()
             .map(Option::unwrap_or_default)
-            .map_err(|error| Failed { error, has_done_nothing: false })
+            .map_err(|error| FailedAdd { error, changed_nothing: false })
     }
 
     fn add_one(
@@ -131,15 +131,20 @@ impl Chain<'_> {
 
     /// Runs CHECK of each plugin with the result of ADD, up to the first that fails.
     pub fn check(&self, result: Option<&Json>) -> Result<()> {
-        self.forward("CHECK", "check", self.converted(result)?)
+        self.run_until_error("CHECK", "check", self.parse_result_of_add(result)?)
     }
 
     /// Runs STATUS of each plugin, up to the first that fails.
     pub fn status(&self) -> Result<()> {
-        self.forward("STATUS", "status", None)
+        self.run_until_error("STATUS", "status", None)
     }
 
-    fn forward(&self, command: &str, word: &str, result: Option<Success>) -> Result<()> {
+    fn run_until_error(
+        &self,
+        command: &str,
+        operation: &str,
+        result: Option<Success>,
+    ) -> Result<()> {
         let session = OnceCell::new();
         self.network.plugins.iter().try_for_each(|plugin| {
             let request = self.request(command, plugin, result.clone(), None);
@@ -147,7 +152,7 @@ impl Chain<'_> {
                 let program = self.program(&request.conf.kind)?;
                 self.call(&session, &program, &request, &verb)
             });
-            called.map(drop).map_err(|error| self.failed(word, plugin, error))
+            called.map(drop).map_err(|error| self.with_plugin(operation, plugin, error))
         })
     }
 
@@ -155,12 +160,12 @@ impl Chain<'_> {
     /// or is missing, and reports all.
     pub fn del(&self, result: Option<&Json>) -> Result<()> {
         let result = result.filter(|_| self.network.version >= Version::V0_4_0);
-        let result = self.converted(result).unwrap_or_else(|error| {
+        let result = self.parse_result_of_add(result).unwrap_or_else(|error| {
             sys::warn(format_args!("{error}; going on without the result of ADD"));
             None
         });
         let plugins = self.network.plugins.iter().rev();
-        self.clean("DEL", "delete", plugins, result, None)
+        self.run_all("DEL", "delete", plugins, result, None)
     }
 
     /// Whether all plugins of the list are of this executable.
@@ -184,7 +189,7 @@ impl Chain<'_> {
                     }
                     Program::Executable(_) => Err(Error::internal("another plugin has its place")),
                 });
-            errors.extend(called.err().map(|error| self.failed("delete", plugin, error)));
+            errors.extend(called.err().map(|error| self.with_plugin("delete", plugin, error)));
         }
         errors.extend(session.get().and_then(|session| session.commit().err()));
         Error::joined(errors)
@@ -192,7 +197,7 @@ impl Chain<'_> {
 
     /// Runs GC of each plugin. Goes on past a plugin that fails or is missing, and reports all.
     pub fn gc(&self, keep: &[Attachment]) -> Result<()> {
-        self.clean("GC", "gc", self.network.plugins.iter(), None, Some(keep))
+        self.run_all("GC", "gc", self.network.plugins.iter(), None, Some(keep))
     }
 
     /// Restores what other programs removed on the host, of each plugin with the result of ADD. Goes on past a plugin that
@@ -209,8 +214,8 @@ impl Chain<'_> {
             if let Err(error) = self.restore_one(&session, plugin, result, &mut parts) {
                 parts.errors.push(error);
             }
-            let named = |error| self.failed("restore", plugin, error);
-            parts.errors = parts.errors.into_iter().map(named).collect();
+            let with_plugin = |error| self.with_plugin("restore", plugin, error);
+            parts.errors = parts.errors.into_iter().map(with_plugin).collect();
             all.push((conf::kind(plugin).to_owned(), parts));
         }
         all
@@ -224,7 +229,7 @@ impl Chain<'_> {
         result: &Json,
         parts: &mut Parts,
     ) -> Result<()> {
-        let result = self.converted(Some(result))?;
+        let result = self.parse_result_of_add(Some(result))?;
         // The request of an ADD is that of a CHECK, and older versions have it, too.
         let (request, verb) = self.request("ADD", plugin, result, None)?;
         let Verb::Add(at) = &verb else { return Ok(()) };
@@ -243,10 +248,10 @@ impl Chain<'_> {
 
     /// Ours leave their changes to nf_tables to one transaction at the end. A plugin that is executed finds the changes
     /// of those before it made.
-    fn clean<'p>(
+    fn run_all<'p>(
         &self,
         command: &str,
-        word: &str,
+        operation: &str,
         plugins: impl Iterator<Item = &'p Json>,
         result: Option<Success>,
         keep: Option<&[Attachment]>,
@@ -279,14 +284,14 @@ impl Chain<'_> {
                         self.call(&session, &program, &request, &verb).map(drop)
                     }
                 });
-            note(called.map_err(|error| self.failed(word, plugin, error)));
+            note(called.map_err(|error| self.with_plugin(operation, plugin, error)));
         }
         note(commit(&session));
         first.map_or(Ok(()), Err)
     }
 
     /// The result of ADD in the version of the list.
-    fn converted(&self, result: Option<&Json>) -> Result<Option<Success>> {
+    fn parse_result_of_add(&self, result: Option<&Json>) -> Result<Option<Success>> {
         let Some(result) = result else { return Ok(None) };
         let converted = version::parse_result(result, Version::NEWEST)
             .and_then(|success| version::lowered(success, self.network.version));
@@ -336,7 +341,7 @@ impl Chain<'_> {
                 let session = self.session(session, request, verb)?;
                 entry.call(&self.context(request, session), verb)
             }),
-            Program::Executable(file) => execute(file, request, verb, Some(self.settings.limit)),
+            Program::Executable(file) => execute(file, request, verb, Some(self.settings.timeout)),
         }
     }
 
@@ -366,7 +371,7 @@ impl Chain<'_> {
         }
         let opened = Session::open(request, verb)?
             .sharing(Arc::clone(&self.settings.turns))
-            .limited_to(self.settings.limit)
+            .limited_to(self.settings.timeout)
             .recorded();
         Ok(session.get_or_init(|| opened))
     }
@@ -378,8 +383,8 @@ impl Chain<'_> {
     }
 
     /// Says which plugin it was, as libcni does.
-    fn failed(&self, word: &str, plugin: &Json, error: Error) -> Error {
+    fn with_plugin(&self, operation: &str, plugin: &Json, error: Error) -> Error {
         let (kind, name) = (conf::kind(plugin), &*self.network.name);
-        error.context(format!("plugin type={kind:?} name={name:?} failed ({word})"))
+        error.context(format!("plugin type={kind:?} name={name:?} failed ({operation})"))
     }
 }

@@ -212,7 +212,7 @@ impl Network {
         }
         let Json::Object(entries) = json else { return Ok(()) };
         let mut list = entries.clone();
-        without(&mut list, &["plugins", "loadOnlyInlinedPlugins"]);
+        remove_keys(&mut list, &["plugins", "loadOnlyInlinedPlugins"]);
         list.push(("loadOnlyInlinedPlugins".into(), Json::Bool(true)));
         list.push(("plugins".into(), Json::Array(self.plugins.clone())));
         self.bytes = Json::Object(list).to_compact().into_bytes();
@@ -246,7 +246,7 @@ pub fn declares(plugin: &Json, capability: &str) -> bool {
 }
 
 /// Removes keys from an object, in any case, as a plugin would find them.
-pub fn without(entries: &mut Vec<(String, Json)>, keys: &[&str]) {
+pub fn remove_keys(entries: &mut Vec<(String, Json)>, keys: &[&str]) {
     entries.retain(|(name, _)| !keys.iter().any(|key| name.eq_ignore_ascii_case(key)));
 }
 

@@ -1,4 +1,4 @@
-//! The memory of `gc --confirm` from one run to the next. Two runs that are far enough apart must find the same proof for the same
+//! The saved of `gc --confirm` from one run to the next. Two runs that are far enough apart must find the same proof for the same
 //! object, before it is removed: a proof that is wrong for a short time removes nothing.
 //!
 //! Times are those of CLOCK_BOOTTIME, because the clock of the host can be set. They count in the same boot only. A missing, damaged or
@@ -14,20 +14,20 @@ use crate::kernel::{clock, file};
 use crate::runtime::cache;
 
 /// The least time between two runs that agree.
-const APART_S: u64 = 600;
+const INTERVAL_MIN_S: u64 = 600;
 
 /// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
-struct Memory {
+struct ConfirmFile {
     boot: String,
     /// The time of the last run, in seconds since boot.
     run: i64,
-    found: Vec<Found>,
+    found: Vec<Candidate>,
 }
 
 /// An object that a run would remove.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Found {
+pub(super) struct Candidate {
     /// Empty for an object that each run examines, whatever network it is for.
     pub(super) network: String,
     /// In words.
@@ -39,7 +39,7 @@ pub(super) struct Found {
     since: i64,
 }
 
-impl Found {
+impl Candidate {
     pub(super) fn new(network: &str, object: String, incarnation: String, proof: &str) -> Self {
         Self { network: network.into(), object, incarnation, proof: proof.into(), since: 0 }
     }
@@ -50,7 +50,7 @@ impl Found {
     }
 }
 
-/// The memory during a run.
+/// The saved during a run.
 #[derive(Debug)]
 pub(super) struct Confirmation {
     path: PathBuf,
@@ -58,8 +58,8 @@ pub(super) struct Confirmation {
     /// In seconds since boot.
     now: i64,
     /// In the order of the objects.
-    earlier: Vec<Found>,
-    found: Vec<Found>,
+    earlier: Vec<Candidate>,
+    found: Vec<Candidate>,
 }
 
 impl Confirmation {
@@ -70,47 +70,47 @@ impl Confirmation {
     }
 
     fn at(path: PathBuf, boot: String, now: i64) -> Self {
-        let memory = Memory::read(&path, &boot, now);
-        let mut earlier = memory.map_or_else(Vec::new, |memory| memory.found);
+        let saved = ConfirmFile::read(&path, &boot, now);
+        let mut earlier = saved.map_or_else(Vec::new, |saved| saved.found);
         earlier.sort_unstable_by(|one, other| one.object.cmp(&other.object));
         Self { path, boot, now, earlier, found: Vec::new() }
     }
 
     /// Remembers an object. Returns the seconds until a run may remove it; 0 if this one may.
-    pub(super) fn wait(&mut self, found: Found) -> u64 {
+    pub(super) fn seconds_until_confirmed(&mut self, found: Candidate) -> u64 {
         let start = self.earlier.partition_point(|earlier| earlier.object < found.object);
         let mut of_object =
             self.earlier[start..].iter().take_while(|earlier| earlier.object == found.object);
         let earlier = of_object.find(|earlier| earlier.is_same(&found));
         let since = earlier.map_or(self.now, |earlier| earlier.since);
-        self.found.push(Found { since, ..found });
-        APART_S.saturating_sub_signed(self.now.saturating_sub(since))
+        self.found.push(Candidate { since, ..found });
+        INTERVAL_MIN_S.saturating_sub_signed(self.now.saturating_sub(since))
     }
 
-    /// Another object can get the name of the one that `wait` got last, which is removed.
-    pub(super) fn forget_last(&mut self) {
+    /// Another object can get the name of the one that `seconds_until_confirmed` got last, which is removed.
+    pub(super) fn remove_last(&mut self) {
         self.found.pop();
     }
 
     /// Ends the run of a network, or that of all. Keeps what earlier runs have found in other networks.
     pub(super) fn write(mut self, network: Option<&str>) -> Result<()> {
         if let Some(network) = network {
-            let is_of_other = |found: &Found| !found.network.is_empty() && found.network != network;
+            let is_of_other =
+                |found: &Candidate| !found.network.is_empty() && found.network != network;
             self.found.extend(self.earlier.into_iter().filter(is_of_other));
         }
-        let memory = Memory { boot: self.boot, run: self.now, found: self.found };
-        cache::replace(&self.path, json::compact(&memory).as_bytes())
+        let saved = ConfirmFile { boot: self.boot, run: self.now, found: self.found };
+        cache::replace(&self.path, json::compact(&saved).as_bytes())
     }
 }
 
-impl Memory {
+impl ConfirmFile {
     /// `None` if the file tells nothing about this boot.
     fn read(path: &Path, boot: &str, now: i64) -> Option<Self> {
-        let memory: Self = json::read(&file::read(path).ok()?).ok()?;
+        let saved: Self = json::read(&file::read(path).ok()?).ok()?;
         // A time in the future is that of another time namespace.
-        let is_past =
-            memory.run <= now && memory.found.iter().all(|found| found.since <= memory.run);
-        (!boot.is_empty() && memory.boot == boot && is_past).then_some(memory)
+        let is_past = saved.run <= now && saved.found.iter().all(|found| found.since <= saved.run);
+        (!boot.is_empty() && saved.boot == boot && is_past).then_some(saved)
     }
 }
 
@@ -118,8 +118,8 @@ impl Memory {
 #[cfg(feature = "tool")]
 pub(super) fn seconds_since_last_run(path: &Path) -> Option<u64> {
     let now = now();
-    let memory = Memory::read(path, file::boot_id().ok()?, now)?;
-    now.checked_sub(memory.run)?.try_into().ok()
+    let saved = ConfirmFile::read(path, file::boot_id().ok()?, now)?;
+    now.checked_sub(saved.run)?.try_into().ok()
 }
 
 /// In seconds since boot.
@@ -134,14 +134,15 @@ mod tests {
 
     const BOOT: &str = "b";
 
-    fn found(object: &str, incarnation: &str, proof: &str) -> Found {
-        Found::new("net", object.into(), incarnation.into(), proof)
+    fn found(object: &str, incarnation: &str, proof: &str) -> Candidate {
+        Candidate::new("net", object.into(), incarnation.into(), proof)
     }
 
     /// The waits of a run that finds these objects.
-    fn run(path: &Path, boot: &str, now: i64, objects: &[Found]) -> Vec<u64> {
+    fn run(path: &Path, boot: &str, now: i64, objects: &[Candidate]) -> Vec<u64> {
         let mut run = Confirmation::at(path.into(), boot.into(), now);
-        let waits = objects.iter().map(|object| run.wait(object.clone())).collect();
+        let waits =
+            objects.iter().map(|object| run.seconds_until_confirmed(object.clone())).collect();
         run.write(None).unwrap();
         waits
     }
@@ -177,8 +178,8 @@ mod tests {
         assert_eq!(run(&path, BOOT, 1600, &object), [600]);
         // It is removed, and another one has its name.
         let mut last = Confirmation::at(path.clone(), BOOT.into(), 2200);
-        assert_eq!(last.wait(object[0].clone()), 0);
-        last.forget_last();
+        assert_eq!(last.seconds_until_confirmed(object[0].clone()), 0);
+        last.remove_last();
         last.write(None).unwrap();
         assert_eq!(run(&path, BOOT, 2800, &object), [600]);
     }
@@ -187,8 +188,8 @@ mod tests {
     fn a_run_of_one_network_keeps_what_others_have_found() {
         let dir = Scratch::new();
         let path = dir.path().join("confirm");
-        let other = Found { network: "other".into(), ..found("o", "1", "p") };
-        let of_all = Found { network: String::new(), ..found("n", "1", "p") };
+        let other = Candidate { network: "other".into(), ..found("o", "1", "p") };
+        let of_all = Candidate { network: String::new(), ..found("n", "1", "p") };
         let objects = [found("a", "1", "p"), other, of_all];
         run(&path, BOOT, 1000, &objects);
         Confirmation::at(path.clone(), BOOT.into(), 1100).write(Some("net")).unwrap();

@@ -2,7 +2,7 @@
 //! owners have on the host, whatever caches and lists say.
 
 mod collect;
-mod of_host;
+mod host_objects;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashSet};
@@ -30,10 +30,10 @@ use crate::runtime::chain::{Chain, Parameters};
 use crate::runtime::conf::Network;
 #[cfg(feature = "tool")]
 use crate::runtime::confirm;
-use crate::runtime::confirm::{Confirmation, Found};
+use crate::runtime::confirm::{Candidate, Confirmation};
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
-use crate::runtime::owners::{self, Named};
+use crate::runtime::owners::{self, OwnersInUse};
 use crate::steps::nft::localnet;
 
 /// Options of GC.
@@ -96,7 +96,7 @@ pub struct Collected {
 
 /// What the cache knows of the networks of a GC.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct CacheSummary {
     pub(super) networks: Vec<NetworkName>,
     /// The owners with an entry, also of those that were removed.
     pub(super) owners: HashSet<String>,
@@ -105,26 +105,26 @@ pub(super) struct Known {
 }
 
 /// A GC in progress.
-pub(super) struct Collection<'a> {
+pub(super) struct GcRun<'a> {
     pub(super) options: Options,
     /// `None`: no earlier run has to agree.
     confirmation: Option<Confirmation>,
     pub(super) collected: Collected,
     /// Gets a line for each object at once: the process can be killed before its end.
-    tell: &'a mut dyn FnMut(&str),
+    print_line: &'a mut dyn FnMut(&str),
 }
 
-impl Collection<'_> {
+impl GcRun<'_> {
     /// Whether an object is to be removed now. Else it waits for a later run.
-    pub(super) fn is_confirmed(&mut self, found: impl FnOnce() -> Found) -> bool {
+    pub(super) fn is_confirmed(&mut self, found: impl FnOnce() -> Candidate) -> bool {
         let Some(confirmation) = &mut self.confirmation else { return true };
         let found = found();
         let (what, reason) = (found.object.clone(), found.proof.clone());
-        let seconds = confirmation.wait(found);
+        let seconds = confirmation.seconds_until_confirmed(found);
         if seconds == 0 {
             return true;
         }
-        (self.tell)(&format!("{what} waits for a run in {seconds} s or later: {reason}"));
+        (self.print_line)(&format!("{what} waits for a run in {seconds} s or later: {reason}"));
         self.collected.waiting.push(Waiting { what, reason, seconds });
         false
     }
@@ -133,10 +133,11 @@ impl Collection<'_> {
     fn is_confirmed_record(&mut self, record: &Record) -> bool {
         let Some(confirmation) = &mut self.confirmation else { return true };
         let object = format!("the record of {}", record.at.title(&record.network));
-        let found = Found::new("", object, record.generation.clone(), "its namespace has ended");
-        let is_confirmed = confirmation.wait(found) == 0;
+        let found =
+            Candidate::new("", object, record.generation.clone(), "its namespace has ended");
+        let is_confirmed = confirmation.seconds_until_confirmed(found) == 0;
         if is_confirmed {
-            confirmation.forget_last();
+            confirmation.remove_last();
         }
         is_confirmed
     }
@@ -144,9 +145,9 @@ impl Collection<'_> {
     /// The object that `is_confirmed` got last is removed, or would be.
     fn note(&mut self, line: &str) {
         if let Some(confirmation) = &mut self.confirmation {
-            confirmation.forget_last();
+            confirmation.remove_last();
         }
-        (self.tell)(line);
+        (self.print_line)(line);
     }
 
     /// An object is forgotten when it is removed, before the next one is looked at.
@@ -178,16 +179,16 @@ pub(super) const REMOVE: [&str; 2] = ["would remove", "removed"];
 pub(super) const PROCESS_DIED: &str = "its process died";
 
 impl Runtime {
-    /// GC of one network, or of all that the cache knows. `tell` gets a line for each object that is removed, or waits.
+    /// GC of one network, or of all that the cache knows. `print_line` gets a line for each object that is removed, or waits.
     pub fn gc(
         &self,
         choice: Option<&Choice>,
         options: Options,
-        tell: &mut dyn FnMut(&str),
+        print_line: &mut dyn FnMut(&str),
     ) -> Result<Collected> {
         let confirmation = options.confirm.then(|| Confirmation::open(self.confirmation()));
         let collected = Collected::default();
-        let mut run = Collection { options, confirmation, collected, tell };
+        let mut run = GcRun { options, confirmation, collected, print_line };
         let chosen = match choice {
             Some(Choice::Configuration(network)) => Some(network),
             _ => None,
@@ -206,7 +207,7 @@ impl Runtime {
             }
         }
         self.gc_of_all(choice, &known, &mut run)?;
-        let Collection { confirmation, mut collected, .. } = run;
+        let GcRun { confirmation, mut collected, .. } = run;
         if let (Some(confirmation), false) = (confirmation, options.is_dry_run) {
             let written = confirmation.write(choice.map(|choice| &**choice.name()));
             collected.errors.extend(written.err());
@@ -218,8 +219,8 @@ impl Runtime {
     fn gc_of_all(
         &self,
         choice: Option<&Choice>,
-        known: &Known,
-        run: &mut Collection<'_>,
+        known: &CacheSummary,
+        run: &mut GcRun<'_>,
     ) -> Result<()> {
         let network = choice.map(Choice::name);
         // The record of an owner is the proof for both.
@@ -231,7 +232,7 @@ impl Runtime {
             run.collected.errors.push(error);
         }
         if !run.options.is_dry_run
-            && let Err(error) = close_loopback()
+            && let Err(error) = refresh_localnet()
         {
             run.collected.errors.push(error);
         }
@@ -274,7 +275,7 @@ impl Runtime {
     ) -> Result<Removed> {
         let _locks = self.lock(network, &at.container_id)?;
         let cannot = || format!("cannot remove {}", at.title(network));
-        let (witness, known) = (Witness::new()?, self.known(network, at));
+        let (witness, known) = (Witness::new()?, self.cached_or_pending(network, at));
         let life = match (&known, self.records.read(network, at)) {
             (Some(entry), _) => self.life(&witness, entry),
             (None, Some(record)) => witness.life_of_record(&record),
@@ -299,7 +300,7 @@ impl Runtime {
             Some(entry) => self.delete_of_add(&entry, None)?,
             None => {
                 self.remove_owned(network, std::slice::from_ref(at))?;
-                self.forget(network, at)?;
+                self.remove_files(network, at)?;
             }
         }
         Ok(Removed { network: network.clone(), at: at.clone(), reason })
@@ -307,7 +308,11 @@ impl Runtime {
 
     /// Removes all attachments by the word of the operator that none is alive, such as after the end of a node in a container.
     /// Refuses if one is alive.
-    pub fn remove_all(&self, is_dry_run: bool, tell: &mut dyn FnMut(&str)) -> Result<Collected> {
+    pub fn remove_all(
+        &self,
+        is_dry_run: bool,
+        print_line: &mut dyn FnMut(&str),
+    ) -> Result<Collected> {
         let witness = Witness::new()?;
         let entries = self.entries()?;
         let mut living = entries.iter().filter(|entry| self.life(&witness, entry) == Life::Alive);
@@ -319,7 +324,7 @@ impl Runtime {
         for entry in &entries {
             match self.remove_unknown(&entry.network, &entry.at, is_dry_run) {
                 Ok(removed) => {
-                    tell(&removed.line(is_dry_run));
+                    print_line(&removed.line(is_dry_run));
                     collected.removed.push(removed);
                 }
                 Err(error) => collected.errors.push(error),
@@ -330,7 +335,7 @@ impl Runtime {
 
     /// Removes the temporary files and locks of killed processes, and the records of attachments that no cache has. A file
     /// that cannot be removed does no harm.
-    fn sweep(&self, run: &mut Collection<'_>) -> Result<()> {
+    fn sweep(&self, run: &mut GcRun<'_>) -> Result<()> {
         lock::sweep(&self.locks);
         let records = self.sweep_files();
         // 0.1.0 had its records there, until the next boot.
@@ -338,21 +343,21 @@ impl Runtime {
             let _ = fs::remove_dir_all(self.state.join(directory));
         }
         let witness = Witness::new()?;
-        let named = OnceCell::new();
+        let in_use = OnceCell::new();
         for record in records {
-            if self.known(&record.network, &record.at).is_some() {
+            if self.cached_or_pending(&record.network, &record.at).is_some() {
                 continue;
             }
             // The record of an ADD that died before it had a pending one.
-            let is_of_nothing = record.maker == Maker::Cnibox && record.made.is_empty();
+            let made_nothing = record.maker == Maker::Cnibox && record.made.is_empty();
             let mut is_ended = || {
                 matches!(witness.life_of_record(&record), Life::Ended(_))
-                    && !self.is_proof(&record, &named)
+                    && !self.is_proof(&record, &in_use)
                     && run.is_confirmed_record(&record)
             };
-            if (is_of_nothing || is_ended())
+            if (made_nothing || is_ended())
                 && let Some(_locks) = self.lock_if_free(&record.network, &record.at.container_id)?
-                && self.known(&record.network, &record.at).is_none()
+                && self.cached_or_pending(&record.network, &record.at).is_none()
             {
                 let _ = self.records.discard(&record);
             }
@@ -362,12 +367,12 @@ impl Runtime {
 
     /// Whether a record is needed: as the proof that the owner of a reservation, a rule or a link has ended. True if that cannot
     /// be told.
-    fn is_proof(&self, record: &Record, named: &OnceCell<Option<Named>>) -> bool {
-        let named = named.get_or_init(|| Named::find(self).ok());
-        named.as_ref().is_none_or(|named| named.has(record))
+    fn is_proof(&self, record: &Record, in_use: &OnceCell<Option<OwnersInUse>>) -> bool {
+        let in_use = in_use.get_or_init(|| OwnersInUse::find(self).ok());
+        in_use.as_ref().is_none_or(|in_use| in_use.has(record))
     }
 
-    fn configured(&self, name: &NetworkName) -> Result<Network> {
+    fn configured_network(&self, name: &NetworkName) -> Result<Network> {
         let warn = &mut |error: &Error| warn(format_args!("{error}"));
         Network::find(name, &self.configurations, warn)
     }
@@ -384,7 +389,7 @@ impl Runtime {
         }
         let network = match chosen.cloned().or(of_add) {
             Some(network) => network,
-            None => self.configured(name)?,
+            None => self.configured_network(name)?,
         };
         if network.disable_gc || network.version < Version::V1_1_0 {
             return Ok(());
@@ -396,7 +401,7 @@ impl Runtime {
 }
 
 /// See `steps::nft::localnet`: no plugin is called if nothing is to be removed.
-fn close_loopback() -> Result<()> {
+fn refresh_localnet() -> Result<()> {
     let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
     let host = Rtnl::open()?;
     nft.transact(|nft, batch| localnet::refresh(nft, &host, batch))

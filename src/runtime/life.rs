@@ -20,7 +20,7 @@ use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry};
 
 /// The wait for a namespace that ends.
-const END_LIMIT: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Runtime {
     /// Whether the attachment of an entry lives. One without a record that is seen alive gets a record: later, the kernel can
@@ -29,7 +29,7 @@ impl Runtime {
         let success = entry.success().ok().flatten().unwrap_or_default();
         let made = Made::of(&success);
         let found = self.records.read(&entry.network, &entry.at);
-        let record = found.as_ref().filter(|record| is_of(record, entry, &self.cache));
+        let record = found.as_ref().filter(|record| is_record_of(record, entry, &self.cache));
         let old_identity = match found {
             Some(_) => None,
             None => self.records.old_identity(&entry.network, &entry.at, &entry.netns),
@@ -62,14 +62,14 @@ impl Runtime {
 
     /// The same for an ADD in its place. The kernel ends a namespace some time after its last name, process and socket: an ADD waits
     /// for that.
-    pub(super) fn life_in_the_end(&self, witness: &Witness, entry: &CacheEntry) -> Life {
+    pub(super) fn life_for_add(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let life = self.life(witness, entry);
         if life != Life::Alive || matches!(self.own_namespace(entry), Ok(Some(_))) {
             return life;
         }
         let number = self.records.read(&entry.network, &entry.at).and_then(|record| record.number);
-        let has_ended =
-            number.is_some_and(|number| witness.host().wait_for_end(number, END_LIMIT) == Ok(true));
+        let has_ended = number
+            .is_some_and(|number| witness.host().wait_for_end(number, END_TIMEOUT) == Ok(true));
         if has_ended { self.life(witness, entry) } else { life }
     }
 
@@ -87,7 +87,7 @@ impl Runtime {
     ) -> Result<()> {
         let (rtnl, maker) = (netns.rtnl()?, Maker::Adopted);
         let record = Record::of(&entry.network, &entry.at, netns, (witness.host(), &rtnl), maker)?;
-        let made = Made { cache: stamp(&self.cache.path(&entry.network, &entry.at)), ..made };
+        let made = Made { cache: fingerprint(&self.cache.path(&entry.network, &entry.at)), ..made };
         self.records.adopt(&record, &made).map(drop)
     }
 
@@ -109,7 +109,7 @@ impl Runtime {
             return Ok(Some(netns).filter(|_| self.settings.netns_override.is_some()));
         }
         let record = self.records.read(&entry.network, &entry.at);
-        let record = record.filter(|record| is_of(record, entry, &self.cache));
+        let record = record.filter(|record| is_record_of(record, entry, &self.cache));
         let recorded = record.map(|record| record.identity).filter(|it| it.cookie.is_some());
         let Some(recorded) = recorded else { return Ok(Some(netns)) };
         let now = Identity::of(netns.rtnl()?.netns_cookie());
@@ -139,13 +139,13 @@ impl Runtime {
 }
 
 /// Whether a record is of the ADD that made an entry: plugins that write no record can have attached the container again.
-pub(super) fn is_of(record: &Record, entry: &CacheEntry, cache: &Cache) -> bool {
+pub(super) fn is_record_of(record: &Record, entry: &CacheEntry, cache: &Cache) -> bool {
     if let Some(operation) = &entry.operation {
         return record.generation == operation.generation;
     }
     if record.maker == Maker::Adopted {
-        let stamp = stamp(&cache.path(&entry.network, &entry.at));
-        return record.made.iter().any(|made| made.cache == stamp);
+        let fingerprint = fingerprint(&cache.path(&entry.network, &entry.at));
+        return record.made.iter().any(|made| made.cache == fingerprint);
     }
     let has_made = record.made.is_empty() || entry.result == Json::Null || {
         let made = entry.made();
@@ -155,7 +155,7 @@ pub(super) fn is_of(record: &Record, entry: &CacheEntry, cache: &Cache) -> bool 
 }
 
 /// Tells a file of the cache from a later one: its inode, when that changed, and the hash of its content.
-pub(super) fn stamp(path: &Path) -> Option<String> {
+pub(super) fn fingerprint(path: &Path) -> Option<String> {
     let (metadata, content) = (fs::metadata(path).ok()?, file::read(path).ok()?);
     let (ino, s, ns) = (metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
     Some(format!("{ino} {s}.{ns:09} {}", hex(&Hash::hash(&content)[..16])))

@@ -19,8 +19,8 @@ use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::record::{Begun, Maker, Record};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{CacheEntry, Operation, Started};
-use crate::runtime::chain::{Chain, Failed, Parameters};
+use crate::runtime::cache::{CacheEntry, Operation, OperationVerb};
+use crate::runtime::chain::{Chain, FailedAdd, Parameters};
 use crate::runtime::conf::Network;
 use crate::runtime::life;
 use crate::runtime::lock::Lock;
@@ -87,7 +87,7 @@ impl Runtime {
         let path = target.netns.unwrap_or_else(|| Path::new(""));
         let home = NetNs::own()?;
         let netns = home.open(path)?;
-        self.refuse_home(&home, &netns)?;
+        self.refuse_host_namespace(&home, &netns)?;
         let entry = CacheEntry {
             network: network.name.clone(),
             at: target.at.clone(),
@@ -100,23 +100,23 @@ impl Runtime {
         };
         let chain = self.chain(&entry, network, path);
         chain.require_plugins()?;
-        self.delete_rest_of(&netns, &entry, network)?;
+        self.delete_stale_of(&netns, &entry, network)?;
         let rtnl = netns.rtnl()?;
         let was_there = rtnl.link(&entry.at.ifname)?.is_some();
         let begun = self.begin(&entry, &netns, &rtnl)?;
         let result = match chain.add() {
             Ok(result) => result,
             // The interface is another attachment's, and DEL would remove it.
-            Err(Failed { error, has_done_nothing: true }) if was_there => {
-                return Err(error.and(self.forget(&entry.network, &entry.at)));
+            Err(FailedAdd { error, changed_nothing: true }) if was_there => {
+                return Err(error.and(self.remove_files(&entry.network, &entry.at)));
             }
-            Err(Failed { error, .. }) => return Err(self.take_back(error, &entry, network)),
+            Err(FailedAdd { error, .. }) => return Err(self.undo_add(error, &entry, network)),
         };
         let entry = CacheEntry { result, ..entry };
         let made = entry.made();
         let kept = begun.finish(&made).and_then(|()| self.cache.write(&entry));
         if let Err(error) = kept {
-            return Err(self.take_back(error, &entry, network));
+            return Err(self.undo_add(error, &entry, network));
         }
         Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
     }
@@ -126,7 +126,7 @@ impl Runtime {
         let sockets = (&Rtnl::open()?, rtnl);
         let record = Record::of(&entry.network, &entry.at, netns, sockets, Maker::Cnibox)?;
         let begun = self.records.begin(&record)?;
-        let operation = Operation { verb: Started::Add, generation: record.generation };
+        let operation = Operation { verb: OperationVerb::Add, generation: record.generation };
         match self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() }) {
             Ok(()) => Ok(begun),
             Err(error) => Err(error.and(begun.undo())),
@@ -135,7 +135,7 @@ impl Runtime {
 
     /// Deletes what is left of attachments of the interface, to whatever network, that have ended, and of an interrupted
     /// operation. Refuses an attachment that may live.
-    fn delete_rest_of(&self, netns: &NetNs, new: &CacheEntry, network: &Network) -> Result<()> {
+    fn delete_stale_of(&self, netns: &NetNs, new: &CacheEntry, network: &Network) -> Result<()> {
         let witness = Witness::new()?;
         self.refuse_shared_file(&witness, new)?;
         let pending = self.interrupted(&new.network, &new.at);
@@ -152,29 +152,31 @@ impl Runtime {
         let mut gone = Vec::new();
         for other in self.cache.of_interface(&new.at)? {
             let is_of_network = other.network == new.network;
-            match self.life_in_the_end(&witness, &other) {
+            match self.life_for_add(&witness, &other) {
                 _ if is_of_network && pending.is_some() => {}
-                Life::Alive => return Err(lives(&other)),
-                Life::Unknown(reason) if is_of_network => return Err(may_live(&other, &reason)),
+                Life::Alive => return Err(already_attached(&other)),
+                Life::Unknown(reason) if is_of_network => {
+                    return Err(may_be_attached(&other, &reason));
+                }
                 Life::Ended(_) if !is_of_network => gone.push(other),
                 Life::Unknown(_) | Life::Ended(_) => {}
             }
         }
         for other in gone {
             if let Some(_lock) = Lock::network_without_gc(&self.locks, &other.network)? {
-                self.delete_rest(&other, &other.network_of_add()?)?;
+                self.delete_stale(&other, &other.network_of_add()?)?;
             }
         }
         let Some(rest) = known.or(pending) else { return Ok(()) };
         let old = rest.network_of_add();
-        self.delete_rest(&rest, old.as_ref().unwrap_or(network))
+        self.delete_stale(&rest, old.as_ref().unwrap_or(network))
     }
 
     /// libcni's name of a cache file can be that of two attachments: network `a-b` and container `c`, network `a` and
     /// container `b-c`. Refuses the second one as long as the first may live.
     fn refuse_shared_file(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
         let Some(other) = self.cache.holder(&new.network, &new.at) else { return Ok(()) };
-        if matches!(self.life_in_the_end(witness, &other), Life::Ended(_)) {
+        if matches!(self.life_for_add(witness, &other), Life::Ended(_)) {
             return Ok(());
         }
         let msg = format!("cannot add {}: {} has its cache file", new.title(), other.title());
@@ -182,14 +184,14 @@ impl Runtime {
         Err(Error::internal(msg).with_details(path.display().to_string()))
     }
 
-    fn delete_rest(&self, rest: &CacheEntry, network: &Network) -> Result<()> {
+    fn delete_stale(&self, rest: &CacheEntry, network: &Network) -> Result<()> {
         self.delete(rest, network, &self.netns_of_del(rest)).map_err(|error| {
             error.context(format!("cannot delete what is left of {}", rest.title()))
         })
     }
 
     /// DEL of the whole list follows a failed ADD, whatever plugin failed.
-    fn take_back(&self, error: Error, entry: &CacheEntry, network: &Network) -> Error {
+    fn undo_add(&self, error: Error, entry: &CacheEntry, network: &Network) -> Error {
         sys::forget_interrupt();
         let undone = self.delete(entry, network, &entry.netns);
         error.and(undone.map_err(|undo| undo.context("cannot take back the failed ADD")))
@@ -198,7 +200,7 @@ impl Runtime {
     /// Detaches a container from a network. It is fine if it is not attached.
     pub fn del(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let _locks = self.lock(choice.name(), &target.at.container_id)?;
-        let known = self.known(choice.name(), target.at);
+        let known = self.cached_or_pending(choice.name(), target.at);
         let network = self.network(choice, known.as_ref())?;
         let home = NetNs::own()?;
         let netns = match (&known, target.netns) {
@@ -209,13 +211,13 @@ impl Runtime {
             }
         };
         if let Ok(Some(netns)) = home.open_if_exists(&netns) {
-            self.refuse_home(&home, &netns)?;
+            self.refuse_host_namespace(&home, &netns)?;
         }
         self.delete(&merged_entry(&network, target, known), &network, &netns)
     }
 
     /// An executed plugin may change the host before it notices.
-    fn refuse_home(&self, home: &NetNs, netns: &NetNs) -> Result<()> {
+    fn refuse_host_namespace(&self, home: &NetNs, netns: &NetNs) -> Result<()> {
         if self.settings.netns_override.is_some() || !netns.is(home)? {
             return Ok(());
         }
@@ -286,14 +288,14 @@ impl Runtime {
     pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
         let is_of_add = self.is_list_of_add(entry, network);
         let generation = self.generation(&entry.network, &entry.at);
-        let operation = Operation { verb: Started::Del, generation };
+        let operation = Operation { verb: OperationVerb::Del, generation };
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let result = Some(&entry.result).filter(|result| **result != Json::Null);
         self.chain(entry, network, netns).del(result)?;
         if !is_of_add {
             self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
         }
-        self.forget(&entry.network, &entry.at)
+        self.remove_files(&entry.network, &entry.at)
     }
 
     /// Whether a list is known to be that of the ADD. Another one can lack a plugin.
@@ -305,7 +307,7 @@ impl Runtime {
     }
 
     /// The pending record is the last to go: it tells what is to be repeated.
-    pub(super) fn forget(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+    pub(super) fn remove_files(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         // A file that is not this attachment's stays; so does a damaged one that may be.
         match self.cache.read(network, at) {
             Err(error) if error.details.starts_with("it belongs to") => {}
@@ -316,7 +318,11 @@ impl Runtime {
     }
 
     /// The entry of an attachment in the cache, or that of an interrupted operation.
-    pub(super) fn known(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
+    pub(super) fn cached_or_pending(
+        &self,
+        network: &NetworkName,
+        at: &Attachment,
+    ) -> Option<CacheEntry> {
         let cached = self.cache.read(network, at).unwrap_or_else(|error| {
             warn(format_args!("{error}; going on without it"));
             None
@@ -349,7 +355,7 @@ impl Runtime {
             (None, entry) => entry.is_none(),
             (Some(record), entry) => {
                 record.generation == generation
-                    && entry.is_none_or(|entry| life::is_of(&record, &entry, &self.cache))
+                    && entry.is_none_or(|entry| life::is_record_of(&record, &entry, &self.cache))
             }
         };
         is_last.then_some(pending)
@@ -440,12 +446,12 @@ fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry
     }
 }
 
-fn may_live(entry: &CacheEntry, reason: &str) -> Error {
+fn may_be_attached(entry: &CacheEntry, reason: &str) -> Error {
     let msg = format!("cannot add {}: it may be attached already", entry.title());
     Error::internal(msg).with_details(format_args!("{reason}; cnibox del removes it"))
 }
 
-fn lives(entry: &CacheEntry) -> Error {
+fn already_attached(entry: &CacheEntry) -> Error {
     let success = entry.success().unwrap_or_default().unwrap_or_default();
     let addresses = life::addresses(&success);
     let has = if addresses.is_empty() { String::new() } else { format!(", with {addresses}") };

@@ -129,9 +129,9 @@ pub fn sweep(directory: &Path) {
     }
 }
 
-/// Calls `keeps` with the name and the note of each namespace that a dead process has locked. If it returns false, the lock
+/// Calls `keep` with the name and the note of each namespace that a dead process has locked. If it returns false, the lock
 /// is removed.
-pub fn without_holder(directory: &Path, keeps: &mut dyn FnMut(&str, &str) -> bool) {
+pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str) -> bool) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let (path, name) = (file.path(), file.file_name());
         let Some(name) = name.to_str().and_then(|name| name.strip_prefix(NAMESPACE)) else {
@@ -141,7 +141,7 @@ pub fn without_holder(directory: &Path, keeps: &mut dyn FnMut(&str, &str) -> boo
         if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
             // An unreadable note proves nothing.
             let is_exclusive = match file::read_on(&file, Vec::new(), NOTE_BYTES_MAX) {
-                Ok(note) => !keeps(name, &String::from_utf8_lossy(&note)),
+                Ok(note) => !keep(name, &String::from_utf8_lossy(&note)),
                 Err(error) => {
                     warn(format_args!("warning: cannot read {}: {error}", path.display()));
                     false

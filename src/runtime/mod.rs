@@ -1,16 +1,16 @@
 //! The CNI part of a container runtime: it reads network configurations, runs their plugins in order, and caches the
 //! attachments. Source: CNI specification 1.1.0, sections 1 and 3.
 
-pub(crate) mod attached;
+pub(crate) mod attachments;
 pub(crate) mod cache;
 pub mod chain;
 pub mod conf;
 mod confirm;
 pub(crate) mod gc;
-pub(crate) mod group;
 pub(crate) mod life;
 pub mod lifecycle;
 mod lock;
+pub(crate) mod multi_attach;
 pub(crate) mod netns_lock;
 pub(crate) mod networks;
 pub(crate) mod new_network;
@@ -33,7 +33,7 @@ use crate::names::{ContainerId, hex};
 use crate::plugin::record::Records;
 
 use cache::Cache;
-use chain::Settings;
+use chain::CallSettings;
 
 /// Where network namespaces with a name are.
 pub const NAMED_NAMESPACES: &str = "/run/netns";
@@ -43,7 +43,7 @@ const STATE: &str = "/run/cnibox";
 
 /// A container runtime, as far as networks go.
 pub struct Runtime {
-    pub settings: Settings,
+    pub settings: CallSettings,
     cache: Cache,
     pending: Cache,
     records: Records,
@@ -55,12 +55,12 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub fn new(settings: Settings, configurations: PathBuf) -> Self {
+    pub fn new(settings: CallSettings, configurations: PathBuf) -> Self {
         let state = Path::new(STATE);
         Self {
             settings,
             cache: Cache::new(cache::DIRECTORY),
-            pending: Cache::of_own(state.join("operations")),
+            pending: Cache::of_cnibox(state.join("operations")),
             records: Records::of_host(),
             locks: locks(),
             state: state.into(),

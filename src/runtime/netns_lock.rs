@@ -14,8 +14,8 @@ use crate::kernel::sys::warn;
 use crate::plugin::life::{Life, Witness};
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
-use crate::runtime::confirm::Found;
-use crate::runtime::gc::{Collection, PROCESS_DIED, REMOVE};
+use crate::runtime::confirm::Candidate;
+use crate::runtime::gc::{GcRun, PROCESS_DIED, REMOVE};
 use crate::runtime::lock::{self, Lock};
 
 /// The reason to make a named namespace.
@@ -28,17 +28,17 @@ pub enum Purpose {
 }
 
 /// The state of a name with a lock that no process holds.
-enum Left {
-    /// Nothing, or the namespace of another program.
-    Nothing,
+enum NamedState {
+    /// Foreign, or the namespace of another program.
+    Foreign,
     /// A namespace of a killed process.
-    Dead,
+    Stale,
     /// The same, with a process or an attachment in it.
-    Used,
+    InUse,
 }
 
 impl Purpose {
-    fn word(self) -> &'static str {
+    fn text(self) -> &'static str {
         match self {
             Self::Command => "command",
             Self::Attachment => "attachment",
@@ -61,7 +61,7 @@ impl Runtime {
             let rtnl = netns.rtnl()?;
             rtnl.raise_loopback()?;
             let identity = Identity::of(rtnl.netns_cookie());
-            lock.note(&format!("{} {}", purpose.word(), identity.text()))
+            lock.note(&format!("{} {}", purpose.text(), identity.text()))
         };
         let netns = sandbox::new_named_namespace(path, &prepare)?;
         Ok((netns, lock))
@@ -70,9 +70,9 @@ impl Runtime {
     /// The paths of the namespaces of killed processes.
     pub(super) fn dead_namespaces(&self, witness: &Witness) -> Vec<PathBuf> {
         let mut dead = Vec::new();
-        lock::without_holder(&self.locks, &mut |name, note| {
+        lock::visit_stale_namespaces(&self.locks, &mut |name, note| {
             let path = Path::new(NAMED_NAMESPACES).join(name);
-            if matches!(self.left(witness, &path, note), Ok(Left::Dead)) {
+            if matches!(self.named_state(witness, &path, note), Ok(NamedState::Stale)) {
                 dead.push(path);
             }
             true
@@ -86,10 +86,10 @@ impl Runtime {
     }
 
     /// The same for those that runs with a confirmation agree on.
-    pub(super) fn remove_confirmed_namespaces(&self, witness: &Witness, run: &mut Collection<'_>) {
+    pub(super) fn remove_confirmed_namespaces(&self, witness: &Witness, run: &mut GcRun<'_>) {
         self.remove_dead(witness, &mut |path, note| {
             let what = format!("namespace {}", path.display());
-            if !run.is_confirmed(|| Found::new("", what.clone(), note.into(), PROCESS_DIED)) {
+            if !run.is_confirmed(|| Candidate::new("", what.clone(), note.into(), PROCESS_DIED)) {
                 return Ok(true);
             }
             let is_kept = if run.options.is_dry_run { true } else { remove(path, note)? };
@@ -100,12 +100,12 @@ impl Runtime {
 
     /// `remove` gets the path and the note of each namespace of a killed process, and returns whether it stays.
     fn remove_dead(&self, witness: &Witness, remove: &mut dyn FnMut(&Path, &str) -> Result<bool>) {
-        lock::without_holder(&self.locks, &mut |name, note| {
+        lock::visit_stale_namespaces(&self.locks, &mut |name, note| {
             let path = Path::new(NAMED_NAMESPACES).join(name);
-            let removed = self.left(witness, &path, note).and_then(|left| match left {
-                Left::Nothing => Ok(false),
-                Left::Dead => remove(&path, note),
-                Left::Used => Ok(true),
+            let removed = self.named_state(witness, &path, note).and_then(|state| match state {
+                NamedState::Foreign => Ok(false),
+                NamedState::Stale => remove(&path, note),
+                NamedState::InUse => Ok(true),
             });
             removed.unwrap_or_else(|error| {
                 warn(format_args!("{error}"));
@@ -115,24 +115,26 @@ impl Runtime {
     }
 
     /// Without a view of the host, nothing can be told, and the name stays.
-    fn left(&self, witness: &Witness, path: &Path, note: &str) -> Result<Left> {
-        let Some((purpose, identity)) = note.split_once(' ') else { return Ok(Left::Nothing) };
-        let Ok(view) = witness.view() else { return Ok(Left::Used) };
+    fn named_state(&self, witness: &Witness, path: &Path, note: &str) -> Result<NamedState> {
+        let Some((purpose, identity)) = note.split_once(' ') else {
+            return Ok(NamedState::Foreign);
+        };
+        let Ok(view) = witness.view() else { return Ok(NamedState::InUse) };
         let found = view.namespace_at(path).map_err(|error| {
             Error::internal(format_args!("cannot open {}: {error}", path.display()))
         })?;
         let Some(netns) = found else {
             // The process died between the file and the mount.
             let is_empty = fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
-            return Ok(if is_empty { Left::Dead } else { Left::Nothing });
+            return Ok(if is_empty { NamedState::Stale } else { NamedState::Foreign });
         };
         let now = Identity::of(netns.rtnl()?.netns_cookie());
         if !Identity::parse(identity).is_some_and(|identity| identity.is(&now)) {
-            return Ok(Left::Nothing);
+            return Ok(NamedState::Foreign);
         }
-        let is_used = netns.has_process()?
-            || (purpose == Purpose::Attachment.word() && self.has_attachment(witness, path)?);
-        Ok(if is_used { Left::Used } else { Left::Dead })
+        let is_in_use = netns.has_process()?
+            || (purpose == Purpose::Attachment.text() && self.has_attachment(witness, path)?);
+        Ok(if is_in_use { NamedState::InUse } else { NamedState::Stale })
     }
 
     /// Whether a complete attachment is in the namespace of a path.

@@ -15,12 +15,12 @@ use crate::names::NetworkName;
 use crate::plugin::execute::Program;
 use crate::plugins::bridge;
 use crate::runtime::Runtime;
-use crate::runtime::chain::Settings;
+use crate::runtime::chain::CallSettings;
 use crate::runtime::conf::{self, Network};
 
 /// A network, and its place in the order of each runtime, counted from 1. `None`: the runtime does not take it.
 #[derive(Debug)]
-pub struct Listed {
+pub struct ListedNetwork {
     pub network: Network,
     pub subnets: Vec<IpNet>,
     pub containerd: Option<u32>,
@@ -41,7 +41,7 @@ struct Order {
 
 impl Runtime {
     /// The networks in the order of their files' names, and an error for each file that cannot be used.
-    pub fn networks(&self) -> Result<(Vec<Listed>, Vec<Error>)> {
+    pub fn networks(&self) -> Result<(Vec<ListedNetwork>, Vec<Error>)> {
         let (mut listed, mut broken) = (Vec::new(), Vec::new());
         let (mut containerd, mut crio, mut podman) =
             (Order::default(), Order::default(), Order::default());
@@ -56,7 +56,7 @@ impl Runtime {
             let (missing, built_in) = unresolved(&network, &self.settings);
             let is_complete = missing.is_empty() && built_in.is_empty();
             let is_list = conf::is_list(&network.file);
-            listed.push(Listed {
+            listed.push(ListedNetwork {
                 containerd: broken.is_empty().then(|| containerd.next()),
                 crio: if is_complete { crio.next_of(&network.name) } else { None },
                 podman: if is_complete && is_list { podman.next_of(&network.name) } else { None },
@@ -86,7 +86,7 @@ impl Order {
 }
 
 /// The types of a network that are missing, and those that are in this executable alone.
-fn unresolved(network: &Network, settings: &Settings) -> (Vec<String>, Vec<String>) {
+fn unresolved(network: &Network, settings: &CallSettings) -> (Vec<String>, Vec<String>) {
     let (mut missing, mut built_in) = (Vec::new(), Vec::new());
     for kind in types(network) {
         let list = match Program::find(&kind, &settings.path, settings.plugins) {

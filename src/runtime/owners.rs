@@ -74,13 +74,13 @@ pub fn is_on_host(owner: &str) -> Result<bool> {
 }
 
 /// What rules, links and reservations of a host name.
-pub struct Named {
+pub struct OwnersInUse {
     owners: Vec<String>,
     #[cfg(feature = "tool")]
     survey: Survey,
 }
 
-impl Named {
+impl OwnersInUse {
     pub fn find(_runtime: &Runtime) -> Result<Self> {
         Ok(Self {
             owners: on_host()?,

@@ -7,8 +7,8 @@ use crate::names::NetworkName;
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
-use crate::runtime::confirm::Found;
-use crate::runtime::gc::{Collection, Known};
+use crate::runtime::confirm::Candidate;
+use crate::runtime::gc::{CacheSummary, GcRun};
 use crate::runtime::owners;
 use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, Survey, title};
 
@@ -63,8 +63,8 @@ impl Runtime {
     pub(super) fn release_ended(
         &self,
         network: Option<&NetworkName>,
-        known: &Known,
-        run: &mut Collection<'_>,
+        known: &CacheSummary,
+        run: &mut GcRun<'_>,
     ) -> Result<()> {
         let is_chosen = |pool: &Pool| network.is_none_or(|network| *network == pool.network);
         // The common case: each address is that of an attachment that stays.
@@ -91,12 +91,12 @@ impl Runtime {
         pool: &Pool,
         owned: &OwnedReservation,
         reason: &str,
-        run: &mut Collection<'_>,
+        run: &mut GcRun<'_>,
     ) {
         let of = title(&pool.network, &owned.reservation.holder);
         let what = format!("{} of {of}", owned.reservation.address);
         let incarnation = || owned.reservation.incarnation();
-        let found = || Found::new(&pool.network, what.clone(), incarnation(), reason);
+        let found = || Candidate::new(&pool.network, what.clone(), incarnation(), reason);
         if !run.is_confirmed(found) {
             return;
         }

@@ -59,7 +59,7 @@ fn described(moved: usize, is_cached: bool) -> String {
 fn move_rules(change: &Change, bus: Option<&OsStr>) -> Result<usize> {
     let owner = Owner::new(&change.network, &change.at);
     let mut moves: Vec<Move> = Vec::new();
-    for (from, to) in change.nets().into_iter().filter(|(from, to)| from != to) {
+    for (from, to) in change.address_pairs().into_iter().filter(|(from, to)| from != to) {
         moves.push(Move { owner: owner.clone(), from, to });
     }
     let Some(nft) = Nft::open_if_supported()?.filter(|_| !moves.is_empty()) else { return Ok(0) };
@@ -68,11 +68,14 @@ fn move_rules(change: &Change, bus: Option<&OsStr>) -> Result<usize> {
         firewall::follow_sources(&nft, bus, &moves)?;
     }
     let (mut count, mut left) = (0, Vec::new());
-    for of in &moves {
-        let moved = renumber(&nft, of)?;
+    for address_move in &moves {
+        let moved = renumber(&nft, address_move)?;
         count += moved.elements;
-        if moved.elements > 0 && !moved.is_shared && of.from.addr() != of.to.addr() {
-            left.push(of.from.addr());
+        if moved.elements > 0
+            && !moved.is_shared
+            && address_move.from.addr() != address_move.to.addr()
+        {
+            left.push(address_move.from.addr());
         }
     }
     if !left.is_empty() {
@@ -86,7 +89,7 @@ fn update_record(records: &Records, change: &Change) -> Result<()> {
     let Some(record) = records.read(&change.network, &change.at) else { return Ok(()) };
     let Some(before) = record.made.last() else { return Ok(()) };
     let mut made = before.clone();
-    for (from, to) in change.nets() {
+    for (from, to) in change.address_pairs() {
         let of_change = made.addresses.iter_mut().filter(|address| **address == from.addr());
         of_change.for_each(|address| *address = to.addr());
         records.move_claims(&record, from.addr(), to.addr())?;

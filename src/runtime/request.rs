@@ -4,7 +4,7 @@
 
 use crate::cni::json::Json;
 use crate::names::Attachment;
-use crate::runtime::conf::{Network, declares, without};
+use crate::runtime::conf::{Network, declares, remove_keys};
 
 /// The keys that only a runtime may write. An administrator's are dropped.
 const RESERVED: [&str; 6] = [
@@ -31,10 +31,10 @@ pub fn configuration(
         ("name".to_owned(), network.name.to_string().into()),
     ];
     let mut own = own.clone();
-    without(&mut own, &RESERVED);
+    remove_keys(&mut own, &RESERVED);
     let runtime_config = runtime_config(plugin, capability_args);
     if runtime_config.is_some() {
-        without(&mut own, &["runtimeConfig"]);
+        remove_keys(&mut own, &["runtimeConfig"]);
     }
     entries.append(&mut own);
     let valid = valid_attachments.map(list);

@@ -42,7 +42,7 @@ pub struct Pool {
     pub data_dir: PathBuf,
     /// A file of NETCONFPATH has the network.
     pub is_configured: bool,
-    pub ranges: Vec<Use>,
+    pub ranges: Vec<RangeUse>,
     /// In the order of their addresses.
     pub reservations: Vec<OwnedReservation>,
     is_of_several_hosts: bool,
@@ -50,7 +50,7 @@ pub struct Pool {
 
 /// A range with the number of its addresses.
 #[derive(Debug)]
-pub struct Use {
+pub struct RangeUse {
     pub range: Range,
     pub used: u64,
     /// The addresses that can still be allocated.
@@ -108,7 +108,7 @@ impl Runtime {
         };
         let attachments: Vec<_> = cached.entries.into_iter().map(with_life).collect();
         for (entry, _) in &attachments {
-            add_given(entry, &mut pools);
+            add_ranges_of_add(entry, &mut pools);
         }
         let of_cache = |(entry, _): &(CacheEntry, Life)| entry.title();
         let cached: HashSet<String> = attachments.iter().map(of_cache).collect();
@@ -120,12 +120,12 @@ impl Runtime {
             }
         }
         let pending: Vec<_> = pending.into_iter().map(with_life).collect();
-        let sources = Sources { runtime: self, pending, records, attachments, damaged };
+        let evidence = Evidence { runtime: self, pending, records, attachments, damaged };
         for pool in &mut pools {
-            pool.judge(&sources);
+            pool.judge(&evidence);
             pool.count();
         }
-        let Sources { attachments, records, .. } = sources;
+        let Evidence { attachments, records, .. } = evidence;
         Ok(Survey { pools, attachments, records })
     }
 
@@ -162,7 +162,7 @@ impl Runtime {
             }
         }
         for data_dir in directories {
-            if !is_there(&data_dir)? {
+            if !exists(&data_dir)? {
                 continue;
             }
             for entry in fs::read_dir(&data_dir).into_iter().flatten().flatten() {
@@ -193,7 +193,7 @@ impl Runtime {
 }
 
 /// Fails if a directory above cannot be searched.
-fn is_there(path: &Path) -> Result<bool> {
+fn exists(path: &Path) -> Result<bool> {
     path.try_exists().map_err(|error| {
         let msg = format!("cannot read directory {}", path.display());
         Error::internal(msg).with_details(error.to_string())
@@ -222,7 +222,7 @@ fn has_host_local(plugin: &Json) -> bool {
 }
 
 /// Adds the ranges that a runtime gave for an attachment to the pool of its network.
-fn add_given(entry: &CacheEntry, pools: &mut [Pool]) {
+fn add_ranges_of_add(entry: &CacheEntry, pools: &mut [Pool]) {
     let Some(ranges) = entry.capability_args.get("ipRanges") else { return };
     let Ok(network) = entry.network_of_add() else { return };
     for plugin in &network.plugins {
@@ -234,9 +234,11 @@ fn add_given(entry: &CacheEntry, pools: &mut [Pool]) {
         let mut plugin = entries.clone();
         plugin.push(("runtimeConfig".into(), ranges_of_call));
         let Ok(found) = host_local::pool(&Json::Object(plugin)) else { continue };
-        let is_its =
+        let is_its_pool =
             |pool: &&mut Pool| pool.network == network.name && pool.data_dir == found.data_dir;
-        let (Ok(sets), Some(pool)) = (&found.sets, pools.iter_mut().find(is_its)) else { continue };
+        let (Ok(sets), Some(pool)) = (&found.sets, pools.iter_mut().find(is_its_pool)) else {
+            continue;
+        };
         for set in sets {
             set.ranges().iter().for_each(|range| pool.add(range));
         }
@@ -283,12 +285,12 @@ fn pool_of<'a>(pools: &'a mut Vec<Pool>, network: &NetworkName, data_dir: &Path)
 impl Pool {
     fn add(&mut self, range: &Range) {
         if self.ranges.iter().all(|usage| usage.range != *range) {
-            self.ranges.push(Use { range: range.clone(), used: 0, free: 0 });
+            self.ranges.push(RangeUse { range: range.clone(), used: 0, free: 0 });
         }
     }
 
     fn read(&mut self) -> Result<()> {
-        if !is_there(&self.data_dir.join(&*self.network))? {
+        if !exists(&self.data_dir.join(&*self.network))? {
             return Ok(());
         }
         let (listed, unreadable) = listed::list(&self.data_dir, &self.network)?;
@@ -306,18 +308,18 @@ impl Pool {
         Ok(())
     }
 
-    fn judge(&mut self, sources: &Sources<'_>) {
+    fn judge(&mut self, evidence: &Evidence<'_>) {
         let mut reservations = std::mem::take(&mut self.reservations);
         for owned in &mut reservations {
-            let entries = sources.of(&self.network, &owned.reservation.holder);
+            let entries = evidence.entries_of(&self.network, &owned.reservation.holder);
             owned.pod = entries.iter().find_map(|(entry, _)| pod(entry));
-            owned.state = sources.judge(self, owned, &entries);
+            owned.state = evidence.judge(self, owned, &entries);
         }
         self.reservations = reservations;
     }
 
     fn count(&mut self) {
-        for Use { range, used, free } in &mut self.ranges {
+        for RangeUse { range, used, free } in &mut self.ranges {
             let mut taken = 0;
             for owned in &self.reservations {
                 *used += u64::from(range.contains(owned.reservation.address));
@@ -333,7 +335,7 @@ fn pod(entry: &CacheEntry) -> Option<(String, String)> {
     Some((args.pod_namespace?.into(), args.pod_name?.into()))
 }
 
-struct Sources<'a> {
+struct Evidence<'a> {
     runtime: &'a Runtime,
     pending: Vec<(CacheEntry, Life)>,
     /// As in [`Survey`].
@@ -344,20 +346,25 @@ struct Sources<'a> {
 }
 
 /// The attachments of one owner.
-type OfOwner<'a> = Vec<(&'a CacheEntry, &'a Life)>;
+type OwnerEntries<'a> = Vec<(&'a CacheEntry, &'a Life)>;
 
-impl Sources<'_> {
-    fn of(&self, network: &NetworkName, holder: &Holder) -> OfOwner<'_> {
+impl Evidence<'_> {
+    fn entries_of(&self, network: &NetworkName, holder: &Holder) -> OwnerEntries<'_> {
         let mut of_owner = Vec::new();
         for (entry, life) in &self.attachments {
-            if is_of(entry, network, holder) {
+            if is_held_by(entry, network, holder) {
                 of_owner.push((entry, life));
             }
         }
         of_owner
     }
 
-    fn judge(&self, pool: &Pool, owned: &OwnedReservation, entries: &OfOwner<'_>) -> OwnerState {
+    fn judge(
+        &self,
+        pool: &Pool,
+        owned: &OwnedReservation,
+        entries: &OwnerEntries<'_>,
+    ) -> OwnerState {
         let holder = &owned.reservation.holder;
         let id = match holder {
             Holder::Container(id, _) => id,
@@ -365,7 +372,8 @@ impl Sources<'_> {
             Holder::Other(_) => return OwnerState::Unknown("no plugin made it".into()),
         };
         let of_cache = entries.iter().map(|(_, life)| *life);
-        let pending = self.pending.iter().filter(|(entry, _)| is_of(entry, &pool.network, holder));
+        let pending =
+            self.pending.iter().filter(|(entry, _)| is_held_by(entry, &pool.network, holder));
         let recorded = self.records_of(pool, holder);
         let lives: Vec<&Life> = of_cache
             .chain(pending.map(|(_, life)| life))
@@ -410,9 +418,9 @@ impl Sources<'_> {
         pool: &'s Pool,
         holder: &'s Holder,
     ) -> impl Iterator<Item = &'s (Record, Life)> + Clone {
-        let is_its =
+        let is_its_pool =
             |(record, _): &&(Record, Life)| record.network == pool.network && holder.is(&record.at);
-        self.records.iter().filter(is_its)
+        self.records.iter().filter(is_its_pool)
     }
 
     /// Whether the ADD of a cache entry made the reservation.
@@ -425,7 +433,7 @@ impl Sources<'_> {
     }
 }
 
-fn is_of(entry: &CacheEntry, network: &NetworkName, holder: &Holder) -> bool {
+fn is_held_by(entry: &CacheEntry, network: &NetworkName, holder: &Holder) -> bool {
     entry.network == *network && holder.is(&entry.at)
 }
 

@@ -136,9 +136,9 @@ fn gives_v6(plugin: &Json, host: &Host<'_>) -> bool {
 fn request(plugin: &Json, ipam: Option<Json>, made: &Made) -> Result<(Request, Verb)> {
     let Json::Object(entries) = plugin else { return Err(Error::config("it is not an object")) };
     let mut entries = entries.clone();
-    conf::without(&mut entries, &["cniVersion", "name", "prevResult", "linkInContainer"]);
+    conf::remove_keys(&mut entries, &["cniVersion", "name", "prevResult", "linkInContainer"]);
     if ipam.is_some() {
-        conf::without(&mut entries, &["ipam"]);
+        conf::remove_keys(&mut entries, &["ipam"]);
     }
     let added = [
         ("cniVersion", Some("1.1.0".into())),

@@ -10,10 +10,10 @@ use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
 use crate::plugin::record::Maker;
 use crate::runtime::Runtime;
-use crate::runtime::cache::{CacheEntry, Started};
+use crate::runtime::cache::{CacheEntry, OperationVerb};
 use crate::runtime::conf::Network;
-use crate::runtime::confirm::Found;
-use crate::runtime::gc::{Collection, Known, PROCESS_DIED, Removed};
+use crate::runtime::confirm::Candidate;
+use crate::runtime::gc::{CacheSummary, GcRun, PROCESS_DIED, Removed};
 use crate::runtime::life;
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::Lock;
@@ -45,10 +45,10 @@ impl Runtime {
         dead: &[PathBuf],
         choice: Option<&Choice>,
         chosen: Option<&Network>,
-        run: &mut Collection<'_>,
-    ) -> Result<Known> {
+        run: &mut GcRun<'_>,
+    ) -> Result<CacheSummary> {
         let networks = choice.map(|choice| choice.name().clone()).into_iter().collect();
-        let mut known = Known { networks, ..Known::default() };
+        let mut known = CacheSummary { networks, ..CacheSummary::default() };
         let (cached, pending) = (self.cache.all()?, self.pending.all()?);
         for error in cached.damaged.iter().chain(&pending.damaged) {
             warn(format_args!("{error}"));
@@ -101,12 +101,12 @@ impl Runtime {
         witness: &Witness,
         dead: &[PathBuf],
         listed: &CacheEntry,
-        run: &mut Collection<'_>,
+        run: &mut GcRun<'_>,
     ) -> Result<Option<Stale>> {
         let (network, at) = (&listed.network, &listed.at);
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
         // A changed one was attached anew.
-        let known = self.known(network, at).filter(|entry| entry == listed);
+        let known = self.cached_or_pending(network, at).filter(|entry| entry == listed);
         let Some(entry) = known else { return Ok(None) };
         let Some(Removal { reason, has_ended }) = self.removal(witness, dead, &entry) else {
             return Ok(None);
@@ -114,7 +114,7 @@ impl Runtime {
         if entry.network_of_add().is_ok_and(|network| network.disable_gc) {
             return Ok(None);
         }
-        let found = || Found::new(network, entry.title(), self.incarnation(&entry), &reason);
+        let found = || Candidate::new(network, entry.title(), self.incarnation(&entry), &reason);
         if !run.is_confirmed(found) {
             return Ok(None);
         }
@@ -122,13 +122,13 @@ impl Runtime {
         let is_ours = has_ended
             && record.is_some_and(|record| {
                 matches!(record.maker, Maker::Cnibox | Maker::Plugin)
-                    && life::is_of(&record, &entry, &self.cache)
+                    && life::is_record_of(&record, &entry, &self.cache)
             });
         Ok(Some(Stale { entry, reason, is_ours, _locks: locks }))
     }
 
     /// Deletes attachments: those of one configuration at once, since a plugin then reads the rules and links of the host once.
-    fn collect(&self, mut stale: Vec<Stale>, chosen: Option<&Network>, run: &mut Collection<'_>) {
+    fn collect(&self, mut stale: Vec<Stale>, chosen: Option<&Network>, run: &mut GcRun<'_>) {
         let is_dry_run = run.options.is_dry_run;
         stale.sort_by(|one, two| one.entry.config.cmp(&two.entry.config));
         let are_alike = |one: &Stale, two: &Stale| {
@@ -159,14 +159,14 @@ impl Runtime {
         let all: Vec<Attachment> = ended.iter().map(|stale| stale.entry.at.clone()).collect();
         chain.is_ours()
             && chain.remove_ended(&all).is_ok()
-            && all.iter().all(|at| self.forget(&network.name, at).is_ok())
+            && all.iter().all(|at| self.remove_files(&network.name, at).is_ok())
     }
 
     /// Tells an attachment from a later one of the same name: by its record, and by its files.
     fn incarnation(&self, entry: &CacheEntry) -> String {
         let (network, at) = (&entry.network, &entry.at);
         let files = [self.cache.path(network, at), self.pending.path(network, at)];
-        let [cached, pending] = files.map(|path| life::stamp(&path).unwrap_or_default());
+        let [cached, pending] = files.map(|path| life::fingerprint(&path).unwrap_or_default());
         format!("{}|{cached}|{pending}", self.generation(network, at))
     }
 
@@ -181,7 +181,7 @@ impl Runtime {
         // A DEL that has begun is the word of a caller. An ADD that died is repeated or deleted by its caller, if the container
         // lives. In another namespace than the host's, DEL does not see whose interface it deletes.
         let operation = self.interrupted(&entry.network, &entry.at)?.operation?;
-        let is_begun = operation.verb == Started::Del && witness.view().is_ok();
+        let is_begun = operation.verb == OperationVerb::Del && witness.view().is_ok();
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
     }
 
@@ -203,7 +203,7 @@ impl Runtime {
             (Err(_), Some(chosen)) => chosen.clone(),
             (Err(error), None) => {
                 warn(format_args!("{error}"));
-                self.configured(&entry.network)?
+                self.configured_network(&entry.network)?
             }
         };
         self.delete(entry, &network, &self.netns_of_del(entry))

@@ -7,20 +7,20 @@ use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
-use crate::runtime::confirm::Found;
-use crate::runtime::gc::{Collection, Known, REMOVE, has_rules_of_reference};
+use crate::runtime::confirm::Candidate;
+use crate::runtime::gc::{CacheSummary, GcRun, REMOVE, has_rules_of_reference};
 use crate::runtime::lock::Lock;
 use crate::runtime::owners;
 
 /// An owner that has ended. Its network and its container are locked.
-struct Ended {
+struct EndedOwner {
     record: Record,
     proof: String,
     _locks: [Lock; 2],
 }
 
-impl Ended {
-    fn what(&self) -> String {
+impl EndedOwner {
+    fn title(&self) -> String {
         title(&self.record)
     }
 }
@@ -34,8 +34,8 @@ impl Runtime {
     pub(super) fn gc_of_host(
         &self,
         network: Option<&NetworkName>,
-        known: &Known,
-        run: &mut Collection<'_>,
+        known: &CacheSummary,
+        run: &mut GcRun<'_>,
     ) -> Result<()> {
         let mut found = owners::on_host()?;
         found.retain(|owner| {
@@ -43,7 +43,7 @@ impl Runtime {
                 && !known.owners.contains(owner)
         });
         let witness = Witness::new()?;
-        let mut ended: Vec<Ended> = Vec::new();
+        let mut ended: Vec<EndedOwner> = Vec::new();
         for owner in found {
             if sys::is_interrupted() {
                 break;
@@ -53,10 +53,10 @@ impl Runtime {
                 |record: &Record| matches!(witness.life_of_record(record), Life::Ended(_));
             let Some(record) = record.filter(is_ended) else { continue };
             // A lock is taken once.
-            let is_apart = |Ended { record: other, .. }: &Ended| {
+            let needs_own_batch = |EndedOwner { record: other, .. }: &EndedOwner| {
                 other.network != record.network || other.at.container_id == record.at.container_id
             };
-            if ended.len() == run.at_once_max() || ended.iter().any(is_apart) {
+            if ended.len() == run.at_once_max() || ended.iter().any(needs_own_batch) {
                 self.remove_ended(std::mem::take(&mut ended), run);
             }
             match self.locked(&witness, &record, run) {
@@ -73,22 +73,25 @@ impl Runtime {
         &self,
         witness: &Witness,
         record: &Record,
-        run: &mut Collection<'_>,
-    ) -> Result<Option<Ended>> {
+        run: &mut GcRun<'_>,
+    ) -> Result<Option<EndedOwner>> {
         let Record { network, at, .. } = record;
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
-        let is_same = self.records.read(network, at).as_ref() == Some(record);
-        if !is_same || self.known(network, at).is_some() || has_rules_of_reference(network, at)? {
+        let is_unchanged = self.records.read(network, at).as_ref() == Some(record);
+        if !is_unchanged
+            || self.cached_or_pending(network, at).is_some()
+            || has_rules_of_reference(network, at)?
+        {
             return Ok(None);
         }
         let Life::Ended(proof) = witness.life_of_record(record) else { return Ok(None) };
-        let found = || Found::new(network, title(record), record.generation.clone(), &proof);
+        let found = || Candidate::new(network, title(record), record.generation.clone(), &proof);
         let is_confirmed = run.is_confirmed(found);
-        Ok(is_confirmed.then(|| Ended { record: record.clone(), proof, _locks: locks }))
+        Ok(is_confirmed.then(|| EndedOwner { record: record.clone(), proof, _locks: locks }))
     }
 
     /// Removes what owners of one network have. Their records stay for `sweep`: they can be the proof for more.
-    fn remove_ended(&self, ended: Vec<Ended>, run: &mut Collection<'_>) {
+    fn remove_ended(&self, ended: Vec<EndedOwner>, run: &mut GcRun<'_>) {
         let Some(first) = ended.first() else { return };
         let all: Vec<Attachment> = ended.iter().map(|ended| ended.record.at.clone()).collect();
         let network = &first.record.network;
@@ -100,9 +103,9 @@ impl Runtime {
                 false => self.remove_owned(network, std::slice::from_ref(&ended.record.at)),
             };
             match removed {
-                Ok(()) => run.note_remainder(REMOVE, ended.what(), ended.proof.clone()),
+                Ok(()) => run.note_remainder(REMOVE, ended.title(), ended.proof.clone()),
                 Err(error) => {
-                    let context = format!("cannot remove {}", ended.what());
+                    let context = format!("cannot remove {}", ended.title());
                     run.collected.errors.push(error.context(context));
                 }
             }

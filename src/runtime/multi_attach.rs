@@ -13,7 +13,7 @@ use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::{Choice, Target};
 
 /// An attachment to be made.
-pub struct Wanted {
+pub struct NewAttachment {
     pub network: Network,
     pub at: Attachment,
     /// CNI_ARGS.
@@ -33,14 +33,16 @@ impl Runtime {
     }
 
     /// Attaches a namespace to each network, in order. If one fails, the others are detached.
-    pub fn attach(&self, wanted: &[Wanted], netns: &Path) -> Result<Vec<Success>> {
+    pub fn attach(&self, wanted: &[NewAttachment], netns: &Path) -> Result<Vec<Success>> {
         let mut results = Vec::new();
         for (index, attachment) in wanted.iter().enumerate() {
             match self.attach_one(attachment, netns) {
                 Ok(success) => results.push(success),
                 Err(error) => {
                     sys::forget_interrupt();
-                    return Err(error.and(self.detach(&attached(&wanted[..index]), Some(netns))));
+                    return Err(
+                        error.and(self.detach(&attachment_ids(&wanted[..index]), Some(netns)))
+                    );
                 }
             }
         }
@@ -48,8 +50,8 @@ impl Runtime {
     }
 
     /// `keep` releases the locks, which the next network needs.
-    fn attach_one(&self, wanted: &Wanted, netns: &Path) -> Result<Success> {
-        let Wanted { network, at, args, capability_args } = wanted;
+    fn attach_one(&self, wanted: &NewAttachment, netns: &Path) -> Result<Success> {
+        let NewAttachment { network, at, args, capability_args } = wanted;
         let target = Target { at, netns: Some(netns), args, capability_args };
         let added = self.add(network, &target)?;
         match version::parse_result(&added.result, Version::NEWEST) {
@@ -77,7 +79,7 @@ impl Runtime {
 }
 
 /// The attachments that are made.
-pub fn attached(wanted: &[Wanted]) -> Vec<(NetworkName, Attachment)> {
+pub fn attachment_ids(wanted: &[NewAttachment]) -> Vec<(NetworkName, Attachment)> {
     let mut attached = Vec::new();
     for attachment in wanted {
         attached.push((attachment.network.name.clone(), attachment.at.clone()));

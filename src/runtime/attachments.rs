@@ -30,7 +30,7 @@ impl Runtime {
     }
 
     /// The directory of what only this runtime needs.
-    pub fn state(&self) -> &Path {
+    pub fn state_directory(&self) -> &Path {
         &self.state
     }
 
