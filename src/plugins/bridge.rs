@@ -221,7 +221,7 @@ impl Plugin for Bridge {
         let rtnl = cx.session.container()?;
         let (index, link) = verify::interface(cx, at, rtnl, &result)?;
         if !self.disable_container_interface {
-            verify::is_up(&link)?;
+            verify::check_up(&link)?;
         }
         verify::addresses(rtnl, &link, &result, index)?;
         verify::routes(rtnl, &result)?;
@@ -229,7 +229,7 @@ impl Plugin for Bridge {
         let host = cx.session.host()?;
         let bridge = device::existing_bridge(host, &bridge_name)?
             .ok_or_else(|| Error::internal(format_args!("bridge {bridge_name} not found")))?;
-        verify::is_up(&bridge)?;
+        verify::check_up(&bridge)?;
         if self.promisc_mode && !bridge.promiscuous {
             return Err(Error::internal(format_args!(
                 "bridge {bridge_name} is not in promiscuous mode"
@@ -437,8 +437,8 @@ impl Bridge {
             nets: &addressing.success.nets(),
             checked: Some((&pair.host.name, mac)),
         };
-        if !rules.are_none() {
-            undo.push("remove the rules", || Rules::take_back(cx, at));
+        if !rules.is_empty() {
+            undo.push("remove the rules", || Rules::undo_add(cx, at));
         }
         rules.set(cx)
     }

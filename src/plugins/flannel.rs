@@ -88,7 +88,7 @@ impl Plugin for Flannel {
                 Ok(success)
             }
             Err(failed) => {
-                if is_first && !failed.is_taken_back {
+                if is_first && !failed.is_undone {
                     // The file stays, so that a later DEL or GC calls the delegate again.
                     undo.keep();
                 }

@@ -142,7 +142,7 @@ impl Plugin for HostDevice {
                 at.ifname
             )));
         }
-        verify::is_up(&link)?;
+        verify::check_up(&link)?;
         verify::addresses(container, &link, &result, index)?;
         verify::routes(container, &result)
     }

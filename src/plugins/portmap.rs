@@ -290,7 +290,7 @@ fn publish_once(
                 bindings.publish(nft, batch, &existing)?;
             }
         }
-        localnet::cover(batch, covered);
+        localnet::add_links(batch, covered);
         Ok(())
     })
 }
@@ -308,7 +308,7 @@ fn links_to_cover(
         return Ok(Vec::new());
     };
     let host = cx.session.host()?;
-    let mut links = localnet::closed_before(nft, host)?;
+    let mut links = localnet::links_to_add(nft, host)?;
     if let Some(link) = link_to_container(host, bindings)? {
         links.push(IfName::new(link.name.as_str())?);
     }
@@ -466,7 +466,7 @@ fn remove(
 /// 127.0.0.0/8 from this link must exist before.
 fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
     match link_to_container(host, bindings)? {
-        Some(link) => sysctl::set(&localnet::setting(&link.name), "1").map(drop),
+        Some(link) => sysctl::set(&localnet::route_localnet(&link.name), "1").map(drop),
         None => Ok(()),
     }
 }
@@ -480,7 +480,7 @@ fn check_loopback(host: &Rtnl, nft: &Nft, bindings: &PortBindings<'_>) -> Result
         let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");
         return Err(Error::internal(msg));
     }
-    let value = |link: &str| sysctl::get(&localnet::setting(link));
+    let value = |link: &str| sysctl::get(&localnet::route_localnet(link));
     if [value(name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
         let msg =
             format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");

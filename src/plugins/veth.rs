@@ -117,8 +117,8 @@ impl Plugin for Veth {
         let nets = success.nets();
         let rules =
             Rules { owner: &owner, masquerades: self.masquerades(cx), nets: &nets, checked: None };
-        if !rules.are_none() {
-            undo.push("remove the rules", || Rules::take_back(cx, at));
+        if !rules.is_empty() {
+            undo.push("remove the rules", || Rules::undo_add(cx, at));
         }
         // The rules must exist before the container can send.
         rules.set(cx)?;
@@ -150,7 +150,7 @@ impl Plugin for Veth {
         let result = cx.request.required_prev_result()?;
         let (rtnl, host) = (cx.session.container()?, cx.session.host()?);
         let (index, link) = verify::interface(cx, at, rtnl, &result)?;
-        verify::is_up(&link)?;
+        verify::check_up(&link)?;
         let host_end = veth::host_end(host, &link, &at.ifname)?;
         veth::check_mtu(at, &host_end, &link, self.mtu())?;
         verify::addresses(rtnl, &link, &result, index)?;
@@ -184,7 +184,7 @@ impl Plugin for Veth {
         let own = Success { ips: ips.collect(), ..Success::default() };
         let (host, network) = (cx.session.host()?, &cx.request.network);
         let end = veth::host_end_of(cx, at, &result)?;
-        host_link::restore_refusal(&end.name, parts);
+        host_link::restore_accept_ra(&end.name, parts);
         for net in gateways(&own) {
             let make = &mut || {
                 let mut batch = Batch::new();
@@ -217,7 +217,7 @@ impl Plugin for Veth {
             // `portmap` added the link to the set. Its DEL does not remove it, because it runs while the link still exists.
             let link = IfName::new(veth::host_name(owner))?;
             cx.defer(
-                move |nft, batch| localnet::uncover(nft, batch, std::slice::from_ref(&link)),
+                move |nft, batch| localnet::remove_links(nft, batch, std::slice::from_ref(&link)),
                 || Ok(()),
             );
         }
@@ -275,7 +275,8 @@ fn check_gateways(expected: &Expected) -> Result<()> {
     }
     let addresses: Vec<IpAddr> =
         expected.choices.iter().flatten().map(|ip| ip.address.addr()).collect();
-    let is_possible = host_link::can_refuse().and_then(|()| gateway::is_possible(None, &addresses));
+    let is_possible = host_link::check_accept_ra_settable()
+        .and_then(|()| gateway::check_possible(None, &addresses));
     is_possible.map_err(Error::into_not_available)
 }
 

@@ -84,7 +84,7 @@ impl Plugin for Vrf {
         let link = chained::interface(rtnl, at)?;
         let missing = || Error::internal(format_args!("VRF {name} not found in the container"));
         let vrf = self.find(rtnl, &name)?.ok_or_else(missing)?;
-        verify::is_up(&vrf)?;
+        verify::check_up(&vrf)?;
         if link.master != Some(vrf.index) {
             return Err(Error::internal(format_args!(
                 "interface {} is not in VRF {name}",

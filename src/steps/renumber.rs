@@ -24,7 +24,7 @@ pub type Follow = Box<dyn Fn(&Path, &Change) -> Result<String> + Send + Sync>;
 
 impl Change {
     /// The addresses of before, each with that of now.
-    pub fn nets(&self) -> Vec<(IpNet, IpNet)> {
+    pub fn address_pairs(&self) -> Vec<(IpNet, IpNet)> {
         let net = |success: &Success| success.ips.first().map(|ip| ip.address);
         self.leases.iter().filter_map(|(old, new)| Some((net(old)?, net(new)?))).collect()
     }

@@ -29,7 +29,7 @@ pub struct StateFile {
 
 impl StateFile {
     pub fn new(dir: &str, name: &str) -> Self {
-        Self { path: Path::new(dir).join(fitting(name)) }
+        Self { path: Path::new(dir).join(file_name(name)) }
     }
 
     pub fn name(&self) -> Option<&str> {
@@ -118,7 +118,7 @@ pub fn all(dir: &str) -> Result<Vec<StateFile>> {
 }
 
 /// The name; a name that is too long for a file is cut and gets a hash. No container id has a `#`.
-fn fitting(name: &str) -> String {
+fn file_name(name: &str) -> String {
     if name.len() <= NAME_BYTES_MAX {
         return name.to_owned();
     }
@@ -142,10 +142,10 @@ mod tests {
     fn names_that_are_too_long_are_shortened_and_still_differ() {
         let name = |bytes: usize| "n".repeat(bytes);
         assert_eq!(
-            (fitting(&name(255)), fitting("c1_eth0.json")),
+            (file_name(&name(255)), file_name("c1_eth0.json")),
             (name(255), "c1_eth0.json".into())
         );
-        let long = [name(256), name(257), name(255) + "m"].map(|name| fitting(&name));
+        let long = [name(256), name(257), name(255) + "m"].map(|name| file_name(&name));
         assert!(long.iter().all(|name| name.len() == 255), "{long:?}");
         assert!(long[0] != long[1] && long[0] != long[2] && long[1] != long[2]);
     }

@@ -74,7 +74,7 @@ impl Bridge {
         let expected = delegate::expected(cx)?.choices;
         let is_needed = self.is_gateway() && !expected.is_empty();
         let is_possible = || {
-            host_link::can_refuse()?;
+            host_link::check_accept_ra_settable()?;
             if !is_needed {
                 return Ok(());
             }
@@ -90,7 +90,7 @@ impl Bridge {
             if addresses.iter().any(IpAddr::is_ipv6) {
                 bridge.map_or(Ok(()), mtu::require_ipv6)?;
             }
-            gateway::is_possible(link.as_ref(), &addresses)?;
+            gateway::check_possible(link.as_ref(), &addresses)?;
             match link {
                 Some(link) if !self.force_address => check_addresses(host, &link, &expected),
                 _ => Ok(()),

@@ -48,7 +48,7 @@ impl Bridge {
             let msg = format!("interface {} is not a port of bridge {name}", port.name);
             return Err(Error::internal(msg));
         }
-        host_link::restore_refusal(&port.name, parts);
+        host_link::restore_accept_ra(&port.name, parts);
         if self.macspoofchk {
             let mac = mac_of(&result, at)?;
             self.restore_spoof_check(cx, at, (&port.name, mac), &own.nets(), parts)?;

@@ -200,7 +200,7 @@ pub(super) fn add(
             error.context(format!("cannot accept {list} in map {MAP} of table {}", table(family)))
         });
     }
-    let others = ruleset::set(family, ruleset::ADDRESSES).parts(nft)?.into_iter();
+    let others = ruleset::set(family, ruleset::ADDRESSES).all_elements(nft)?.into_iter();
     wanted.extend(others.filter_map(|other| Some(element(other.key, &other.comment?))));
     accepted(family).add(nft, batch, &wanted)
 }

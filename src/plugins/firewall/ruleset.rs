@@ -147,7 +147,7 @@ pub(super) fn add(
     if changes.iter().any(Option::is_some) {
         let mut needed = Vec::new();
         for ((map, elements), changed) in maps.into_iter().zip(changes) {
-            let kept = changed.map_or_else(|| map.parts(nft), |changed| Ok(changed.kept))?;
+            let kept = changed.map_or_else(|| map.all_elements(nft), |changed| Ok(changed.kept))?;
             needed.push([kept, elements].concat());
         }
         remove_unused_bridges(nft, batch, table, needed)?;

@@ -71,7 +71,7 @@ fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<ZoneSource>> {
     for (family, zone, set) in zones(nft)? {
         let set = SharedSet { table: shared_rules::table(family), name: &set };
         let (own, others): (Vec<Element>, Vec<Element>) =
-            set.parts(nft)?.into_iter().partition(|part| shared_rules::is_of(part, owners));
+            set.all_elements(nft)?.into_iter().partition(|part| shared_rules::is_of(part, owners));
         let alone = own.iter().filter(|own| others.iter().all(|other| other.key != own.key));
         let source = |address| ZoneSource { zone: zone.clone(), address };
         found.extend(alone.filter_map(ruleset::address).map(source));
@@ -126,7 +126,8 @@ pub fn follow_sources(nft: &Nft, bus: Option<&OsStr>, moves: &[Move]) -> Result<
     let moves = moves.iter().filter(|change| change.from.addr() != change.to.addr());
     let mut steps: Vec<(String, &Move, bool)> = Vec::new();
     for (family, zone, set) in zones(nft)? {
-        let parts = SharedSet { table: shared_rules::table(family), name: &set }.parts(nft)?;
+        let parts =
+            SharedSet { table: shared_rules::table(family), name: &set }.all_elements(nft)?;
         for change in moves.clone() {
             let key = ruleset::key(change.from.addr());
             let (own, others): (Vec<&Element>, Vec<&Element>) = parts

@@ -212,7 +212,7 @@ impl<'a> PortBindings<'a> {
                     hairpin::pass_on(nft, batch, (table, sources), &leaving, &is_own)?;
                 }
             } else if names().any(|set| set == masqueraded) && !has_sources(sources.prefix_length) {
-                let parts = SharedSet { table, name: &masqueraded }.parts(nft)?;
+                let parts = SharedSet { table, name: &masqueraded }.all_elements(nft)?;
                 wanted.extend(parts.iter().map(hairpin::source_of));
                 wanted.sort_by(|one, other| one.key.cmp(&other.key));
                 wanted.dedup_by(|one, other| one.key == other.key);

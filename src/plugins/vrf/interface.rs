@@ -117,7 +117,7 @@ pub fn check(
         let dst = route.dst.trunc();
         let is_route = |found: &Route| {
             (found.dev, found.table) == (Some(link.index), Some(table))
-                && verify::leads_as(route, found)
+                && verify::is_equivalent(route, found)
         };
         if !routing_tables.routes.iter().any(is_route) {
             return Err(Error::internal(format_args!(

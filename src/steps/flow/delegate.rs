@@ -36,27 +36,27 @@ pub fn add_ipam<'a>(
 }
 
 /// An ADD that failed.
-pub struct Failed {
+pub struct DelegateFailure {
     pub error: Error,
     /// False if the delegate may have left something that only a later DEL removes.
-    pub is_taken_back: bool,
+    pub is_undone: bool,
 }
 
-impl From<Error> for Failed {
+impl From<Error> for DelegateFailure {
     fn from(error: Error) -> Self {
-        Self { error, is_taken_back: true }
+        Self { error, is_undone: true }
     }
 }
 
 /// ADD of the plugin `kind`. If it fails, its DEL follows where the specification asks for it.
-pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Failed> {
+pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, DelegateFailure> {
     let delegate = Delegate::find(cx, kind)?;
     let error = match delegate.call(cx, &Verb::Add(at.clone())) {
         Ok(added) => return Ok(added.unwrap_or_default()),
         Err(error) => error,
     };
     // The plugins of this executable undo a failed ADD themselves. For all others the specification requires a DEL.
-    let is_taken_back = match &delegate.0 {
+    let is_undone = match &delegate.0 {
         Program::Ours(_) => true,
         Program::Executable(_) => {
             match sys::despite_interrupt(|| delegate.call(cx, &Verb::Del(at.clone()))) {
@@ -68,7 +68,7 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Fai
             }
         }
     };
-    Err(Failed { error, is_taken_back })
+    Err(DelegateFailure { error, is_undone })
 }
 
 /// Any verb except ADD of the plugin `kind`.

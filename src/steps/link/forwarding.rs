@@ -38,7 +38,7 @@ fn keep_advertisements(host: &Rtnl) -> Result<()> {
 }
 
 /// For STATUS: forwarding is enabled, or can be.
-pub fn is_possible(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
+pub fn check_possible(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     keys(addresses).try_for_each(|key| sysctl::check_settable(key, "1"))
 }
 

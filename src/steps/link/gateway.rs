@@ -9,12 +9,12 @@ use crate::netlink::rtnl::Link;
 use crate::steps::link::{forwarding, mtu};
 
 /// Fails if the host cannot have these addresses, or not forward packets. They are on `link`; `None` means a new link.
-pub fn is_possible(link: Option<&Link>, addresses: &[IpAddr]) -> Result<()> {
+pub fn check_possible(link: Option<&Link>, addresses: &[IpAddr]) -> Result<()> {
     if addresses.iter().any(IpAddr::is_ipv6) {
         link.map_or(Ok(()), mtu::require_ipv6)?;
         require_ipv6(link.map_or("default", |link| &link.name))?;
     }
-    forwarding::is_possible(addresses.iter().copied())
+    forwarding::check_possible(addresses.iter().copied())
 }
 
 /// A new link of the host has the value of `default`.

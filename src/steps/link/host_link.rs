@@ -67,13 +67,13 @@ pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
 }
 
 /// For STATUS: new links of the host have accept_ra=0, or can have it.
-pub fn can_refuse() -> Result<()> {
+pub fn check_accept_ra_settable() -> Result<()> {
     let path = sysctl::of_link(IpFamily::V6, "default", "accept_ra");
     if sysctl::exists(&path) { sysctl::check_settable(&path, "0") } else { Ok(()) }
 }
 
 /// Restores accept_ra=0 of a link on the host.
-pub fn restore_refusal(name: &str, parts: &mut Parts) {
+pub fn restore_accept_ra(name: &str, parts: &mut Parts) {
     let path = sysctl::of_link(IpFamily::V6, name, "accept_ra");
     let compare = || {
         // A host without IPv6 has no such parameter.

@@ -25,7 +25,7 @@ use crate::steps::link::parent::Parent;
 use crate::steps::link::{mtu, tuned, verify};
 
 /// A busy kernel needs some 100 ms to remove the links of a namespace that ended.
-const TAKEN_AT_MOST: Duration = Duration::from_secs(1);
+const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A plugin that makes a single link: its configuration.
 pub trait SingleLink: Read {
@@ -205,7 +205,7 @@ fn make_link(
     let is_taken_elsewhere = |error: &netlink::Error| {
         error.is_exists() && container.link(wanted.name).is_ok_and(|link| link.is_none())
     };
-    rtnl.make_link_when_free(wanted, new.kind, properties, TAKEN_AT_MOST, is_taken_elsewhere)?
+    rtnl.make_link_when_free(wanted, new.kind, properties, LINK_WAIT_MAX, is_taken_elsewhere)?
         .map_err(|error| cannot_make(error, container, new, wanted.name))
 }
 
@@ -297,7 +297,7 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: Result<NewInterface<'_>>) -
         let rtnl = if parent.in_container { container } else { cx.session.host()? };
         parent.check(cx, &Owner::new(&cx.request.network, at), rtnl, &link)?;
     }
-    verify::is_up(&link)?;
+    verify::check_up(&link)?;
     verify::addresses(container, &link, &result, index)?;
     verify::routes(container, &result)
 }

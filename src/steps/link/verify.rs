@@ -40,7 +40,7 @@ pub fn interface(
     Ok((index, link))
 }
 
-pub fn is_up(link: &Link) -> Result<()> {
+pub fn check_up(link: &Link) -> Result<()> {
     if link.up {
         Ok(())
     } else {
@@ -131,11 +131,11 @@ fn matches(expected: &success::Route, found: &Route) -> bool {
         // A later plugin may have moved the route to another table, as sbr does.
         _ => table != TABLE_LOCAL,
     };
-    is_in_table && leads_as(expected, found)
+    is_in_table && is_equivalent(expected, found)
 }
 
 /// Whether a route of the kernel, in any table, leads as the expected one does.
-pub fn leads_as(expected: &success::Route, found: &Route) -> bool {
+pub fn is_equivalent(expected: &success::Route, found: &Route) -> bool {
     // A later plugin or a VPN in the container may have replaced the default route.
     let any_gateway = expected.dst.prefix_len() == 0;
     // `dhcp` writes a route to the link as the reference does, with the gateway 0.0.0.0.

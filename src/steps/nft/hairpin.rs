@@ -197,7 +197,7 @@ pub fn pass_on(
     if leaving.is_empty() {
         return Ok(());
     }
-    let parts = SharedSet { table, name: &set(sources.prefix_length) }.parts(nft)?;
+    let parts = SharedSet { table, name: &set(sources.prefix_length) }.all_elements(nft)?;
     let staying = parts.iter().filter(|part| !is_gone(part)).map(source_of);
     let heirs: BTreeMap<Vec<u8>, Element> =
         staying.map(|source| (source.key.clone(), source)).collect();

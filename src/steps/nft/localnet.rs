@@ -65,7 +65,7 @@ pub fn declare(batch: &mut Batch) {
 }
 
 /// Adds links to the set.
-pub fn cover(batch: &mut Batch, links: &[IfName]) {
+pub fn add_links(batch: &mut Batch, links: &[IfName]) {
     let element = |link: &IfName| Element { key: key(link), data: None, comment: None };
     batch.ensure_elements(TABLE, SET, &links.iter().map(element).collect::<Vec<_>>());
 }
@@ -80,12 +80,12 @@ pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
     let names: BTreeSet<&[u8]> = links.iter().map(|link| link.name.as_bytes()).collect();
     let covered_names: BTreeSet<&[u8]> = covered.iter().map(name_of).collect();
     let mut missing = Vec::new();
-    for link in to_containers(&links) {
-        if !covered_names.contains(link.name.as_bytes()) && is_open(link) {
+    for link in links_to_containers(&links) {
+        if !covered_names.contains(link.name.as_bytes()) && has_route_localnet(link) {
             missing.push(IfName::new(link.name.as_str())?);
         }
     }
-    cover(batch, &missing);
+    add_links(batch, &missing);
     let gone = covered.iter().filter(|element| !names.contains(name_of(element)));
     batch.delete_elements(TABLE, SET, &gone.map(|element| element.key.clone()).collect::<Vec<_>>());
     Ok(())
@@ -94,20 +94,20 @@ pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
 /// The links that an ADD adds to the set besides its own: those that have `route_localnet` and no rule that drops their packets.
 /// If the set is missing, as after a flush of all rules, these are the links to containers. If the rule of an earlier release
 /// is there, which dropped packets from all links, these are links of any kind but the uplinks of the host, which have no kind.
-pub fn closed_before(nft: &Nft, host: &Rtnl) -> Result<Vec<IfName>> {
+pub fn links_to_add(nft: &Nft, host: &Rtnl) -> Result<Vec<IfName>> {
     let found = nft.exist(&[Object::Chain(TABLE, FORMER_CHAIN), Object::Set(TABLE, SET)])?;
     let links = match found[..] {
         [true, _] => host.links()?.into_iter().filter(|link| link.kind.is_some()).collect(),
         [_, true] => Vec::new(),
-        _ => to_containers(&host.links()?).into_iter().cloned().collect(),
+        _ => links_to_containers(&host.links()?).into_iter().cloned().collect(),
     };
-    let open = links.iter().filter(|link| is_open(link));
+    let open = links.iter().filter(|link| has_route_localnet(link));
     open.map(|link| IfName::new(link.name.as_str())).collect()
 }
 
 /// The host's ends of pairs with containers, the bridges of these, and the links whose peer is a port of such a bridge, such as the
 /// gateway of a VLAN.
-fn to_containers(links: &[Link]) -> Vec<&Link> {
+fn links_to_containers(links: &[Link]) -> Vec<&Link> {
     let is_ours = |link: &Link| link.alias.as_deref().and_then(Owner::in_alias).is_some();
     let ours: BTreeSet<u32> =
         links.iter().filter(|link| is_ours(link)).map(|link| link.index).collect();
@@ -125,13 +125,13 @@ fn to_containers(links: &[Link]) -> Vec<&Link> {
 }
 
 /// `route_localnet` of a link, in /proc/sys.
-pub fn setting(link: &str) -> String {
+pub fn route_localnet(link: &str) -> String {
     sysctl::of_link(IpFamily::V4, link, "route_localnet")
 }
 
 /// Whether the kernel delivers packets to 127.0.0.0/8 from a link.
-fn is_open(link: &Link) -> bool {
-    sysctl::get(&setting(&link.name)).is_ok_and(|value| value.as_deref() == Some("1"))
+fn has_route_localnet(link: &Link) -> bool {
+    sysctl::get(&route_localnet(&link.name)).is_ok_and(|value| value.as_deref() == Some("1"))
 }
 
 /// Whether the rule covers a link, or is that of an earlier release.
@@ -141,7 +141,7 @@ pub fn covers(nft: &Nft, link: &IfName) -> Result<bool> {
 }
 
 /// Takes links out of the set, if they are in it.
-pub fn uncover(nft: &Nft, batch: &mut Batch, links: &[IfName]) -> Result<()> {
+pub fn remove_links(nft: &Nft, batch: &mut Batch, links: &[IfName]) -> Result<()> {
     let keys: Vec<Vec<u8>> = links.iter().map(key).collect();
     let found = nft.elements_at(TABLE, SET, &keys)?.into_iter().flatten();
     batch.delete_elements(TABLE, SET, &found.map(|element| element.key).collect::<Vec<_>>());

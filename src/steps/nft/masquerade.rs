@@ -89,7 +89,9 @@ fn put(
 }
 
 /// The elements of masqueraded addresses: table, map and key.
-pub fn places(nets: &[IpNet]) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
+pub fn address_elements(
+    nets: &[IpNet],
+) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
     nets.iter().map(|net| {
         let family = if net.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
         (shared_rules::table(family), MAP, key(*net))

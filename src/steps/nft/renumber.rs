@@ -36,36 +36,44 @@ pub struct Moved {
 }
 
 /// Moves the elements in one transaction. What another attachment has at one of the addresses stays.
-pub fn renumber(nft: &Nft, of: &Move) -> Result<Moved> {
+pub fn renumber(nft: &Nft, change: &Move) -> Result<Moved> {
     let mut moved = Moved::default();
     nft.transact(|nft, batch| {
         moved = Moved::default();
-        let family = IpFamily::of(of.to.addr()).into();
+        let family = IpFamily::of(change.to.addr()).into();
         let own = shared_rules::table(family);
         for set in nft.sets(own)? {
-            moved.take(nft, batch, SharedSet { table: own, name: &set.name }, of)?;
+            moved.take(nft, batch, SharedSet { table: own, name: &set.name }, change)?;
         }
-        moved.take(nft, batch, shared_set::accepted(family), of)
+        moved.take(nft, batch, shared_set::accepted(family), change)
     })?;
     Ok(moved)
 }
 
 impl Moved {
     /// Moves the elements of one set.
-    fn take(&mut self, nft: &Nft, batch: &mut Batch, set: SharedSet<'_>, of: &Move) -> Result<()> {
+    fn take(
+        &mut self,
+        nft: &Nft,
+        batch: &mut Batch,
+        set: SharedSet<'_>,
+        change: &Move,
+    ) -> Result<()> {
         // Sources move with what is masqueraded.
         if SharedSet::is_of_owners(set.name) || Sources::of(set.name).is_some() {
             return Ok(());
         }
-        let owner = of.owner.as_str();
-        let (own, others): (Vec<Element>, Vec<Element>) =
-            set.parts(nft)?.into_iter().partition(|part| part.comment.as_deref() == Some(owner));
+        let owner = change.owner.as_str();
+        let (own, others): (Vec<Element>, Vec<Element>) = set
+            .all_elements(nft)?
+            .into_iter()
+            .partition(|part| part.comment.as_deref() == Some(owner));
         for old in own {
-            let Some((name, new)) = moved(set.name, &old, of) else { continue };
+            let Some((name, new)) = moved(set.name, &old, change) else { continue };
             if name != set.name || new != old {
                 self.elements += 1;
                 self.is_shared |= others.iter().any(|other| other.key == old.key);
-                put(nft, batch, of, (set, &old), (&name, new))?;
+                put(nft, batch, change, (set, &old), (&name, new))?;
             }
         }
         Ok(())
@@ -76,21 +84,21 @@ impl Moved {
 fn put(
     nft: &Nft,
     batch: &mut Batch,
-    of: &Move,
+    change: &Move,
     (set, old): (SharedSet<'_>, &Element),
     (name, new): (&str, Element),
 ) -> Result<()> {
-    let (family, owner) = (IpFamily::of(of.to.addr()), of.owner.as_str());
+    let (family, owner) = (IpFamily::of(change.to.addr()), change.owner.as_str());
     let keys = [old.key.clone(), new.key.clone()];
-    if is_port(old, of) {
+    if is_port(old, change) {
         batch.delete_elements(set.table, set.name, &keys[..1]);
         batch.add_elements(set.table, set.name, &[new]);
     } else if hairpin::length(name).is_some() {
-        put_source(nft, batch, of, (set, old), (name, new))?;
+        put_source(nft, batch, change, (set, old), (name, new))?;
     } else if set.name == masquerade::MAP {
-        masquerade::ensure(nft, batch, family.into(), &[of.to])?;
+        masquerade::ensure(nft, batch, family.into(), &[change.to])?;
         if let Some(changed) = set.put(nft, batch, owner, &keys, &[new])? {
-            masquerade::delete_chains(nft, batch, family.into(), &changed, &[of.to])?;
+            masquerade::delete_chains(nft, batch, family.into(), &changed, &[change.to])?;
         }
     } else {
         set.replace(nft, batch, old, new)?;
@@ -102,11 +110,11 @@ fn put(
 fn put_source(
     nft: &Nft,
     batch: &mut Batch,
-    of: &Move,
+    change: &Move,
     (set, old): (SharedSet<'_>, &Element),
     (name, new): (&str, Element),
 ) -> Result<()> {
-    let (family, table) = (IpFamily::of(of.to.addr()), set.table);
+    let (family, table) = (IpFamily::of(change.to.addr()), set.table);
     let (Some(before), Some(after)) = (hairpin::length(set.name), hairpin::length(name)) else {
         return Ok(());
     };
@@ -127,13 +135,13 @@ fn put_source(
         hairpin::add(batch, family, sources, &[moved]);
     }
     set.remove(nft, batch, &|part| part == old)?;
-    let (keys, owner) = ([new.key.clone()], of.owner.as_str());
+    let (keys, owner) = ([new.key.clone()], change.owner.as_str());
     SharedSet { name, ..set }.put(nft, batch, owner, &keys, &[new]).map(drop)
 }
 
 /// The set and the element that an element becomes; `None` if it does not name the address.
-fn moved(set: &str, old: &Element, of: &Move) -> Option<(String, Element)> {
-    let Move { from, to, .. } = of;
+fn moved(set: &str, old: &Element, change: &Move) -> Option<(String, Element)> {
+    let Move { from, to, .. } = change;
     let [from_key, to_key] = [from, to].map(|net| pack(&[Value::Address(net.addr())]));
     let same_set = |element| Some((set.to_owned(), element));
     if let Some(length) = hairpin::length(set) {
@@ -161,7 +169,7 @@ fn moved(set: &str, old: &Element, of: &Move) -> Option<(String, Element)> {
         });
     }
     match &old.data {
-        Some(Datum::Value(target)) if is_port(old, of) => {
+        Some(Datum::Value(target)) if is_port(old, change) => {
             let data = [&to_key, &target[from_key.len()..]].concat();
             same_set(Element { data: Some(Datum::Value(data)), ..old.clone() })
         }
@@ -171,8 +179,8 @@ fn moved(set: &str, old: &Element, of: &Move) -> Option<(String, Element)> {
 
 /// Whether the element publishes a port of the address: its data is this address and a port, which is four bytes in
 /// registers.
-fn is_port(element: &Element, of: &Move) -> bool {
-    let address = pack(&[Value::Address(of.from.addr())]);
+fn is_port(element: &Element, change: &Move) -> bool {
+    let address = pack(&[Value::Address(change.from.addr())]);
     let Some(Datum::Value(target)) = &element.data else { return false };
     target.len() == address.len() + 4 && target.starts_with(&address)
 }
@@ -205,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_element_names_an_address_as_its_key_or_target() {
-        let of = moves("10.1.0.5/16", "10.2.0.6/24");
+        let change = moves("10.1.0.5/16", "10.2.0.6/24");
         let key = |text: &str| pack(&[address(text)]);
         let target = |text: &str| pack(&[address(text), Value::Port(80)]);
         let port = pack(&[Value::Transport(Transport::Tcp), Value::Port(8080)]);
@@ -229,7 +237,7 @@ mod tests {
             ),
         ] {
             let expected = expected.map(|element| (set.to_owned(), element));
-            assert_eq!(moved(set, &old, &of), expected, "{set} {old:?}");
+            assert_eq!(moved(set, &old, &change), expected, "{set} {old:?}");
         }
     }
 
@@ -241,21 +249,21 @@ mod tests {
             ("10.1.0.5/16", "10.2.0.6/24", 0, "0.0.0.0", (0, "0.0.0.0")),
             ("fd00::5/128", "fd00::6/128", 128, "fd00::5", (128, "fd00::6")),
         ] {
-            let of = moves(from, to);
+            let change = moves(from, to);
             let pair = |net: &str, ip: IpAddr| pack(&[address(net), Value::Address(ip)]);
-            let old = element(pair(source, of.from.addr()), None);
+            let old = element(pair(source, change.from.addr()), None);
             let (length, net) = expected;
-            let new = element(pair(net, of.to.addr()), None);
-            assert_eq!(moved(&hairpin::set(set), &old, &of), Some((hairpin::set(length), new)));
+            let new = element(pair(net, change.to.addr()), None);
+            assert_eq!(moved(&hairpin::set(set), &old, &change), Some((hairpin::set(length), new)));
         }
     }
 
     #[test]
     fn the_masquerade_of_an_address_leads_to_its_subnet() {
-        let of = moves("fd00:1::5/64", "fd00:2::6/64");
+        let change = moves("fd00:1::5/64", "fd00:2::6/64");
         let comment = Some(Comment::new("net c1 eth0").unwrap());
-        let old = Element { comment: comment.clone(), ..masquerade::element(of.from) };
-        let new = Element { comment, ..masquerade::element(of.to) };
-        assert_eq!(moved(masquerade::MAP, &old, &of), Some((masquerade::MAP.into(), new)));
+        let old = Element { comment: comment.clone(), ..masquerade::element(change.from) };
+        let new = Element { comment, ..masquerade::element(change.to) };
+        assert_eq!(moved(masquerade::MAP, &old, &change), Some((masquerade::MAP.into(), new)));
     }
 }

@@ -26,13 +26,13 @@ pub struct Rules<'a> {
 
 impl Rules<'_> {
     /// Whether the attachment needs no rules.
-    pub fn are_none(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         !self.masquerades && !matches!(self.checked, Some((_, Some(_))))
     }
 
     /// Adds rules that are missing, and removes those of an earlier owner of the port's name or of an address.
     pub fn set(&self, cx: &Context<'_>) -> Result<()> {
-        if self.are_none() && !self.are_there(cx)? {
+        if self.is_empty() && !self.exist(cx)? {
             return Ok(());
         }
         let nft = cx.session.nft()?;
@@ -40,13 +40,13 @@ impl Rules<'_> {
     }
 
     /// Whether the port or one of the addresses has rules already. In the common case of none, this takes one request.
-    fn are_there(&self, cx: &Context<'_>) -> Result<bool> {
+    fn exist(&self, cx: &Context<'_>) -> Result<bool> {
         let Some(nft) = cx.session.nft_if_any()? else { return Ok(false) };
-        let mut places: Vec<_> = masquerade::places(self.nets).collect();
+        let mut elements: Vec<_> = masquerade::address_elements(self.nets).collect();
         if let Some((port, _)) = self.checked {
-            places.push(spoof_check::place(&IfName::new(port)?));
+            elements.push(spoof_check::port_element(&IfName::new(port)?));
         }
-        nft.is_any_there(&places)
+        nft.is_any_there(&elements)
     }
 
     fn put(&self, nft: &Nft, batch: &mut Batch) -> Result<()> {
@@ -79,7 +79,7 @@ impl Rules<'_> {
     }
 
     /// Removes the rules of an attachment at once, for an ADD that fails.
-    pub fn take_back(cx: &Context<'_>, at: &Attachment) -> Result<()> {
+    pub fn undo_add(cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let owners = Owners::of(cx, Scope::One(at));
         cx.session.nft()?.transact(|nft, batch| {
             masquerade::remove(nft, batch, &owners)?;

@@ -39,7 +39,7 @@ pub const fn accepted(family: Family) -> SharedSet<'static> {
 
 /// The parts of the owners of one address, each as the element that the owner would have alone.
 #[derive(Clone, Default)]
-struct Shares {
+struct KeyElements {
     /// The element in the set itself. `None` if another program has deleted it.
     first: Option<Element>,
     further: Vec<Element>,
@@ -89,11 +89,11 @@ impl SharedSet<'_> {
             return Ok(None);
         }
         // This case is rare and may be slow.
-        let is_over = |of: &str| of == owner || life::has_ended(of);
+        let is_owner_stale = |of: &str| of == owner || life::has_ended(of);
         let is_stale = |element: &Element| {
             keys.contains(&element.key)
                 && !wanted.contains(element)
-                && element.comment.as_deref().is_none_or(is_over)
+                && element.comment.as_deref().is_none_or(is_owner_stale)
         };
         self.change(nft, batch, &is_stale, wanted).map(Some)
     }
@@ -131,9 +131,9 @@ impl SharedSet<'_> {
     }
 
     /// The parts of all owners.
-    pub fn parts(&self, nft: &Nft) -> Result<Vec<Element>> {
-        let parts = |shares: Shares| once_each(shares.all().collect());
-        Ok(self.shares(nft)?.into_values().flat_map(parts).collect())
+    pub fn all_elements(&self, nft: &Nft) -> Result<Vec<Element>> {
+        let parts = |shares: KeyElements| one_per_owner(shares.all().collect());
+        Ok(self.elements_by_key(nft)?.into_values().flat_map(parts).collect())
     }
 
     /// Whether an owner has an element.
@@ -145,7 +145,7 @@ impl SharedSet<'_> {
         if first == *wanted || (first.data != wanted.data && !has_value(wanted)) {
             return Ok(first == *wanted);
         }
-        let further = as_further(wanted);
+        let further = to_further_element(wanted);
         let found =
             nft.elements_at(self.table, &self.owners(), std::slice::from_ref(&further.key))?;
         Ok(found == [Some(further)])
@@ -163,8 +163,8 @@ impl SharedSet<'_> {
         is_stale: &dyn Fn(&Element) -> bool,
         wanted: &[Element],
     ) -> Result<Changed> {
-        let mut all: BTreeMap<Vec<u8>, (Shares, Vec<&Element>)> = self
-            .shares(nft)?
+        let mut all: BTreeMap<Vec<u8>, (KeyElements, Vec<&Element>)> = self
+            .elements_by_key(nft)?
             .into_iter()
             .map(|(key, shares)| (key, (shares, Vec::new())))
             .collect();
@@ -181,7 +181,8 @@ impl SharedSet<'_> {
             }
             let after = before.after(is_stale, &wanted, &mut changed)?;
             first.add(before.first, after.first);
-            let written = |parts: Vec<Element>| parts.iter().map(as_further).collect::<Vec<_>>();
+            let written =
+                |parts: Vec<Element>| parts.iter().map(to_further_element).collect::<Vec<_>>();
             further.add(written(before.further), written(after.further));
         }
         if let [element, ..] = further.added.as_slice()
@@ -195,8 +196,8 @@ impl SharedSet<'_> {
     }
 
     /// The parts of all owners, by the keys of the set.
-    fn shares(&self, nft: &Nft) -> Result<BTreeMap<Vec<u8>, Shares>> {
-        let mut all: BTreeMap<Vec<u8>, Shares> = BTreeMap::new();
+    fn elements_by_key(&self, nft: &Nft) -> Result<BTreeMap<Vec<u8>, KeyElements>> {
+        let mut all: BTreeMap<Vec<u8>, KeyElements> = BTreeMap::new();
         for element in nft.elements(self.table, self.name)? {
             let shares = all.entry(element.key.clone()).or_default();
             shares.first = Some(element);
@@ -212,7 +213,7 @@ impl SharedSet<'_> {
     }
 }
 
-impl Shares {
+impl KeyElements {
     fn iter(&self) -> impl Iterator<Item = &Element> {
         self.first.iter().chain(&self.further)
     }
@@ -229,10 +230,10 @@ impl Shares {
         changed: &mut Changed,
     ) -> Result<Self> {
         let (mut gone, all): (Vec<Element>, Vec<Element>) = self.clone().all().partition(is_stale);
-        let mut all = once_each(all);
+        let mut all = one_per_owner(all);
         changed.kept.extend_from_slice(&all);
         for wanted in wanted {
-            if let Some(other) = all.iter().find(|other| are_at_odds(other, wanted)) {
+            if let Some(other) = all.iter().find(|other| conflict(other, wanted)) {
                 let owner = other.comment.as_deref().unwrap_or_default();
                 let (title, note) = (Owner::title(owner), life::owner_note(owner));
                 return Err(Error::internal(format!("{title} has other rules for it{note}")));
@@ -258,7 +259,7 @@ impl Shares {
 }
 
 /// One part for each owner. After another program has deleted an element, its further owner can become the first, too.
-fn once_each(mut parts: Vec<Element>) -> Vec<Element> {
+fn one_per_owner(mut parts: Vec<Element>) -> Vec<Element> {
     let mut owners = Vec::with_capacity(parts.len());
     parts.retain(|part| {
         let is_new = !owners.contains(&part.comment);
@@ -302,13 +303,13 @@ fn has_value(element: &Element) -> bool {
 }
 
 /// Whether packets cannot get what both want.
-fn are_at_odds(one: &Element, other: &Element) -> bool {
+fn conflict(one: &Element, other: &Element) -> bool {
     // A further owner has no data if another program has deleted the element.
     one.data.is_some() && one.data != other.data && !has_value(other)
 }
 
 /// The element in the set of further owners.
-fn as_further(part: &Element) -> Element {
+fn to_further_element(part: &Element) -> Element {
     let owner = part.comment.as_deref().unwrap_or_default();
     Element {
         key: [part.key.as_slice(), &marks(owner)].concat(),

@@ -51,7 +51,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac)
 }
 
 /// The element of a checked port: table, set and key.
-pub fn place(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
+pub fn port_element(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
     (TABLE, PORTS, pack(&port_key(port)))
 }
 
