@@ -1,4 +1,4 @@
-//! The list of the attachments and their states. It is for display only, so no lock is taken.
+//! Lists the attachments of the cache and whether they are alive. The list is for display, so this module takes no lock.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::runtime::cache::CacheEntry;
 use crate::runtime::lifecycle::{Choice, Target};
 
 impl Runtime {
-    /// The attachments that the cache has, whichever runtime made them. A damaged entry is a line on stderr.
+    /// The attachments in the cache, of all runtimes. Prints a warning for each damaged entry.
     pub fn attachments(&self) -> Result<Vec<(CacheEntry, Life)>> {
         let (witness, mut attachments) = (Witness::new()?, Vec::new());
         for entry in self.entries()? {
@@ -22,19 +22,20 @@ impl Runtime {
         Ok(attachments)
     }
 
-    /// The entries of the cache. A damaged one is a line on stderr.
+    /// The entries of the cache. Prints a warning for each damaged entry.
     pub fn entries(&self) -> Result<Vec<CacheEntry>> {
         let found = self.cache.all()?;
         found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
         Ok(found.entries)
     }
 
-    /// The directory of what only this runtime needs.
+    /// /run/cnibox: the directory of the files that only this runtime reads.
     pub fn state_directory(&self) -> &Path {
         &self.state
     }
 
-    /// CHECK of an attachment, with the parameters of its ADD. False if its configuration has no CHECK, or disables it.
+    /// Runs CHECK of an attachment, with the parameters of its ADD. Returns false if the version of its configuration has no
+    /// CHECK, or if `disableCheck` is set.
     pub fn check_entry(&self, entry: &CacheEntry) -> Result<bool> {
         let network = entry.network_of_add()?;
         if network.disable_check || network.version < Version::V0_4_0 {

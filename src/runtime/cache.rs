@@ -1,5 +1,5 @@
-//! The cache of results, in libcni's format (cniCacheV1): a runtime finds, checks and deletes the attachments of other
-//! runtimes. It does not check whether an attachment is alive.
+//! The cache of results, in libcni's format (cniCacheV1), so that runtimes can find, check and delete the attachments of one
+//! another. This module does not check whether an attachment is alive.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -19,18 +19,18 @@ use crate::runtime::conf::Network;
 
 mod base64;
 
-/// Where runtimes keep their cache.
+/// The directory of libcni's cache.
 pub const DIRECTORY: &str = "/var/lib/cni/results";
 const KIND: &str = "cniCacheV1";
 
-/// The cache file of one attachment.
+/// The content of the cache file of one attachment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheEntry {
     pub network: NetworkName,
     pub at: Attachment,
-    /// The configuration of the network at the time of ADD. Empty in entries of old runtimes.
+    /// The network configuration that ADD used. Empty in entries of runtimes before cniCacheV1.
     pub config: Vec<u8>,
-    /// CNI_NETNS. libcni before 1.2 keeps none: then that of the interface in the result. Empty if it has none either.
+    /// CNI_NETNS. libcni before 1.2 does not store it; then this is the `sandbox` of the interface in the result, or empty.
     pub netns: PathBuf,
     /// CNI_ARGS.
     pub args: String,
@@ -38,15 +38,15 @@ pub struct CacheEntry {
     pub capability_args: Json,
     /// The result of the last plugin of ADD, or `Null`.
     pub result: Json,
-    /// Of a pending record: an entry of the cache has libcni's keys only.
+    /// The operation of a pending record. `None` in the cache, where a file has only libcni's keys.
     pub operation: Option<Operation>,
 }
 
-/// An operation that has begun.
+/// An ADD or DEL that has begun.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
     pub verb: OperationVerb,
-    /// That of the record of the attachment. Empty without a record.
+    /// The generation in the record of the attachment. Empty without a record.
     pub generation: String,
 }
 
@@ -57,18 +57,18 @@ pub enum OperationVerb {
     Del,
 }
 
-/// A directory with a file per attachment.
+/// A directory with one file per attachment: the cache or the pending records.
 #[derive(Clone, Debug)]
 pub struct Cache {
     directory: PathBuf,
-    /// Between the names in the name of a file.
+    /// The character between network, container id and interface in a file name.
     separator: char,
 }
 
-/// The content of a cache.
+/// All files of a cache.
 #[derive(Debug, Default)]
 pub struct Entries {
-    /// In the order of their files' names.
+    /// In the order of the file names.
     pub entries: Vec<CacheEntry>,
     /// One error per file that cannot be used.
     pub damaged: Vec<Error>,
@@ -83,7 +83,7 @@ impl Operation {
         format!("{verb} {}", self.generation)
     }
 
-    /// `None` for an entry of the cache, and for a record of a release up to 0.2.0.
+    /// `None` for an entry of the cache, and for a pending record that a release up to 0.2.0 wrote.
     fn parse(text: &str) -> Option<Self> {
         let (verb, generation) = text.split_once(' ')?;
         let verb = match verb {
@@ -96,7 +96,7 @@ impl Operation {
 }
 
 impl CacheEntry {
-    /// The configuration of the network at the time of ADD.
+    /// The network configuration that ADD used.
     pub fn network_of_add(&self) -> Result<Network> {
         let network = Network::from_cache(&self.config).map_err(|error| {
             error.context(format!("cannot read the cached configuration of {}", self.title()))
@@ -120,12 +120,12 @@ impl CacheEntry {
         })
     }
 
-    /// What its ADD made in the container, as far as the result tells.
+    /// The MAC addresses and IP addresses that ADD made in the container, by the result.
     pub fn made(&self) -> Made {
         Made::of(&self.success().ok().flatten().unwrap_or_default())
     }
 
-    /// The attachment in words.
+    /// The attachment as text for messages.
     pub fn title(&self) -> String {
         self.at.title(&self.network)
     }
@@ -184,7 +184,7 @@ impl CacheEntry {
 }
 
 keys! {
-    /// The content of a file, with its keys in libcni's order.
+    /// The JSON document of a file. The order of the keys is libcni's.
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Document {
@@ -203,13 +203,13 @@ keys! {
         "capabilityArgs" => capability_args: Json,
         #[serde(skip_serializing_if = "Json::is_null")]
         "result" => result: Json,
-        /// Of pending records.
+        /// Only in pending records.
         #[serde(skip_serializing_if = "String::is_empty")]
         "operation" => operation: String,
     }
 }
 
-/// The namespace of an interface in a result. For a virtual machine it is no path.
+/// The `sandbox` of an interface in a result, if it is a path. A virtual machine has another text there.
 fn sandbox<'a>(result: &'a Json, ifname: &str) -> Option<&'a str> {
     let Json::Array(interfaces) = result.get("interfaces")? else { return None };
     let of_name =
@@ -218,7 +218,7 @@ fn sandbox<'a>(result: &'a Json, ifname: &str) -> Option<&'a str> {
     paths.find(|path| path.starts_with('/'))
 }
 
-/// CNI_ARGS of its pairs.
+/// Joins the pairs of `cniArgs` to CNI_ARGS.
 fn args(pairs: &[Vec<String>]) -> Result<String> {
     let mut args = Vec::new();
     for pair in pairs {
@@ -231,17 +231,17 @@ fn args(pairs: &[Vec<String>]) -> Result<String> {
 }
 
 impl Cache {
-    /// Files with libcni's names. Two attachments can have the same.
+    /// A directory with libcni's file names. Two attachments can have the same file name.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), separator: '-' }
     }
 
-    /// Files that only cnibox reads: each attachment has a name of its own.
+    /// A directory that only cnibox reads: each attachment has a unique file name.
     pub fn of_cnibox(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), separator: '+' }
     }
 
-    /// The entry of an attachment, if it exists. An unusable file is an error.
+    /// The entry of an attachment, if it exists. Fails if the file is damaged or belongs to another attachment.
     pub fn read(&self, network: &NetworkName, at: &Attachment) -> Result<Option<CacheEntry>> {
         let path = self.path(network, at);
         let Some(json) = read(&path)? else { return Ok(None) };
@@ -257,13 +257,13 @@ impl Cache {
         Ok(Some(entry))
     }
 
-    /// The other attachment that has the file of this one.
+    /// The entry of another attachment, if the file of this attachment belongs to it.
     pub fn holder(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let entry = CacheEntry::parse(&read(&self.path(network, at)).ok()??).ok()?;
         (entry.network != *network || entry.at != *at).then_some(entry)
     }
 
-    /// The entries of one interface of a container, in whatever network. Damaged ones are passed over.
+    /// The entries of one interface of a container, in all networks. Damaged files are ignored.
     pub fn of_interface(&self, at: &Attachment) -> Result<Vec<CacheEntry>> {
         let separator = self.separator;
         let end = format!("{separator}{}{separator}{}", at.container_id, at.ifname);
@@ -272,7 +272,7 @@ impl Cache {
         Ok(entries)
     }
 
-    /// All entries. The content of a file identifies the attachment; its name does not.
+    /// All entries. The attachment of an entry comes from the content of the file, because a file name is ambiguous.
     pub fn all(&self) -> Result<Entries> {
         self.all_with_name(|_| true)
     }
@@ -299,7 +299,7 @@ impl Cache {
         let mut all = Entries::default();
         for path in paths {
             let json = match read(&path) {
-                // It was removed in between.
+                // Another process removed the file after the directory was read.
                 Ok(None) => continue,
                 Ok(Some(json)) => Ok(json),
                 Err(error) => Err(error),
@@ -314,7 +314,7 @@ impl Cache {
         Ok(all)
     }
 
-    /// Removes the incomplete files that killed processes have left.
+    /// Removes the temporary files of killed processes.
     pub fn sweep(&self) {
         file::sweep(&self.directory);
     }
@@ -324,18 +324,18 @@ impl Cache {
         let path = self.path(&entry.network, &entry.at);
         let document = json::compact(&entry.document());
         if document.len() > file::BYTES_MAX {
-            // No DEL could read it.
+            // A DEL reads at most so many bytes.
             return Err(cannot_write(&path, &file::too_long(file::BYTES_MAX)));
         }
         replace(&path, document.as_bytes())
     }
 
-    /// A missing entry is not an error.
+    /// Removes an entry. Idempotent: succeeds if the file does not exist.
     pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         remove(&self.path(network, at))
     }
 
-    /// The file of an attachment.
+    /// The path of an attachment's file.
     pub fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
         let separator = self.separator;
         let name = format!("{network}{separator}{}{separator}{}", at.container_id, at.ifname);
@@ -343,7 +343,7 @@ impl Cache {
     }
 }
 
-/// Before cniCacheV1 the file was the result alone.
+/// The entry of a file from before cniCacheV1, which has only the result.
 fn of_old_runtime(network: &NetworkName, at: &Attachment, result: Json) -> CacheEntry {
     CacheEntry {
         network: network.clone(),
@@ -370,7 +370,7 @@ fn read(path: &Path) -> Result<Option<Json>> {
     }
 }
 
-/// Writes a file of the runtime, or replaces it. A reader never finds an incomplete file.
+/// Writes or replaces a file atomically: a reader never finds an incomplete file.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
     file::replace_private(path, content).map_err(|error| cannot_write(path, &error))
 }
@@ -379,7 +379,7 @@ fn cannot_write(path: &Path, error: &io::Error) -> Error {
     Error::internal(format_args!("cannot write {}", path.display())).with_details(error.to_string())
 }
 
-/// It is fine if there is no such file.
+/// Removes a file. Idempotent: succeeds if it does not exist.
 pub(super) fn remove(path: &Path) -> Result<()> {
     match fault::file_operation().and_then(|()| fs::remove_file(path)) {
         Err(error) if error.kind() != ErrorKind::NotFound => {

@@ -1,5 +1,5 @@
-//! Runs the plugins of a list in one process, on one session: each of ours is a function call, others are executed.
-//! It does not depend on caches and locks.
+//! Runs the plugins of a network list on one session. A plugin of this executable is a function call; other plugins are executed.
+//! This module does not use the cache or the locks.
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
@@ -22,24 +22,24 @@ use crate::plugin::{Context, Entry, Session};
 use crate::runtime::conf::{self, Network};
 use crate::runtime::request::configuration;
 
-/// The parameters that all calls of a process share.
+/// The settings that all plugin calls of a process share.
 #[derive(Clone)]
 pub struct CallSettings {
-    /// Ours.
+    /// The plugins of this executable.
     pub plugins: &'static [Entry],
     /// The directories of CNI_PATH.
     pub path: Vec<PathBuf>,
-    /// How long an executed plugin may take.
+    /// The timeout of an executed plugin.
     pub timeout: Duration,
     /// CNI_NETNS_OVERRIDE.
     pub netns_override: Option<OsString>,
-    /// Where the threads of this process queue for locks.
+    /// The queues of this process's threads for the locks of files.
     pub turns: Arc<Turns>,
-    /// For the calls of plugins in this process.
+    /// The log of plugin calls in this process.
     pub log: Option<Log>,
 }
 
-/// The parameters of an attachment. Empty ones are those that STATUS and GC do not have.
+/// The CNI parameters of a call. They are empty for STATUS and GC, which have no attachment.
 #[derive(Clone, Copy)]
 pub struct Parameters<'a> {
     pub at: Option<&'a Attachment>,
@@ -58,17 +58,16 @@ pub struct Chain<'a> {
     pub parameters: Parameters<'a>,
 }
 
-/// An ADD that failed.
+/// The error of a failed ADD.
 pub struct FailedAdd {
     pub error: Error,
-    /// It was the first plugin, and it is one of ours: those take back what they did.
+    /// The first plugin failed, and it is in this executable: such a plugin undoes its own changes.
     pub changed_nothing: bool,
 }
 
 impl Chain<'_> {
-    /// Each plugin must be there, and must speak the version of the list.
-    ///
-    /// Each executed file gets one VERSION call.
+    /// Fails if a plugin of the list does not exist, or does not support the CNI version of the list. Calls VERSION of each
+    /// other executable once.
     pub fn require_plugins(&self) -> Result<()> {
         let mut checked: Vec<PathBuf> = Vec::new();
         let version = self.network.version.text();
@@ -90,8 +89,8 @@ impl Chain<'_> {
         Ok(())
     }
 
-    /// Runs ADD of each plugin; each gets the result of the one before. Returns the last result, in the version of the
-    /// list. The changes of a failed ADD stay: DEL has to follow.
+    /// Runs ADD of each plugin with the result of the plugin before. Returns the last result, in the version of the list. If an
+    /// ADD fails, the changes of earlier plugins stay: the caller must run DEL.
     pub fn add(&self) -> Result<Json, FailedAdd> {
         let session = OnceCell::new();
         let mut result = None;
@@ -156,8 +155,8 @@ impl Chain<'_> {
         })
     }
 
-    /// Runs DEL of each plugin, backwards, with the result of ADD from version 0.4.0 on. Goes on past a plugin that fails
-    /// or is missing, and reports all.
+    /// Runs DEL of each plugin in reverse order, from version 0.4.0 on with the result of ADD. Continues after a plugin that
+    /// fails or is missing, and returns all errors.
     pub fn del(&self, result: Option<&Json>) -> Result<()> {
         let result = result.filter(|_| self.network.version >= Version::V0_4_0);
         let result = self.parse_result_of_add(result).unwrap_or_else(|error| {
@@ -168,14 +167,14 @@ impl Chain<'_> {
         self.run_all("DEL", "delete", plugins, result, None)
     }
 
-    /// Whether all plugins of the list are of this executable.
+    /// Whether all plugins of the list are in this executable.
     pub fn is_ours(&self) -> bool {
         let is_ours = |plugin| matches!(self.program(conf::kind(plugin)), Ok(Program::Ours(_)));
         self.network.plugins.iter().all(is_ours)
     }
 
-    /// DEL of several attachments that have ended, at once. All plugins of the list are ours. Goes on past a plugin that fails,
-    /// and reports all.
+    /// Deletes several ended attachments together. All plugins of the list must be in this executable. Continues after a plugin
+    /// that fails, and returns all errors.
     pub fn remove_ended(&self, all: &[Attachment]) -> Result<()> {
         let session = OnceCell::new();
         let mut errors = Vec::new();
@@ -187,7 +186,7 @@ impl Chain<'_> {
                         let session = self.session(&session, &request, &verb)?;
                         entry.remove_ended(&self.context(&request, session), all)
                     }
-                    Program::Executable(_) => Err(Error::internal("another plugin has its place")),
+                    Program::Executable(_) => Err(Error::internal("it is not in this executable")),
                 });
             errors.extend(called.err().map(|error| self.with_plugin("delete", plugin, error)));
         }
@@ -195,13 +194,13 @@ impl Chain<'_> {
         Error::joined(errors)
     }
 
-    /// Runs GC of each plugin. Goes on past a plugin that fails or is missing, and reports all.
+    /// Runs GC of each plugin. Continues after a plugin that fails or is missing, and returns all errors.
     pub fn gc(&self, keep: &[Attachment]) -> Result<()> {
         self.run_all("GC", "gc", self.network.plugins.iter(), None, Some(keep))
     }
 
-    /// Restores what other programs removed on the host, of each plugin with the result of ADD. Goes on past a plugin that
-    /// fails.
+    /// Restores the objects on the host that other programs removed: calls each plugin with the result of ADD. Continues after
+    /// a plugin that fails.
     #[cfg(feature = "tool")]
     pub fn restore(&self, result: &Json, is_dry_run: bool) -> Vec<(String, Parts)> {
         let session = OnceCell::new();
@@ -230,7 +229,7 @@ impl Chain<'_> {
         parts: &mut Parts,
     ) -> Result<()> {
         let result = self.parse_result_of_add(Some(result))?;
-        // The request of an ADD is that of a CHECK, and older versions have it, too.
+        // ADD and CHECK have the same request, and CNI versions before 0.4.0 have ADD only.
         let (request, verb) = self.request("ADD", plugin, result, None)?;
         let Verb::Add(at) = &verb else { return Ok(()) };
         match self.program(&request.conf.kind) {
@@ -238,7 +237,7 @@ impl Chain<'_> {
                 let session = self.session(session, &request, &verb)?;
                 entry.restore(&self.context(&request, session), at, parts)
             }
-            // That it cannot be found is for DEL to say.
+            // DEL, not this function, reports a plugin that cannot be found.
             Ok(Program::Executable(_)) | Err(_) => {
                 parts.skip_foreign(&request.conf.kind);
                 Ok(())
@@ -246,8 +245,8 @@ impl Chain<'_> {
         }
     }
 
-    /// Ours leave their changes to nf_tables to one transaction at the end. A plugin that is executed finds the changes
-    /// of those before it made.
+    /// Runs DEL or GC of the plugins. The nf_tables changes of plugins in this executable become one transaction at the end;
+    /// those before an executed plugin are committed before its call.
     fn run_all<'p>(
         &self,
         command: &str,
@@ -290,7 +289,7 @@ impl Chain<'_> {
         first.map_or(Ok(()), Err)
     }
 
-    /// The result of ADD in the version of the list.
+    /// Parses the cached result of ADD, and converts it to the version of the list.
     fn parse_result_of_add(&self, result: Option<&Json>) -> Result<Option<Success>> {
         let Some(result) = result else { return Ok(None) };
         let converted = version::parse_result(result, Version::NEWEST)
@@ -302,7 +301,7 @@ impl Chain<'_> {
         Program::find(kind, &self.settings.path, self.settings.plugins)
     }
 
-    /// The call of one plugin, with the result of the previous one, and the attachments that GC keeps.
+    /// The request and the verb of one plugin call. `previous` is its `prevResult`; `keep` has the attachments that GC keeps.
     fn request(
         &self,
         command: &str,
@@ -318,7 +317,7 @@ impl Chain<'_> {
             "CNI_IFNAME" => at.map(|at| at.ifname.to_string().into()),
             "CNI_NETNS" => Some(netns.into()),
             "CNI_ARGS" => Some(args.into()),
-            // GC must have one.
+            // GC requires CNI_PATH.
             "CNI_PATH" if path.is_empty() => Some(":".into()),
             "CNI_PATH" => Some(path.clone()),
             "CNI_NETNS_OVERRIDE" => self.settings.netns_override.clone(),
@@ -345,7 +344,7 @@ impl Chain<'_> {
         }
     }
 
-    /// Logs a call of a plugin in this process. Other plugins log their calls themselves.
+    /// Runs and logs the call of a plugin in this process. Executed plugins log their own calls.
     fn logged(
         &self,
         request: &Request,
@@ -382,7 +381,7 @@ impl Chain<'_> {
         cx
     }
 
-    /// Says which plugin it was, as libcni does.
+    /// Adds the type of the plugin and the name of the network to an error, in libcni's words.
     fn with_plugin(&self, operation: &str, plugin: &Json, error: Error) -> Error {
         let (kind, name) = (conf::kind(plugin), &*self.network.name);
         error.context(format!("plugin type={kind:?} name={name:?} failed ({operation})"))

@@ -1,4 +1,4 @@
-//! Network configurations: the files, and the lists of plugins in them. It does not depend on the attachments.
+//! Network configurations: finds and parses the files with lists of plugins. This module does not depend on attachments.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -11,28 +11,28 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::names::NetworkName;
 
-/// Where runtimes look for configurations.
+/// The directory in which runtimes look for network configurations.
 pub const DIRECTORY: &str = "/etc/cni/net.d";
 
-/// A network as it is configured: a list of plugins. A single configuration is a list of one.
+/// A network configuration: a list of plugins. The configuration of a single plugin becomes a list of one.
 #[derive(Clone, Debug)]
 pub struct Network {
     pub name: NetworkName,
-    /// The highest version of `cniVersion` and `cniVersions` that we know.
+    /// The highest version in `cniVersion` and `cniVersions` that this executable supports.
     pub version: Version,
     pub disable_check: bool,
     pub disable_gc: bool,
-    /// The configurations of the plugins as they were written. Each is an object with a type.
+    /// The configurations of the plugins, unchanged. Each is an object with a `type`.
     pub plugins: Vec<Json>,
-    /// The list as a document that needs no other file. The cache keeps it.
+    /// The JSON text of the list, including the plugins of other files. The cache stores it.
     pub bytes: Vec<u8>,
-    /// Empty for a configuration from the cache.
+    /// The path of the file. Empty for a configuration from the cache.
     pub file: PathBuf,
 }
 
 keys! {
-    /// The keys of a list, or of a single configuration, that are about the network. `cniVersions` lists what the network can do, and
-    /// the runtime takes the highest that it knows.
+    /// The keys of a list, or of a single configuration, that are about the network. `cniVersions` lists the versions that the
+    /// network supports; the runtime uses the highest one that it supports, too.
     struct Keys {
         "name" => name: String,
         "cniVersion" => cni_version: String,
@@ -56,7 +56,7 @@ impl Keys {
     }
 }
 
-/// A boolean, or the text of one, which libcni accepts, too.
+/// A boolean, or the string "true" or "false", which libcni also accepts.
 #[derive(Default)]
 struct Switch(bool);
 
@@ -72,8 +72,8 @@ impl Read for Switch {
 }
 
 impl Network {
-    /// Finds a network by its name in a directory, or loads it if `wanted` is a path. Each broken file in front of the
-    /// network is a warning.
+    /// Finds a network in a directory by its name, or loads the file if the text is a path. Calls `warn` for each broken file
+    /// that comes before the network.
     pub fn find(wanted: &str, directory: &Path, warn: &mut dyn FnMut(&Error)) -> Result<Self> {
         if wanted.contains('/') {
             return Self::load(Path::new(wanted));
@@ -93,13 +93,13 @@ impl Network {
         }))
     }
 
-    /// All files of a directory, in the order in which a name is looked up: the first of a name is the one that counts.
-    /// A missing directory has none.
+    /// All networks of a directory, in the order of a look-up by name: if several have one name, the first counts. A missing
+    /// directory has none.
     pub fn all(directory: &Path) -> Result<Vec<(PathBuf, Result<Self>)>> {
         files(directory).map(Self::load_all)
     }
 
-    /// The same in the order of the files' names.
+    /// All networks of a directory, in the order of the file names.
     pub fn all_by_name(directory: &Path) -> Result<Vec<(PathBuf, Result<Self>)>> {
         files_with(directory, EXTENSIONS).map(Self::load_all)
     }
@@ -113,13 +113,13 @@ impl Network {
         loaded
     }
 
-    /// Reads a file that the caller names, and the plugins that its network has in a directory of their own. The file can
-    /// be a FIFO, such as a shell makes for `<(command)`.
+    /// Reads a file that the operator names, and the plugins in the directory of its network. The file can be a FIFO, which a
+    /// shell creates for `<(command)`.
     pub fn load(file: &Path) -> Result<Self> {
         Self::of_file(file, &read_named(file)?)
     }
 
-    /// The same for a file in a directory, where a FIFO is a mistake.
+    /// Reads a file that was found in a directory, and the plugins in the directory of its network. A FIFO is an error.
     fn load_found(file: &Path) -> Result<Self> {
         Self::of_file(file, &read(file)?)
     }
@@ -131,12 +131,12 @@ impl Network {
         Ok(network)
     }
 
-    /// Reads a configuration from the cache: a list, or what an old runtime keeps, a single one.
+    /// Parses a configuration from the cache: a list, or the configuration of a single plugin, which old runtimes store.
     pub fn from_cache(bytes: &[u8]) -> Result<Self> {
         Self::parse(bytes, false, None)
     }
 
-    /// `file` tells where further plugins are.
+    /// `file` is the path of the list: `add_from_directory` reads further plugins beside it.
     fn parse(bytes: &[u8], is_list: bool, file: Option<&Path>) -> Result<Self> {
         let json = Json::parse(bytes)?;
         let keys: Keys = json.read("network configuration")?;
@@ -195,7 +195,7 @@ impl Network {
         }
     }
 
-    /// Adds the plugins of `NAME/*.conf` beside the file. A list in the cache contains them.
+    /// Adds the plugins of `NAME/*.conf` beside the file, and writes them into `bytes`, so the list in the cache has them.
     fn add_from_directory(&mut self, json: &Json, file: &Path) -> Result<()> {
         let beside = file.parent().unwrap_or_else(|| Path::new("")).join(&*self.name);
         let found = files_with(&beside, &["conf"])?;
@@ -217,7 +217,7 @@ impl Network {
         list.push(("plugins".into(), Json::Array(self.plugins.clone())));
         self.bytes = Json::Object(list).to_compact().into_bytes();
         if self.bytes.len() > INPUT_BYTES_MAX {
-            // DEL reads the list from the cache, which has a limit, too.
+            // DEL reads the list from the cache, and reads at most so many bytes.
             return Err(Error::config(format_args!(
                 "the list with the plugins in {} has more than {INPUT_BYTES_MAX} bytes",
                 beside.display()
@@ -232,25 +232,25 @@ impl Network {
     }
 }
 
-/// The type of a plugin in a list.
+/// The `type` of a plugin; empty if it has none.
 pub fn kind(plugin: &Json) -> &str {
     plugin.text_at("type").unwrap_or_default()
 }
 
 /// Whether a plugin declares a capability.
 pub fn declares(plugin: &Json, capability: &str) -> bool {
-    // The names of capabilities are data, so case counts.
+    // The names of capabilities are data, so they are case-sensitive.
     let Some(Json::Object(declared)) = plugin.get("capabilities") else { return false };
     let found = declared.iter().rfind(|(name, _)| name == capability);
     matches!(found, Some((_, Json::Bool(true))))
 }
 
-/// Removes keys from an object, in any case, as a plugin would find them.
+/// Removes keys from an object. The comparison ignores case, as the parser of a plugin does.
 pub fn remove_keys(entries: &mut Vec<(String, Json)>, keys: &[&str]) {
     entries.retain(|(name, _)| !keys.iter().any(|key| name.eq_ignore_ascii_case(key)));
 }
 
-/// All lists in the order of their names, then all single configurations.
+/// All configuration files of a directory: the lists in the order of their names, then the single configurations.
 pub fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let (mut files, singles): (Vec<_>, Vec<_>) =
         files_with(directory, EXTENSIONS)?.into_iter().partition(|file| is_list(file));
@@ -260,7 +260,7 @@ pub fn files(directory: &Path) -> Result<Vec<PathBuf>> {
 
 const EXTENSIONS: &[&str] = &["conflist", "conf", "json"];
 
-/// Whether a file has a list.
+/// Whether a file has a list of plugins, by its extension.
 pub fn is_list(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "conflist")
 }
@@ -293,7 +293,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     file::read_within(path, INPUT_BYTES_MAX).map_err(|error| cannot_read(path, &error))
 }
 
-/// Reads a file of any type, because the operator names it. It waits for the writer of a FIFO.
+/// Reads a file that the operator names. It can be of any type; the open of a FIFO waits for its writer.
 pub fn read_named(path: &Path) -> Result<Vec<u8>> {
     let content = File::open(path).and_then(|file| file::read_to_end(file, INPUT_BYTES_MAX));
     content.map_err(|error| cannot_read(path, &error))

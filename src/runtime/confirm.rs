@@ -1,8 +1,8 @@
-//! The saved of `gc --confirm` from one run to the next. Two runs that are far enough apart must find the same proof for the same
-//! object, before it is removed: a proof that is wrong for a short time removes nothing.
+//! The file of `gc --confirm`: the objects that earlier runs found. GC removes an object only after two runs, at least 10 minutes
+//! apart, found it with the same proof, and so did all runs between them. So a proof that is wrong for a short time removes nothing.
 //!
-//! Times are those of CLOCK_BOOTTIME, because the clock of the host can be set. They count in the same boot only. A missing, damaged or
-//! old file is no error: then this is the first run.
+//! Times are seconds of CLOCK_BOOTTIME, because the wall clock can be set. They are valid in one boot. A missing, damaged or
+//! old file is no error: the run counts as the first one.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::kernel::{clock, file};
 use crate::runtime::cache;
 
-/// The least time between two runs that agree.
+/// The minimum time between the first run that found an object and the run that removes it, in seconds.
 const INTERVAL_MIN_S: u64 = 600;
 
 /// The content of the file.
@@ -28,14 +28,14 @@ struct ConfirmFile {
 /// An object that a run would remove.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Candidate {
-    /// Empty for an object that each run examines, whatever network it is for.
+    /// Empty for an object that every run examines, also a run for one network.
     pub(super) network: String,
-    /// In words.
+    /// The object as text. It identifies the object.
     pub(super) object: String,
-    /// Another object of the same name, made later, has another one.
+    /// Differs for a later object of the same name.
     pub(super) incarnation: String,
     pub(super) proof: String,
-    /// The time of the first of the runs in a row that have found it, in seconds since boot.
+    /// The time of the first run since which every run found the object, in seconds since boot.
     since: i64,
 }
 
@@ -50,21 +50,21 @@ impl Candidate {
     }
 }
 
-/// The saved during a run.
+/// The objects of earlier runs and of the current run.
 #[derive(Debug)]
 pub(super) struct Confirmation {
     path: PathBuf,
     boot: String,
     /// In seconds since boot.
     now: i64,
-    /// In the order of the objects.
+    /// The objects of earlier runs, sorted by `object`.
     earlier: Vec<Candidate>,
     found: Vec<Candidate>,
 }
 
 impl Confirmation {
     pub(super) fn open(path: PathBuf) -> Self {
-        // Without /proc there is no boot id. There is no view of the host then, so nothing is removed anyway.
+        // Without /proc there is no boot id. There is no view of the host either, so GC removes nothing.
         let boot = file::boot_id().unwrap_or_default().to_owned();
         Self::at(path, boot, now())
     }
@@ -76,7 +76,7 @@ impl Confirmation {
         Self { path, boot, now, earlier, found: Vec::new() }
     }
 
-    /// Remembers an object. Returns the seconds until a run may remove it; 0 if this one may.
+    /// Adds an object to the current run. Returns the seconds until a run may remove the object; 0 if this run may.
     pub(super) fn seconds_until_confirmed(&mut self, found: Candidate) -> u64 {
         let start = self.earlier.partition_point(|earlier| earlier.object < found.object);
         let mut of_object =
@@ -87,12 +87,12 @@ impl Confirmation {
         INTERVAL_MIN_S.saturating_sub_signed(self.now.saturating_sub(since))
     }
 
-    /// Another object can get the name of the one that `seconds_until_confirmed` got last, which is removed.
+    /// Removes the object of the last `seconds_until_confirmed`, because GC removes it. A later object with its name starts anew.
     pub(super) fn remove_last(&mut self) {
         self.found.pop();
     }
 
-    /// Ends the run of a network, or that of all. Keeps what earlier runs have found in other networks.
+    /// Writes the file at the end of a run. A run for one network keeps the earlier objects of other networks.
     pub(super) fn write(mut self, network: Option<&str>) -> Result<()> {
         if let Some(network) = network {
             let is_of_other =
@@ -105,10 +105,10 @@ impl Confirmation {
 }
 
 impl ConfirmFile {
-    /// `None` if the file tells nothing about this boot.
+    /// `None` if the file is missing, damaged, or of another boot.
     fn read(path: &Path, boot: &str, now: i64) -> Option<Self> {
         let saved: Self = json::read(&file::read(path).ok()?).ok()?;
-        // A time in the future is that of another time namespace.
+        // A time in the future comes from another time namespace.
         let is_past = saved.run <= now && saved.found.iter().all(|found| found.since <= saved.run);
         (!boot.is_empty() && saved.boot == boot && is_past).then_some(saved)
     }
@@ -169,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_does_not_find_it_starts_again() {
+    fn a_run_that_does_not_find_the_object_starts_again() {
         let dir = Scratch::new();
         let path = dir.path().join("confirm");
         let object = [found("a", "1", "p")];
         run(&path, BOOT, 1000, &object);
         run(&path, BOOT, 1300, &[]);
         assert_eq!(run(&path, BOOT, 1600, &object), [600]);
-        // It is removed, and another one has its name.
+        // The object is removed, and a later object has its name.
         let mut last = Confirmation::at(path.clone(), BOOT.into(), 2200);
         assert_eq!(last.seconds_until_confirmed(object[0].clone()), 0);
         last.remove_last();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_tells_nothing_about_this_boot_is_none() {
+    fn a_damaged_file_or_one_of_another_boot_is_ignored() {
         let dir = Scratch::new();
         let path = dir.path().join("confirm");
         let object = [found("a", "1", "p")];

@@ -1,4 +1,4 @@
-//! Which record belongs to an entry of the cache, and whether its attachment lives.
+//! Decides whether the attachment of a cache entry is alive, and which record belongs to the entry.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,12 +19,12 @@ use crate::plugin::record::{Made, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry};
 
-/// The wait for a namespace that ends.
+/// The maximum wait of an ADD for the end of a namespace.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Runtime {
-    /// Whether the attachment of an entry lives. One without a record that is seen alive gets a record: later, the kernel can
-    /// tell that it has ended.
+    /// Whether the attachment of an entry is alive. Writes a record for an attachment without one if its namespace exists: with
+    /// the record, a later call can ask the kernel whether the namespace has ended.
     pub(super) fn life(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let success = entry.success().ok().flatten().unwrap_or_default();
         let made = Made::of(&success);
@@ -47,10 +47,10 @@ impl Runtime {
         if let (Some(netns), None) = (&verdict.netns, &found)
             && witness.view().is_ok()
         {
-            // Without the right to write it there is less proof.
+            // An error, such as a missing permission, is no failure: there is only less proof later.
             let _ = self.adopt(witness, entry, netns, made);
         }
-        // A DEL of the entry would remove what that one has.
+        // The found record is of a later ADD. If its container is alive, a DEL of this entry would remove that container's objects.
         let is_later = |found: &Record| witness.life_of_record(found) == Life::Alive;
         match (verdict.life, &found) {
             (Life::Ended(_), Some(found)) if record.is_none() && is_later(found) => {
@@ -60,8 +60,8 @@ impl Runtime {
         }
     }
 
-    /// The same for an ADD in its place. The kernel ends a namespace some time after its last name, process and socket: an ADD waits
-    /// for that.
+    /// Like `life`, for an ADD that replaces the attachment. The kernel ends a namespace some time after its last name, process
+    /// and socket are gone, so this waits for that end.
     pub(super) fn life_for_add(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let life = self.life(witness, entry);
         if life != Life::Alive || matches!(self.own_namespace(entry), Ok(Some(_))) {
@@ -73,11 +73,12 @@ impl Runtime {
         if has_ended { self.life(witness, entry) } else { life }
     }
 
-    /// The generation of a record. Empty without a record.
+    /// The generation of an attachment's record. Empty without a record.
     pub(super) fn generation(&self, network: &NetworkName, at: &Attachment) -> String {
         self.records.read(network, at).map_or_else(String::new, |record| record.generation)
     }
 
+    /// Writes a record with maker `Adopted` for an attachment that has none.
     fn adopt(
         &self,
         witness: &Witness,
@@ -91,17 +92,18 @@ impl Runtime {
         self.records.adopt(&record, &made).map(drop)
     }
 
-    /// The path that a DEL of an entry may go into. Empty if no namespace is there, or that of a later attachment, or that of the
-    /// host.
+    /// CNI_NETNS for the DEL of an entry. Empty if no namespace is at its path, or if it is the namespace of a later attachment or
+    /// of the host.
     pub(super) fn netns_of_del(&self, entry: &CacheEntry) -> PathBuf {
         match self.own_namespace(entry) {
             Ok(None) => PathBuf::new(),
-            // DEL tells why it cannot open or read it.
+            // On an error, DEL reports why it cannot open or read the namespace.
             Ok(Some(_)) | Err(_) => entry.netns.clone(),
         }
     }
 
-    /// The namespace at the path of an entry, if it is not that of a later attachment, or that of the host.
+    /// The namespace at the path of an entry. `None` if there is none, if it belongs to a later attachment, or if it is the host's and
+    /// CNI_NETNS_OVERRIDE is not set.
     fn own_namespace(&self, entry: &CacheEntry) -> Result<Option<NetNs>> {
         let home = NetNs::own()?;
         let Ok(Some(netns)) = home.open_if_exists(&entry.netns) else { return Ok(None) };
@@ -110,19 +112,20 @@ impl Runtime {
         }
         let record = self.records.read(&entry.network, &entry.at);
         let record = record.filter(|record| is_record_of(record, entry, &self.cache));
-        let recorded = record.map(|record| record.identity).filter(|it| it.cookie.is_some());
+        let recorded =
+            record.map(|record| record.identity).filter(|identity| identity.cookie.is_some());
         let Some(recorded) = recorded else { return Ok(Some(netns)) };
         let now = Identity::of(netns.rtnl()?.netns_cookie());
         Ok(Some(netns).filter(|_| recorded.is(&now)))
     }
 
-    /// The namespace of a container of these entries, by its id. `None` if no entry has the id; fails if none of its attachments
-    /// is known to be alive.
+    /// Finds the namespace of a container by its id in these entries. `None` if no entry has the id. Fails if none of its attachments
+    /// is provably alive with its namespace at the recorded path.
     pub fn namespace_of(&self, id: &str, entries: &[CacheEntry]) -> Result<Option<NetNs>> {
         let witness = Witness::new()?;
         let mut why = None;
         for entry in entries.iter().filter(|entry| *entry.at.container_id == *id) {
-            // A later process or namespace can have the path of a container that has ended.
+            // After the container has ended, its path can lead to the namespace of a later process.
             let reason = match self.life(&witness, entry) {
                 Life::Alive => match self.own_namespace(entry)? {
                     Some(netns) => return Ok(Some(netns)),
@@ -138,7 +141,8 @@ impl Runtime {
     }
 }
 
-/// Whether a record is of the ADD that made an entry: plugins that write no record can have attached the container again.
+/// Whether a record was written by the ADD that wrote an entry. A later ADD by plugins that write no record replaces the entry
+/// only.
 pub(super) fn is_record_of(record: &Record, entry: &CacheEntry, cache: &Cache) -> bool {
     if let Some(operation) = &entry.operation {
         return record.generation == operation.generation;
@@ -154,20 +158,20 @@ pub(super) fn is_record_of(record: &Record, entry: &CacheEntry, cache: &Cache) -
     record.netns == entry.netns && has_made
 }
 
-/// Tells a file of the cache from a later one: its inode, when that changed, and the hash of its content.
+/// The fingerprint of a file: inode number, ctime and hash of the content. A file that replaces it has another one.
 pub(super) fn fingerprint(path: &Path) -> Option<String> {
     let (metadata, content) = (fs::metadata(path).ok()?, file::read(path).ok()?);
     let (ino, s, ns) = (metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
     Some(format!("{ino} {s}.{ns:09} {}", hex(&Hash::hash(&content)[..16])))
 }
 
-/// The names of the links of a result that are on the node.
+/// The names of the interfaces of a result that are on the host.
 fn links_on_node(success: &Success) -> Vec<String> {
     let on_node = success.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     on_node.map(|interface| interface.name.clone()).collect()
 }
 
-/// The addresses of a result as text, for people.
+/// The addresses of a result as text for messages.
 pub fn addresses(success: &Success) -> String {
     let addresses: Vec<String> = success.nets().iter().map(ToString::to_string).collect();
     addresses.join(", ")

@@ -1,8 +1,8 @@
 //! Locks of containers and networks. Operations of one container id exclude each other; GC of a network excludes ADD and
 //! DEL there.
 //!
-//! The order is network, then container. Each is a flock(2) on a file of its own, so the kernel gives it back with the
-//! process.
+//! An operation locks the network first, then the container. Each lock is a flock(2) on its own file, so the kernel releases it
+//! when the process ends.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -20,17 +20,17 @@ use crate::names::{ContainerId, NetworkName};
 /// The longest wait for other holders, as in the store of host-local.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The longest note. It has a word, a boot id and a number.
+/// The maximum size of a note. `netns_lock` writes a purpose and the identity of a namespace.
 const NOTE_BYTES_MAX: usize = 4096;
 
-/// Before the name of a namespace, in the name of its lock.
+/// The prefix of a lock file's name; the name of the namespace follows.
 const NAMESPACE: &str = "namespace-";
 
-/// Given back when dropped.
+/// A held lock. Drop releases it.
 pub struct Lock {
     path: PathBuf,
     file: File,
-    /// No other process can hold a lock of the file.
+    /// The lock is exclusive, so drop may remove the file.
     is_exclusive: bool,
 }
 
@@ -40,8 +40,8 @@ impl Lock {
         Self::take(directory, &format!("network-{network}"), mode, WAIT_MAX)
     }
 
-    /// The shared lock of a network, for the holder of a container's lock. `None` during a GC: it takes the locks in the
-    /// other order, so no wait is allowed.
+    /// The shared lock of a network, without a wait. `None` while a GC holds the lock exclusively. A caller can hold the lock of a
+    /// container already; a wait in this order could be a deadlock.
     pub fn network_without_gc(directory: &Path, network: &NetworkName) -> Result<Option<Self>> {
         let name = format!("network-{network}");
         match Self::take(directory, &name, Mode::Shared, Duration::ZERO) {
@@ -55,17 +55,17 @@ impl Lock {
         Self::take(directory, &format!("container-{container_id}"), Mode::Exclusive, WAIT_MAX)
     }
 
-    /// The same without a wait. Fails with code 11 while another process has it.
+    /// The lock of a container, without a wait. Fails with code 11 while another process holds it.
     pub fn container_if_free(directory: &Path, container_id: &ContainerId) -> Result<Self> {
         Self::take(directory, &format!("container-{container_id}"), Mode::Exclusive, Duration::ZERO)
     }
 
-    /// The lock of a named namespace, for the process that makes it.
+    /// The lock of a named namespace, for the process that creates the namespace.
     pub fn namespace(directory: &Path, name: &str) -> Result<Self> {
         Self::take(directory, &format!("{NAMESPACE}{name}"), Mode::Exclusive, WAIT_MAX)
     }
 
-    /// Writes a text into the file of the lock. Another process reads it after this one has ended.
+    /// Writes a text into the lock file. `visit_stale_namespaces` reads it after this process has ended.
     pub fn note(&self, text: &str) -> Result<()> {
         let write = || {
             fault::file_operation()?;
@@ -78,7 +78,7 @@ impl Lock {
         })
     }
 
-    /// Fails with code 11 when the limit is reached.
+    /// Waits for the lock at most `wait`, then fails with code 11.
     fn take(directory: &Path, name: &str, mode: Mode, wait: Duration) -> Result<Self> {
         let path = directory.join(name);
         let cannot = |error: io::Error| {
@@ -107,15 +107,16 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if self.is_exclusive {
-            // If that fails, the next holder uses the file.
+            // If this fails, the next holder locks the same file.
             let _ = fs::remove_file(&self.path);
         }
-        // The kernel gives it back with the descriptor at the latest.
+        // If this fails, the kernel releases the lock when the descriptor is closed.
         let _ = flock::unlock(&self.file);
     }
 }
 
-/// Removes the locks without a holder: those of killed processes. A lock of a namespace lasts as long as the namespace.
+/// Removes the lock files that no process holds: their holders were killed. A lock file of a namespace stays as long as the
+/// namespace, and `visit_stale_namespaces` removes it.
 pub fn sweep(directory: &Path) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = file.path();
@@ -129,8 +130,8 @@ pub fn sweep(directory: &Path) {
     }
 }
 
-/// Calls `keep` with the name and the note of each namespace that a dead process has locked. If it returns false, the lock
-/// is removed.
+/// Calls `keep` with the name and the note of each namespace whose lock file exists and that no process holds locked. Removes the
+/// lock file if `keep` returns false.
 pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str) -> bool) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let (path, name) = (file.path(), file.file_name());
@@ -139,7 +140,7 @@ pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str)
         };
         let Ok((file, _)) = file::open_regular(&file::reading(), &path) else { continue };
         if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
-            // An unreadable note proves nothing.
+            // An unreadable note proves nothing, so the lock file stays.
             let is_exclusive = match file::read_on(&file, Vec::new(), NOTE_BYTES_MAX) {
                 Ok(note) => !keep(name, &String::from_utf8_lossy(&note)),
                 Err(error) => {
@@ -152,7 +153,7 @@ pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str)
     }
 }
 
-/// Whether a path leads to an open file. Only the holder of its lock removes a file.
+/// Whether `path` still names the open file `file`. Only the holder of the lock removes the file.
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),

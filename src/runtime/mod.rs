@@ -35,22 +35,23 @@ use crate::plugin::record::Records;
 use cache::Cache;
 use chain::CallSettings;
 
-/// Where network namespaces with a name are.
+/// The directory of named network namespaces, as `ip netns` uses it.
 pub const NAMED_NAMESPACES: &str = "/run/netns";
 
-/// The state that only this runtime reads. It is invalid after a boot.
+/// The directory of the files that only this runtime reads. They are valid until the next boot.
 const STATE: &str = "/run/cnibox";
 
-/// A container runtime, as far as networks go.
+/// The network part of a container runtime: its directories, and the settings of its plugin calls.
 pub struct Runtime {
     pub settings: CallSettings,
     cache: Cache,
+    /// The pending records: one for each ADD or DEL that has begun and has not succeeded yet.
     pending: Cache,
     records: Records,
     locks: PathBuf,
-    /// The directory of what only this runtime needs.
+    /// /run/cnibox: the files that only this runtime reads.
     state: PathBuf,
-    /// Where networks are looked up.
+    /// The directory of network configurations.
     pub configurations: PathBuf,
 }
 
@@ -74,7 +75,7 @@ fn locks() -> PathBuf {
     Path::new(STATE).join("locks")
 }
 
-/// The container id of cnitool for the absolute path of a namespace.
+/// The container id that cnitool derives from the absolute path of a namespace.
 pub fn container_id_of(netns: &Path) -> Result<ContainerId> {
     let hash = Hash::hash(netns.as_os_str().as_encoded_bytes());
     ContainerId::new(format!("cnitool-{}", hex(&hash[..10])))

@@ -1,4 +1,4 @@
-//! The attachments of one container to several networks, all or nothing.
+//! Attaches one container to several networks, all or nothing.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::{Choice, Target};
 
-/// An attachment to be made.
+/// An attachment that `attach` makes.
 pub struct NewAttachment {
     pub network: Network,
     pub at: Attachment,
@@ -23,7 +23,7 @@ pub struct NewAttachment {
 }
 
 impl Runtime {
-    /// The type of a plugin of the network that changes the host; None if all of them work in the container only.
+    /// The type of the first plugin of the network that changes the host. `None` if all plugins change only the container.
     pub fn host_plugin<'a>(&self, network: &'a Network) -> Option<&'a str> {
         let is_in_container = |kind: &&str| {
             let entry = self.settings.plugins.iter().find(|entry| entry.name == *kind);
@@ -49,7 +49,7 @@ impl Runtime {
         Ok(results)
     }
 
-    /// `keep` releases the locks, which the next network needs.
+    /// `keep` also releases the lock of the container, which the ADD to the next network takes.
     fn attach_one(&self, wanted: &NewAttachment, netns: &Path) -> Result<Success> {
         let NewAttachment { network, at, args, capability_args } = wanted;
         let target = Target { at, netns: Some(netns), args, capability_args };
@@ -60,8 +60,8 @@ impl Runtime {
         }
     }
 
-    /// Detaches a container from networks, the last first, with the configurations of the cache. Continues after a failure,
-    /// and reports all.
+    /// Detaches a container from networks in reverse order, with the configurations of the cache. Continues after an error, and
+    /// returns all errors.
     pub fn detach(
         &self,
         attached: &[(NetworkName, Attachment)],
@@ -78,7 +78,7 @@ impl Runtime {
     }
 }
 
-/// The attachments that are made.
+/// The network name and the attachment of each new attachment.
 pub fn attachment_ids(wanted: &[NewAttachment]) -> Vec<(NetworkName, Attachment)> {
     let mut attached = Vec::new();
     for attachment in wanted {
@@ -87,7 +87,7 @@ pub fn attachment_ids(wanted: &[NewAttachment]) -> Vec<(NetworkName, Attachment)
     attached
 }
 
-/// A resolv.conf for several results; None if they have no DNS.
+/// The text of a resolv.conf with the DNS settings of all results. `None` if the results have none.
 pub fn resolv_conf<'a>(results: impl IntoIterator<Item = &'a Success>) -> Option<String> {
     let mut all = Dns::default();
     for Success { dns, .. } in results {

@@ -1,4 +1,4 @@
-//! The request configuration of a plugin in a list.
+//! Derives the request configuration of a plugin in a list: the JSON on its stdin.
 //!
 //! Source: CNI specification 1.1.0, section 3, "Deriving request configuration from plugin configuration".
 
@@ -6,7 +6,7 @@ use crate::cni::json::Json;
 use crate::names::Attachment;
 use crate::runtime::conf::{Network, declares, remove_keys};
 
-/// The keys that only a runtime may write. An administrator's are dropped.
+/// The keys that only a runtime may write. They are removed from the configuration of the administrator.
 const RESERVED: [&str; 6] = [
     "cniVersion",
     "name",
@@ -16,9 +16,8 @@ const RESERVED: [&str; 6] = [
     "cni.dev/attachments",
 ];
 
-/// The request configuration of a plugin: name and version of its network, its own keys in their order and with their
-/// numbers as they were written, then what the runtime adds: the capability arguments that the plugin declares, and the
-/// attachments that GC keeps.
+/// The request configuration of a plugin: name and version of the network; the keys of the plugin, whose order and numbers do not
+/// change; then the keys of the runtime: the capability arguments that the plugin declares, and the attachments that GC keeps.
 pub fn configuration(
     network: &Network,
     plugin: &Json,
@@ -40,7 +39,7 @@ pub fn configuration(
     let valid = valid_attachments.map(list);
     let added = [
         ("runtimeConfig", runtime_config),
-        // Runtimes of a draft of GC call it so.
+        // The name of this key in a draft of GC.
         ("cni.dev/attachments", valid.clone()),
         ("cni.dev/valid-attachments", valid),
     ];
@@ -49,7 +48,7 @@ pub fn configuration(
     Json::Object(entries)
 }
 
-/// The capability arguments that the plugin declares, if there are any.
+/// The value of `runtimeConfig`: the capability arguments that the plugin declares. `None` if there are none.
 fn runtime_config(plugin: &Json, capability_args: &Json) -> Option<Json> {
     let Json::Object(args) = capability_args else { return None };
     let declared: Vec<_> =
@@ -101,7 +100,7 @@ mod tests {
         let plugin = r#"{"type":"a","runtimeConfig":{"own":1},"capabilities":{"ips":false,"portMappings":true,"mac":true,"dns":true}}"#;
         let expected = r#"{"cniVersion":"1.0.0","name":"net","type":"a","runtimeConfig":{"mac":"m","portMappings":[{"hostPort":1}]}}"#;
         assert_eq!(of(plugin, &args, None), expected);
-        // Nothing of the runtime's goes over what the administrator wrote.
+        // Without capability arguments, `runtimeConfig` of the administrator stays.
         let plugin = r#"{"type":"a","runtimeConfig":{"own":1}}"#;
         let expected =
             r#"{"cniVersion":"1.0.0","name":"net","type":"a","runtimeConfig":{"own":1}}"#;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::*;
 
-/// A directory, removed with all that is in it when dropped.
+/// A temporary directory. Drop removes it with its content.
 pub(in crate::runtime) struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,4 +1,4 @@
-//! Tests of what a directory of configurations has, and of what is wrong with it.
+//! Tests of the look-up in a directory of configurations, and of the errors of wrong files.
 
 use super::*;
 use crate::error::Code;
@@ -12,7 +12,7 @@ fn kinds(network: &Network) -> Vec<&str> {
     network.plugins.iter().map(kind).collect()
 }
 
-/// The file of a network, and the files that were warned of on the way.
+/// The file of a network, and the warnings about broken files before it.
 fn find(dir: &Scratch, wanted: &str) -> (Result<String>, Vec<String>) {
     let mut warnings = Vec::new();
     let found = Network::find(wanted, dir.path(), &mut |error| warnings.push(error.to_string()));
@@ -47,7 +47,7 @@ fn lists_come_before_single_configurations_and_each_in_the_order_of_names() {
 }
 
 #[test]
-fn a_broken_file_is_a_warning_with_its_place() {
+fn a_broken_file_is_a_warning_with_line_and_column() {
     let dir = Scratch::new();
     dir.write("10.conflist", "{\n  \"name\": \"x\",\n  \"plugins\": [{]\n}");
     dir.write("11.conflist", r#"{"name":"y","plugins":[{"type":7}]}"#);
@@ -68,11 +68,11 @@ fn a_broken_file_is_a_warning_with_its_place() {
 #[test]
 fn the_error_of_a_missing_network_has_the_words_of_libcni() {
     let dir = Scratch::new();
-    let said = |dir: &Scratch| find(dir, "net").0.unwrap_err().to_string();
+    let error = |dir: &Scratch| find(dir, "net").0.unwrap_err().to_string();
     let path = dir.path().display().to_string();
-    assert_eq!(said(&dir), format!("no net configurations found in {path}"));
+    assert_eq!(error(&dir), format!("no net configurations found in {path}"));
     dir.write("1.conf", r#"{"name":"x","type":"a"}"#);
-    assert_eq!(said(&dir), format!("no net configuration with name \"net\" in {path}"));
+    assert_eq!(error(&dir), format!("no net configuration with name \"net\" in {path}"));
     let none = Network::find("net", Path::new("/nowhere"), &mut |_| {}).unwrap_err();
     assert_eq!(none.msg, "no net configurations found in /nowhere");
 }
