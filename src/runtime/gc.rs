@@ -1,5 +1,5 @@
-//! Removes what has ended, see `plugin::life`: the attachments of the cache by a DEL with the list of their ADD, and what other
-//! owners have on the host, whatever caches and lists say.
+//! GC: deletes the attachments of the cache that have ended (see `plugin::life`) by a DEL with the list of their ADD. Then removes the
+//! rules, links and reservations of other owners that have ended, without a configuration.
 
 mod collect;
 mod host_objects;
@@ -39,27 +39,27 @@ use crate::steps::nft::localnet;
 /// Options of GC.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// List what is to be removed, and remove nothing.
+    /// List the objects that a GC would remove, and remove nothing.
     pub is_dry_run: bool,
-    /// Let the plugins remove attachments that are not in the cache, too. Attachments of runtimes with a cache of their own, and
-    /// an ADD of another runtime in progress, are lost.
+    /// Call GC of the plugins, which also removes attachments that are not in the cache. This breaks attachments of runtimes that
+    /// have their own cache, and an ADD of another runtime in progress.
     pub uncached: bool,
-    /// Remove only what an earlier run of this kind has found, too.
+    /// Remove an object only if an earlier run with this option has found it, too.
     pub confirm: bool,
 }
 
-/// One attachment that was removed.
+/// An attachment that was removed, or would be in a dry run.
 #[derive(Debug, Serialize)]
 pub struct Removed {
     pub network: NetworkName,
     #[serde(flatten)]
     pub at: Attachment,
-    /// Why it was removed.
+    /// The reason for the removal.
     pub reason: String,
 }
 
 impl Removed {
-    /// The line that tells of it.
+    /// The text line for the removal.
     pub fn line(&self, is_dry_run: bool) -> String {
         let Self { network, at: Attachment { container_id, ifname }, reason } = self;
         let [would, done] = REMOVE;
@@ -68,10 +68,10 @@ impl Removed {
     }
 }
 
-/// A reservation, the rules and links of an owner, or a namespace.
+/// A removed object that is not an attachment: a reservation, the rules and links of an owner, or a namespace.
 #[derive(Debug, Serialize)]
 pub struct Remainder {
-    /// In words.
+    /// The object as text.
     pub what: String,
     pub reason: String,
 }
@@ -81,7 +81,7 @@ pub struct Remainder {
 pub struct Waiting {
     pub what: String,
     pub reason: String,
-    /// The time until then.
+    /// The time until that run.
     pub seconds: u64,
 }
 
@@ -94,28 +94,28 @@ pub struct Collected {
     pub errors: Vec<Error>,
 }
 
-/// What the cache knows of the networks of a GC.
+/// The entries of the cache in the networks of a GC.
 #[derive(Debug, Default)]
 pub(super) struct CacheSummary {
     pub(super) networks: Vec<NetworkName>,
-    /// The owners with an entry, also of those that were removed.
+    /// The owners of all entries, also of those that this GC removed.
     pub(super) owners: HashSet<String>,
-    /// The addresses of those that stay.
+    /// The addresses of the entries that stay.
     pub(super) addresses: BTreeSet<(NetworkName, IpAddr)>,
 }
 
 /// A GC in progress.
 pub(super) struct GcRun<'a> {
     pub(super) options: Options,
-    /// `None`: no earlier run has to agree.
+    /// `None` without `--confirm`.
     confirmation: Option<Confirmation>,
     pub(super) collected: Collected,
-    /// Gets a line for each object at once: the process can be killed before its end.
+    /// Called with a line for each object immediately, because the process can be killed before its end.
     print_line: &'a mut dyn FnMut(&str),
 }
 
 impl GcRun<'_> {
-    /// Whether an object is to be removed now. Else it waits for a later run.
+    /// Whether this run may remove an object. If not, adds it to `waiting`.
     pub(super) fn is_confirmed(&mut self, found: impl FnOnce() -> Candidate) -> bool {
         let Some(confirmation) = &mut self.confirmation else { return true };
         let found = found();
@@ -129,7 +129,7 @@ impl GcRun<'_> {
         false
     }
 
-    /// The same for a record. No line tells of records.
+    /// Whether this run may remove a record. Prints no line.
     fn is_confirmed_record(&mut self, record: &Record) -> bool {
         let Some(confirmation) = &mut self.confirmation else { return true };
         let object = format!("the record of {}", record.at.title(&record.network));
@@ -142,7 +142,7 @@ impl GcRun<'_> {
         is_confirmed
     }
 
-    /// The object that `is_confirmed` got last is removed, or would be.
+    /// Prints the line of a removed object: the last one for which `is_confirmed` was called.
     fn note(&mut self, line: &str) {
         if let Some(confirmation) = &mut self.confirmation {
             confirmation.remove_last();
@@ -150,7 +150,7 @@ impl GcRun<'_> {
         (self.print_line)(line);
     }
 
-    /// An object is forgotten when it is removed, before the next one is looked at.
+    /// The number of attachments to delete together. With `--confirm` it is 1, because `note` must follow each `is_confirmed`.
     fn at_once_max(&self) -> usize {
         if self.confirmation.is_some() { 1 } else { collect::AT_ONCE_MAX }
     }
@@ -175,11 +175,11 @@ impl GcRun<'_> {
 
 pub(super) const REMOVE: [&str; 2] = ["would remove", "removed"];
 
-/// The reason to remove a namespace, and what was attached in it.
+/// The reason for the removal of a namespace and of the attachments in it.
 pub(super) const PROCESS_DIED: &str = "its process died";
 
 impl Runtime {
-    /// GC of one network, or of all that the cache knows. `print_line` gets a line for each object that is removed, or waits.
+    /// GC of one network, or of all networks in the cache. Calls `print_line` for each object that is removed or waits.
     pub fn gc(
         &self,
         choice: Option<&Choice>,
@@ -196,7 +196,7 @@ impl Runtime {
         sys::catch_interrupts();
         let witness = Witness::new()?;
         let dead = self.dead_namespaces(&witness);
-        // Their attachments have ended then. With a confirmation, they have to keep their proof until they are removed.
+        // This ends their attachments. With `--confirm` the namespaces stay until the attachments are removed: they are the proof.
         if !options.is_dry_run && !options.confirm {
             self.remove_dead_namespaces(&witness);
         }
@@ -215,7 +215,7 @@ impl Runtime {
         Ok(collected)
     }
 
-    /// The part of a GC that is about no attachment in the cache.
+    /// The part of a GC for objects that belong to no attachment in the cache.
     fn gc_of_all(
         &self,
         choice: Option<&Choice>,
@@ -223,7 +223,7 @@ impl Runtime {
         run: &mut GcRun<'_>,
     ) -> Result<()> {
         let network = choice.map(Choice::name);
-        // The record of an owner is the proof for both.
+        // The record of an owner is the proof for its reservations and for its rules. `sweep` removes it last.
         #[cfg(feature = "tool")]
         if let Err(error) = self.release_ended(network, known, run) {
             run.collected.errors.push(error);
@@ -253,7 +253,7 @@ impl Runtime {
         self.state.join("confirm")
     }
 
-    /// Whether a runtime that may never call GC made an attachment of the cache.
+    /// Whether another runtime, which may never call GC, made an attachment of the cache.
     #[cfg(feature = "tool")]
     pub fn is_of_another_runtime(&self, entry: &CacheEntry) -> bool {
         let record = self.records.read(&entry.network, &entry.at);
@@ -266,7 +266,7 @@ impl Runtime {
         confirm::seconds_since_last_run(&self.confirmation())
     }
 
-    /// Removes an attachment that may live, by the word of the operator. Refuses one that is alive.
+    /// Removes an attachment that has ended or may be alive, because the operator orders it. Fails if it is provably alive.
     pub fn remove_unknown(
         &self,
         network: &NetworkName,
@@ -293,7 +293,7 @@ impl Runtime {
         let reason = match life {
             Life::Alive => return Err(Error::internal(format!("{}: it is alive", cannot()))),
             Life::Ended(reason) => reason,
-            Life::Unknown(reason) => format!("by the word of the operator, although {reason}"),
+            Life::Unknown(reason) => format!("forced by the operator, although {reason}"),
         };
         match known {
             _ if is_dry_run => {}
@@ -306,8 +306,8 @@ impl Runtime {
         Ok(Removed { network: network.clone(), at: at.clone(), reason })
     }
 
-    /// Removes all attachments by the word of the operator that none is alive, such as after the end of a node in a container.
-    /// Refuses if one is alive.
+    /// Removes all attachments, because the operator states that none is alive, such as after the end of a node in a container. Fails
+    /// if one is provably alive.
     pub fn remove_all(
         &self,
         is_dry_run: bool,
@@ -333,12 +333,12 @@ impl Runtime {
         Ok(collected)
     }
 
-    /// Removes the temporary files and locks of killed processes, and the records of attachments that no cache has. A file
-    /// that cannot be removed does no harm.
+    /// Removes the temporary files and lock files of killed processes, and the records that are not in the cache and not needed. A
+    /// failed removal has no effect on later calls.
     fn sweep(&self, run: &mut GcRun<'_>) -> Result<()> {
         lock::sweep(&self.locks);
         let records = self.sweep_files();
-        // 0.1.0 had its records there, until the next boot.
+        // Release 0.1.0 wrote its records into these directories.
         for directory in ["namespaces", "pending"] {
             let _ = fs::remove_dir_all(self.state.join(directory));
         }
@@ -348,7 +348,7 @@ impl Runtime {
             if self.cached_or_pending(&record.network, &record.at).is_some() {
                 continue;
             }
-            // The record of an ADD that died before it had a pending one.
+            // The record of an ADD that was killed before it wrote its pending record.
             let made_nothing = record.maker == Maker::Cnibox && record.made.is_empty();
             let mut is_ended = || {
                 matches!(witness.life_of_record(&record), Life::Ended(_))
@@ -365,8 +365,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Whether a record is needed: as the proof that the owner of a reservation, a rule or a link has ended. True if that cannot
-    /// be told.
+    /// Whether a record is still needed as the proof that the owner of a reservation, a rule or a link has ended. True if the owners
+    /// cannot be read.
     fn is_proof(&self, record: &Record, in_use: &OnceCell<Option<OwnersInUse>>) -> bool {
         let in_use = in_use.get_or_init(|| OwnersInUse::find(self).ok());
         in_use.as_ref().is_none_or(|in_use| in_use.has(record))
@@ -377,7 +377,8 @@ impl Runtime {
         Network::find(name, &self.configurations, warn)
     }
 
-    /// The plugins remove what belongs to no attachment in the cache. No ADD of this network may run meanwhile.
+    /// Calls GC of the plugins of a network: they remove all objects that belong to no attachment in the cache. Locks the network
+    /// exclusively, so no ADD runs meanwhile.
     fn gc_by_plugins(&self, name: &NetworkName, chosen: Option<&Network>) -> Result<()> {
         let _lock = Lock::network(&self.locks, name, Mode::Exclusive)?;
         let (mut keep, mut of_add) = (Vec::new(), None);
@@ -400,14 +401,14 @@ impl Runtime {
     }
 }
 
-/// See `steps::nft::localnet`: no plugin is called if nothing is to be removed.
+/// Updates the set of `steps::nft::localnet` here, because GC calls no plugin if there is nothing to remove.
 fn refresh_localnet() -> Result<()> {
     let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
     let host = Rtnl::open()?;
     nft.transact(|nft, batch| localnet::refresh(nft, &host, batch))
 }
 
-/// Whether rules of the Go plugins name an attachment. Their removal is left to its DEL and to the operator.
+/// Whether rules of the Go plugins name an attachment. Only its DEL or the operator removes them.
 fn has_rules_of_reference(network: &NetworkName, at: &Attachment) -> Result<bool> {
     match Nft::open_if_supported()? {
         Some(nft) => rules_of_reference::name(&nft, network, at),

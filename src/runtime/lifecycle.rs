@@ -1,7 +1,8 @@
-//! The life of an attachment: ADD, CHECK, DEL, and what has to be remembered between them.
+//! The operations of a runtime on one attachment: ADD, CHECK and DEL, with the cache and the pending records.
 //!
-//! Before the first plugin of an ADD or DEL runs, a pending record is written. It is removed when the operation has
-//! ended as it should. After an interrupted operation, GC and the next ADD find the record, and delete the attachment.
+//! An ADD or DEL writes a pending record before it calls the first plugin, and removes the record after success. After an
+//! interrupted operation, the next ADD or DEL of the attachment finds the record and deletes the attachment. So does GC, if the
+//! container has ended or the operation is a DEL.
 //!
 //! Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
 
@@ -27,25 +28,25 @@ use crate::runtime::lock::Lock;
 
 /// The network of an operation.
 pub enum Choice {
-    /// The caller names the file: that configuration counts.
+    /// The configuration of a file that the caller names. It overrides the one in the cache.
     Configuration(Network),
-    /// The configuration in the cache, else the configuration of this name in the directory.
+    /// The name of the network: use its configuration in the cache, else in the directory.
     Named(NetworkName),
 }
 
 /// The attachment of an operation, and the parameters of its plugins.
 pub struct Target<'a> {
     pub at: &'a Attachment,
-    /// `None`: DEL and CHECK take the cache's.
+    /// CNI_NETNS. `None`: DEL and CHECK use the value in the cache.
     pub netns: Option<&'a Path>,
-    /// CNI_ARGS. Empty: DEL and CHECK take the cache's.
+    /// CNI_ARGS. Empty: DEL and CHECK use the value in the cache.
     pub args: &'a str,
-    /// An object. Null: DEL and CHECK take the cache's.
+    /// An object. `Null`: DEL and CHECK use the value in the cache.
     pub capability_args: &'a Json,
 }
 
-/// A successful ADD. It holds its locks, and counts only when `keep` was called: should the process end before, GC
-/// deletes what was attached.
+/// A successful ADD, which still holds its locks and has its pending record. The caller must call `keep` or `undo_after`. If the
+/// process ends before, the attachment counts as interrupted.
 #[must_use]
 pub struct Added<'a> {
     /// The result of the last plugin, in the version of the network.
@@ -57,13 +58,14 @@ pub struct Added<'a> {
 }
 
 impl Added<'_> {
-    /// The caller knows the result. Deletes the attachment if that cannot be recorded: gc would take it for dead.
+    /// Completes the ADD after the caller has the result: removes the pending record. If that fails, deletes the attachment,
+    /// because it would count as interrupted.
     pub fn keep(self) -> Result<()> {
         let recorded = self.runtime.pending.remove(&self.entry.network, &self.entry.at);
         recorded.map_err(|error| self.undo_after(error))
     }
 
-    /// Deletes the attachment, because `error` made its result useless to the caller. Returns that error.
+    /// Deletes the attachment after the caller could not use its result. Returns `error`.
     pub fn undo_after(self, error: Error) -> Error {
         sys::forget_interrupt();
         error.and(self.runtime.delete(&self.entry, self.network, &self.entry.netns))
@@ -80,7 +82,7 @@ impl Choice {
 }
 
 impl Runtime {
-    /// Attaches a container to a network, all or nothing. Refuses an attachment that may live. First deletes the
+    /// Attaches a container to a network, all or nothing. Fails if an attachment of this name may be alive. First deletes the
     /// remains of one that has ended.
     pub fn add<'a>(&'a self, network: &'a Network, target: &Target<'_>) -> Result<Added<'a>> {
         let locks = self.lock(&network.name, &target.at.container_id)?;
@@ -106,7 +108,7 @@ impl Runtime {
         let begun = self.begin(&entry, &netns, &rtnl)?;
         let result = match chain.add() {
             Ok(result) => result,
-            // The interface is another attachment's, and DEL would remove it.
+            // The interface existed before this ADD, so it belongs to another attachment. A DEL would remove it.
             Err(FailedAdd { error, changed_nothing: true }) if was_there => {
                 return Err(error.and(self.remove_files(&entry.network, &entry.at)));
             }
@@ -121,7 +123,7 @@ impl Runtime {
         Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
     }
 
-    /// Records the namespace and the operation.
+    /// Writes the record, with the identity of the namespace, and the pending record.
     fn begin(&self, entry: &CacheEntry, netns: &NetNs, rtnl: &Rtnl) -> Result<Begun> {
         let sockets = (&Rtnl::open()?, rtnl);
         let record = Record::of(&entry.network, &entry.at, netns, sockets, Maker::Cnibox)?;
@@ -133,8 +135,8 @@ impl Runtime {
         }
     }
 
-    /// Deletes what is left of attachments of the interface, to whatever network, that have ended, and of an interrupted
-    /// operation. Refuses an attachment that may live.
+    /// Deletes the remains of ended attachments of the interface, to any network, and of an interrupted operation. Fails if an
+    /// attachment is alive or, in this network, may be alive.
     fn delete_stale_of(&self, netns: &NetNs, new: &CacheEntry, network: &Network) -> Result<()> {
         let witness = Witness::new()?;
         self.refuse_shared_file(&witness, new)?;
@@ -172,8 +174,8 @@ impl Runtime {
         self.delete_stale(&rest, old.as_ref().unwrap_or(network))
     }
 
-    /// libcni's name of a cache file can be that of two attachments: network `a-b` and container `c`, network `a` and
-    /// container `b-c`. Refuses the second one as long as the first may live.
+    /// Two attachments can have the same file name in libcni's cache: network `a-b` with container `c`, and network `a` with
+    /// container `b-c`. Fails if the file belongs to another attachment that may be alive.
     fn refuse_shared_file(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
         let Some(other) = self.cache.holder(&new.network, &new.at) else { return Ok(()) };
         if matches!(self.life_for_add(witness, &other), Life::Ended(_)) {
@@ -186,18 +188,18 @@ impl Runtime {
 
     fn delete_stale(&self, rest: &CacheEntry, network: &Network) -> Result<()> {
         self.delete(rest, network, &self.netns_of_del(rest)).map_err(|error| {
-            error.context(format!("cannot delete what is left of {}", rest.title()))
+            error.context(format!("cannot delete the remains of {}", rest.title()))
         })
     }
 
-    /// DEL of the whole list follows a failed ADD, whatever plugin failed.
+    /// Runs DEL of the whole list after a failed ADD, whichever plugin failed. Returns `error`.
     fn undo_add(&self, error: Error, entry: &CacheEntry, network: &Network) -> Error {
         sys::forget_interrupt();
         let undone = self.delete(entry, network, &entry.netns);
-        error.and(undone.map_err(|undo| undo.context("cannot take back the failed ADD")))
+        error.and(undone.map_err(|undo| undo.context("cannot undo the failed ADD")))
     }
 
-    /// Detaches a container from a network. It is fine if it is not attached.
+    /// Detaches a container from a network. Idempotent: succeeds if there is no attachment.
     pub fn del(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let _locks = self.lock(choice.name(), &target.at.container_id)?;
         let known = self.cached_or_pending(choice.name(), target.at);
@@ -216,7 +218,8 @@ impl Runtime {
         self.delete(&merged_entry(&network, target, known), &network, &netns)
     }
 
-    /// An executed plugin may change the host before it notices.
+    /// Fails if the namespace is the host's, unless CNI_NETNS_OVERRIDE is set. An executed plugin could change the host before it
+    /// detects this.
     fn refuse_host_namespace(&self, home: &NetNs, netns: &NetNs) -> Result<()> {
         if self.settings.netns_override.is_some() || !netns.is(home)? {
             return Ok(());
@@ -225,7 +228,7 @@ impl Runtime {
         Err(Error::new(Code::SAME_NETNS, msg))
     }
 
-    /// The attachments of a container in the cache, and those of interrupted operations.
+    /// The attachments of a container in the cache and in the pending records.
     pub fn attachments_of(
         &self,
         container_id: &ContainerId,
@@ -247,7 +250,7 @@ impl Runtime {
         Ok(found)
     }
 
-    /// Fails where something is not as ADD made it.
+    /// Runs CHECK of each plugin. Fails if an object differs from what ADD made.
     pub fn check(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let _locks = self.lock(choice.name(), &target.at.container_id)?;
         let known = self.cache.read(choice.name(), target.at)?.ok_or_else(|| {
@@ -272,9 +275,9 @@ impl Runtime {
         self.chain(&entry, &network, &netns).check(result.as_ref())
     }
 
-    /// Fails where an ADD would.
+    /// Runs STATUS of each plugin. Fails if an ADD would fail.
     pub fn status(&self, network: &Network) -> Result<()> {
-        // Older plugins do not know the question.
+        // Older versions have no STATUS.
         if network.version < Version::V1_1_0 {
             return Ok(());
         }
@@ -284,7 +287,7 @@ impl Runtime {
         Chain { settings: &self.settings, network, parameters }.status()
     }
 
-    /// Runs DEL of the list. The entry stays until all succeeded.
+    /// Runs DEL of the list. Removes the cache entry and the records only if all plugins succeeded.
     pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
         let is_of_add = self.is_list_of_add(entry, network);
         let generation = self.generation(&entry.network, &entry.at);
@@ -298,7 +301,7 @@ impl Runtime {
         self.remove_files(&entry.network, &entry.at)
     }
 
-    /// Whether a list is known to be that of the ADD. Another one can lack a plugin.
+    /// Whether the list is the one of the ADD, by the cache entry or the pending record. Another list can lack a plugin.
     fn is_list_of_add(&self, entry: &CacheEntry, network: &Network) -> bool {
         [&self.cache, &self.pending].into_iter().any(|cache| {
             let known = cache.read(&entry.network, &entry.at);
@@ -306,9 +309,9 @@ impl Runtime {
         })
     }
 
-    /// The pending record is the last to go: it tells what is to be repeated.
+    /// Removes the cache entry, the record and last the pending record: after a crash it makes the next call repeat the DEL.
     pub(super) fn remove_files(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
-        // A file that is not this attachment's stays; so does a damaged one that may be.
+        // A file that belongs to another attachment stays. A damaged file is removed.
         match self.cache.read(network, at) {
             Err(error) if error.details.starts_with("it belongs to") => {}
             _ => self.cache.remove(network, at)?,
@@ -317,7 +320,7 @@ impl Runtime {
         self.pending.remove(network, at)
     }
 
-    /// The entry of an attachment in the cache, or that of an interrupted operation.
+    /// The cache entry of an attachment, or else its pending record.
     pub(super) fn cached_or_pending(
         &self,
         network: &NetworkName,
@@ -341,8 +344,8 @@ impl Runtime {
         pending
     }
 
-    /// The pending record of an ADD or DEL that did not end, unless another runtime has attached the interface since: then the
-    /// cache has another entry, or the record is another one. The caller holds the lock of the container.
+    /// The pending record of an interrupted ADD or DEL. `None` if another runtime has attached the interface since: then the cache
+    /// entry or the record is that of the later ADD. The caller holds the lock of the container.
     pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let pending = self.pending_of(network, at)?;
         let cached = self.cache.read(network, at).ok().flatten();
@@ -361,7 +364,7 @@ impl Runtime {
         is_last.then_some(pending)
     }
 
-    /// Removes the files that killed operations were writing. Returns the records.
+    /// Removes the temporary files of killed operations. Returns the records.
     pub(super) fn sweep_files(&self) -> Vec<Record> {
         self.cache.sweep();
         self.pending.sweep();
@@ -369,6 +372,7 @@ impl Runtime {
         self.records.sweep()
     }
 
+    /// The configuration for a DEL or CHECK.
     fn network(&self, choice: &Choice, known: Option<&CacheEntry>) -> Result<Network> {
         let name = match choice {
             Choice::Configuration(network) => return Ok(network.clone()),
@@ -397,7 +401,8 @@ impl Runtime {
         Chain { settings: &self.settings, network, parameters }
     }
 
-    /// From now on the chain stops at an interrupt between two plugins, and a failed write of the result is an error.
+    /// Locks a network, shared, and a container. From then on, an interrupt stops the chain between two plugins, and a failed write
+    /// of the result is an error instead of a signal.
     pub(super) fn lock(&self, network: &NetworkName, container: &ContainerId) -> Result<[Lock; 2]> {
         let network = Lock::network(&self.locks, network, Mode::Shared)?;
         let container = Lock::container(&self.locks, container)?;
@@ -406,7 +411,7 @@ impl Runtime {
         Ok([network, container])
     }
 
-    /// The same without a wait. `None` while another process has one of them.
+    /// Locks a network, shared, and a container without a wait. `None` while another process holds one of them.
     pub(super) fn lock_if_free(
         &self,
         network: &NetworkName,
@@ -424,7 +429,7 @@ impl Runtime {
     }
 }
 
-/// An entry with what the caller says of it in place of what is known.
+/// The known entry of an attachment, with the configuration and the parameters of the call in place of its own.
 fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry>) -> CacheEntry {
     let of_call = CacheEntry {
         network: network.name.clone(),

@@ -1,7 +1,7 @@
-//! Named network namespaces that this runtime makes. GC removes those of killed processes.
+//! Named network namespaces that this runtime creates. GC removes those of killed processes.
 //!
-//! The lock of a name has a note: the purpose of the namespace, and its identity, because `ip netns` can replace it. The
-//! note is written before the name leads to the namespace.
+//! The lock file of a name has a note: the purpose of the namespace, and its identity, because `ip netns` can replace the
+//! namespace. The note is written before the namespace is mounted at the name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,22 +18,22 @@ use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{GcRun, PROCESS_DIED, REMOVE};
 use crate::runtime::lock::{self, Lock};
 
-/// The reason to make a named namespace.
+/// The purpose of a named namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// One command: the namespace ends with the process that holds the lock.
+    /// `cnibox run --name`: the namespace ends with the process that holds the lock.
     Command,
-    /// An attachment: the namespace stays when the attachment is complete.
+    /// `cnibox add --create`: the namespace stays after the attachment is complete.
     Attachment,
 }
 
-/// The state of a name with a lock that no process holds.
+/// The state of a name whose lock file exists and is held by no process.
 enum NamedState {
-    /// Foreign, or the namespace of another program.
+    /// No namespace, or the namespace of another program.
     Foreign,
-    /// A namespace of a killed process.
+    /// The namespace of a killed process.
     Stale,
-    /// The same, with a process or an attachment in it.
+    /// The namespace of a killed process, with a process or an attachment in it.
     InUse,
 }
 
@@ -47,10 +47,10 @@ impl Purpose {
 }
 
 impl Runtime {
-    /// Makes a named namespace with lo up. GC removes it if the process dies before it drops the lock.
+    /// Creates a named namespace with lo up. GC removes it if the process dies before it drops the lock.
     pub fn make_namespace(&self, path: &Path, purpose: Purpose) -> Result<(NetNs, Lock)> {
         self.remove_dead_namespaces(&Witness::new()?);
-        // Another command can hold the lock for any time.
+        // Check this before the lock: another command can hold the lock without a time limit.
         if NetNs::own()?.is_at(path)? {
             let msg = format!("cannot create {}: it exists already", path.display());
             return Err(Error::internal(msg));
@@ -85,7 +85,7 @@ impl Runtime {
         self.remove_dead(witness, &mut remove);
     }
 
-    /// The same for those that runs with a confirmation agree on.
+    /// Removes the namespaces of killed processes that `gc --confirm` may remove now, and their locks.
     pub(super) fn remove_confirmed_namespaces(&self, witness: &Witness, run: &mut GcRun<'_>) {
         self.remove_dead(witness, &mut |path, note| {
             let what = format!("namespace {}", path.display());
@@ -98,7 +98,7 @@ impl Runtime {
         });
     }
 
-    /// `remove` gets the path and the note of each namespace of a killed process, and returns whether it stays.
+    /// Calls `remove` with the path and the note of each stale namespace. `remove` returns whether the namespace stays.
     fn remove_dead(&self, witness: &Witness, remove: &mut dyn FnMut(&Path, &str) -> Result<bool>) {
         lock::visit_stale_namespaces(&self.locks, &mut |name, note| {
             let path = Path::new(NAMED_NAMESPACES).join(name);
@@ -114,7 +114,7 @@ impl Runtime {
         });
     }
 
-    /// Without a view of the host, nothing can be told, and the name stays.
+    /// The state of a name, by the note of its lock. `InUse` without a view of the host, so the namespace stays.
     fn named_state(&self, witness: &Witness, path: &Path, note: &str) -> Result<NamedState> {
         let Some((purpose, identity)) = note.split_once(' ') else {
             return Ok(NamedState::Foreign);
@@ -124,7 +124,7 @@ impl Runtime {
             Error::internal(format_args!("cannot open {}: {error}", path.display()))
         })?;
         let Some(netns) = found else {
-            // The process died between the file and the mount.
+            // An empty file: the process died after it created the file and before the mount.
             let is_empty = fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
             return Ok(if is_empty { NamedState::Stale } else { NamedState::Foreign });
         };
@@ -148,7 +148,7 @@ impl Runtime {
     }
 }
 
-/// Removes a namespace without a question.
+/// Removes a namespace without a confirmation. Returns false: it does not stay.
 fn remove(path: &Path, _: &str) -> Result<bool> {
     sandbox::remove_namespace(path).map(|()| false)
 }

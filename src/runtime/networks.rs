@@ -1,9 +1,9 @@
-//! The networks of a directory, as each runtime of a host finds them. It does not depend on the attachments.
+//! Lists the networks of a directory with the order in which each runtime uses them. This module does not depend on attachments.
 //!
-//! - containerd takes the files in the order of their names. It takes no network at all when a file before is broken, and
-//!   does not look for the plugins.
-//! - CRI-O takes the same order, and passes over a broken file, a network without its plugins, and the second one of a name.
-//! - podman does the same with lists only.
+//! - containerd uses the files in the order of their names. It uses no network after a broken file, and does not check whether the
+//!   plugins exist.
+//! - CRI-O uses the same order. It skips a broken file, a network with a missing plugin, and a second network of the same name.
+//! - podman does the same, but reads only lists.
 //!
 //! Sources: `loadFromConfDir` of go-cni, `loadNetworks` of ocicni, `loadNetworks` of podman's libnetwork/cni.
 
@@ -18,7 +18,7 @@ use crate::runtime::Runtime;
 use crate::runtime::chain::CallSettings;
 use crate::runtime::conf::{self, Network};
 
-/// A network, and its place in the order of each runtime, counted from 1. `None`: the runtime does not take it.
+/// A network, and its position in the order of each runtime, from 1. `None`: the runtime does not use the network.
 #[derive(Debug)]
 pub struct ListedNetwork {
     pub network: Network,
@@ -28,11 +28,11 @@ pub struct ListedNetwork {
     pub podman: Option<u32>,
     /// The types of plugins that are neither on CNI_PATH nor in this executable.
     pub missing: Vec<String>,
-    /// The types that are in this executable alone: other runtimes do not find them.
+    /// The types that are in this executable and not on CNI_PATH, where other runtimes look.
     pub built_in: Vec<String>,
 }
 
-/// The places that one runtime has given away.
+/// The positions that are assigned for one runtime.
 #[derive(Default)]
 struct Order {
     names: Vec<NetworkName>,
@@ -40,7 +40,7 @@ struct Order {
 }
 
 impl Runtime {
-    /// The networks in the order of their files' names, and an error for each file that cannot be used.
+    /// The networks in the order of the file names, and an error for each file that cannot be used.
     pub fn networks(&self) -> Result<(Vec<ListedNetwork>, Vec<Error>)> {
         let (mut listed, mut broken) = (Vec::new(), Vec::new());
         let (mut containerd, mut crio, mut podman) =
@@ -85,7 +85,7 @@ impl Order {
     }
 }
 
-/// The types of a network that are missing, and those that are in this executable alone.
+/// The plugin types of a network that are missing, and those that are only in this executable.
 fn unresolved(network: &Network, settings: &CallSettings) -> (Vec<String>, Vec<String>) {
     let (mut missing, mut built_in) = (Vec::new(), Vec::new());
     for kind in types(network) {
@@ -103,7 +103,7 @@ fn unresolved(network: &Network, settings: &CallSettings) -> (Vec<String>, Vec<S
     (missing, built_in)
 }
 
-/// The types of the plugins, and those of their IPAM plugins.
+/// The types of the plugins and of their IPAM plugins.
 fn types(network: &Network) -> Vec<String> {
     let mut types = Vec::new();
     for plugin in &network.plugins {
@@ -116,7 +116,7 @@ fn types(network: &Network) -> Vec<String> {
     types
 }
 
-/// The subnets that the IPAM plugins give addresses of.
+/// The subnets in the configurations of the IPAM plugins.
 pub fn subnets(network: &Network) -> Vec<IpNet> {
     fn collect(json: &Json, found: &mut Vec<IpNet>) {
         match json {
@@ -139,13 +139,13 @@ pub fn subnets(network: &Network) -> Vec<IpNet> {
     found
 }
 
-/// The bridge of a network on the host.
+/// The name of the bridge of a network, if it has the plugin `bridge`.
 pub(super) fn bridge(network: &Network) -> Option<&str> {
     let plugin = network.plugins.iter().find(|plugin| conf::kind(plugin) == "bridge")?;
     Some(bridge_of(plugin))
 }
 
-/// The bridge that a configuration of the plugin names.
+/// The name of the bridge in a configuration of the plugin `bridge`, or the default.
 pub fn bridge_of(plugin: &Json) -> &str {
     plugin.text_at("bridge").filter(|name| !name.is_empty()).unwrap_or(bridge::DEFAULT)
 }

@@ -1,7 +1,7 @@
-//! Writes and removes the file of a network, as `podman network create` and `rm` do. Other runtimes read the directory at
-//! any time, so they find a whole file or none.
+//! Writes and removes the configuration file of a network, as `podman network create` and `rm` do. The file appears atomically,
+//! because other runtimes read the directory at any time.
 //!
-//! The directory is locked meanwhile: two calls at the same time choose different subnets.
+//! The directory is locked during a call, so concurrent calls choose different subnets.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,39 +29,40 @@ use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::networks::{bridge, subnets};
 
-/// Old runtimes read the first key, new ones take the highest of the second.
+/// Old runtimes read `cniVersion`; new runtimes take the highest version in `cniVersions`.
 const VERSION: &str = "0.4.0";
 const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 /// The subnets to choose from, by their first three bytes: first those of podman, 10.89.0.0/24 to 10.255.255.0/24, then those of
 /// 172.16.0.0/12 and 192.168.0.0/16, because a VPN can have all of 10.0.0.0/8.
-const FREE: [std::ops::Range<u32>; 3] =
+const CANDIDATES: [std::ops::Range<u32>; 3] =
     [0x0a_59_00..0x0b_00_00, 0xac_10_00..0xac_20_00, 0xc0_a8_00..0xc0_a9_00];
-const FREE_PREFIX: u8 = 24;
+const PREFIX_LENGTH: u8 = 24;
+/// The prefix of chosen bridge names.
 const BRIDGE: &str = "cnibox";
-/// How long others may work on the directory, or on the links of the host.
+/// The maximum wait for the lock of the directory, and for that of the host's namespace.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// A network that is to be.
+/// The parameters of a network to create.
 #[derive(Clone, Debug)]
 pub struct NewNetwork {
     pub name: NetworkName,
     pub kind: Kind,
-    /// If empty, a free one is chosen.
+    /// If empty, a free subnet is chosen.
     pub subnets: Vec<IpNet>,
-    /// Each is in one of the subnets. A subnet without one has its first address.
+    /// Each is in one of the subnets. A subnet without a gateway here gets its first address as gateway.
     pub gateways: Vec<IpAddr>,
-    /// The bridge; a free name if not given.
+    /// The name of the bridge. `None`: a free name is chosen.
     pub bridge: Option<IfName>,
     /// The link of the host below a macvlan, ipvlan or vlan.
     pub parent: Option<IfName>,
     pub mode: Option<String>,
     pub mtu: Option<u32>,
     pub vlan: Option<u32>,
-    /// Containers of other bridges do not reach those of this one.
+    /// Containers of other bridges cannot reach the containers of this bridge.
     pub isolate: bool,
 }
 
-/// The document of the file. Keys without a value are not in it.
+/// The JSON document of the file, without keys that have no value.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct List<'a> {
@@ -117,7 +118,7 @@ struct Capabilities {
 struct Ipam {
     #[serde(rename = "type")]
     kind: &'static str,
-    /// A set of one range for each subnet.
+    /// For each subnet, a range set with one range.
     ranges: Vec<[Range; 1]>,
     routes: Vec<Route>,
 }
@@ -133,7 +134,7 @@ struct Route {
     dst: &'static str,
 }
 
-/// The types of plugins that networks can be made of.
+/// The interface plugin of a new network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Bridge,
@@ -158,7 +159,7 @@ impl Kind {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(text, _)| text)
     }
 
-    /// The containers are in the network of a link of the host. Otherwise the host is their router.
+    /// Whether the containers are in the network of a link of the host. Otherwise the host is their router.
     pub fn has_parent(self) -> bool {
         matches!(self, Self::Macvlan | Self::Ipvlan | Self::Vlan)
     }
@@ -192,8 +193,8 @@ impl Runtime {
         }
     }
 
-    /// Removes the file of a network, and its bridge when nothing uses it any more. With containers in it, only by force:
-    /// they can be deleted without the file.
+    /// Removes the file of a network, and its bridge if it is unused. Unless `is_forced`, fails if an attachment of the network
+    /// may be alive. A DEL does not need the file.
     pub fn remove_network(&self, name: &NetworkName, is_forced: bool) -> Result<()> {
         let _lock = lock(&self.configurations)?;
         let (others, network) = self
@@ -202,7 +203,7 @@ impl Runtime {
         remove_bridge(&network, &others)
     }
 
-    /// Removes the file of a network. Returns the other networks, and this one.
+    /// Removes the file of a network. Returns the other networks, and the removed one.
     fn remove_file(&self, name: &NetworkName, is_forced: bool) -> Result<(Vec<Network>, Network)> {
         let (mut others, mut of_name) = (Vec::new(), Vec::new());
         for network in self.usable_networks()? {
@@ -248,7 +249,8 @@ impl Runtime {
 }
 
 impl NewNetwork {
-    /// The subnets, none of which is reserved or another network has.
+    /// The requested subnets, or a chosen one. Fails if one is reserved, overlaps with another network, or, without a
+    /// parent, contains an address of the host.
     fn free_subnets(&self, networks: &[Network]) -> Result<Vec<IpNet>> {
         for subnet in &self.subnets {
             if let Some(Reserved { net, reason }) = reserved(subnet) {
@@ -290,7 +292,7 @@ impl NewNetwork {
         Ok(self.subnets.clone())
     }
 
-    /// The document of the file.
+    /// The content of the file.
     fn list<'a>(&'a self, subnets: &[IpNet], bridge: &'a str) -> Result<List<'a>> {
         let mut plugins = vec![self.interface(bridge, self.ipam(subnets)?)];
         if !self.kind.has_parent() {
@@ -304,7 +306,7 @@ impl NewNetwork {
         Ok(List { cni_version: VERSION, cni_versions: VERSIONS, name: &self.name, plugins })
     }
 
-    /// The plugin that makes the interface.
+    /// The configuration of the plugin that makes the interface.
     fn interface<'a>(&'a self, bridge: &'a str, ipam: Ipam) -> Plugin<'a> {
         let is_bridge = self.kind == Kind::Bridge;
         // An ipvlan and a vlan have the MAC address of their parent.
@@ -327,7 +329,7 @@ impl NewNetwork {
         }
     }
 
-    /// host-local with a set of ranges per subnet, and a default route per family.
+    /// The configuration of host-local: a range set for each subnet, and a default route for each family.
     fn ipam(&self, subnets: &[IpNet]) -> Result<Ipam> {
         for gateway in &self.gateways {
             if !subnets.iter().any(|subnet| subnet.contains(gateway)) {
@@ -371,9 +373,9 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
-/// The first subnet that no network and no route of the host leads to.
+/// The first private subnet that overlaps with no network, route or address of the host.
 fn choose(mut taken: Vec<IpNet>, host: &Rtnl, addresses: &[IpAddr]) -> Result<IpNet> {
-    // A VPN that takes the default route has 0.0.0.0/1 and 128.0.0.0/1.
+    // A VPN that replaces the default route adds 0.0.0.0/1 and 128.0.0.0/1. They do not count as taken.
     let routes = host.routes(IpFamily::V4)?.into_iter().map(|route| route.dst);
     taken.extend(routes.filter(|net| net.prefix_len() > 1));
     for address in addresses {
@@ -389,8 +391,8 @@ fn choose(mut taken: Vec<IpNet>, host: &Rtnl, addresses: &[IpAddr]) -> Result<Ip
 }
 
 fn first_free(taken: &[IpNet]) -> Option<IpNet> {
-    for bytes in FREE.into_iter().flatten() {
-        let subnet = IpNet::new(Ipv4Addr::from(bytes << 8).into(), FREE_PREFIX).ok()?;
+    for bytes in CANDIDATES.into_iter().flatten() {
+        let subnet = IpNet::new(Ipv4Addr::from(bytes << 8).into(), PREFIX_LENGTH).ok()?;
         if !taken.iter().any(|taken| overlap(&subnet, taken)) {
             return Some(subnet);
         }
@@ -398,7 +400,7 @@ fn first_free(taken: &[IpNet]) -> Option<IpNet> {
     None
 }
 
-/// The first name that neither a link nor a network has.
+/// The first bridge name that no link and no network has.
 fn free_bridge(networks: &[Network]) -> Result<String> {
     let links = NetNs::own()?.rtnl()?.links()?;
     for number in 0..10_000 {
@@ -413,7 +415,8 @@ fn free_bridge(networks: &[Network]) -> Result<String> {
     Err(Error::internal("cannot find a free name for the bridge"))
 }
 
-/// Removes the bridge of a network that is gone. One with a port, with another address or of another network stays.
+/// Removes the bridge of a removed network. The bridge stays if it has a port or an address of another subnet, or if another network
+/// uses it.
 fn remove_bridge(network: &Network, others: &[Network]) -> Result<()> {
     let Some(name) = bridge(network) else { return Ok(()) };
     if others.iter().any(|other| bridge(other) == Some(name)) {
@@ -438,7 +441,7 @@ fn remove_bridge(network: &Network, others: &[Network]) -> Result<()> {
     }
 }
 
-/// Locks a directory, and creates it if needed. The kernel releases the lock when the descriptor is closed.
+/// Locks a directory, and creates it if it is missing. The kernel releases the lock when the descriptor is closed.
 fn lock(directory: &Path) -> Result<File> {
     let title = format!("cannot lock {}", directory.display());
     let locked = flock::lock_directory(directory, 0o755, WAIT_MAX);
@@ -451,8 +454,8 @@ fn lock(directory: &Path) -> Result<File> {
     }
 }
 
-/// Gives a complete file its name, which no other file has: a link, unlike a renaming, replaces nothing. The file aside
-/// has no extension that a runtime would read; containerd notices its removal, and reads the directory again.
+/// Writes a temporary file and links it to `path`. Unlike rename(2), link(2) never replaces a file. Runtimes ignore the extension of
+/// the temporary file; containerd reads the directory again when that file is removed.
 fn publish(directory: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     file::sweep(directory);
     let aside = Aside::write(path, content, 0o644)?;

@@ -1,4 +1,4 @@
-//! The owners that rules and links of a host name, and their removal after the end of their containers.
+//! Lists the owners in the nf_tables elements and link aliases of a host, and removes the objects of owners that have ended.
 
 #[cfg(feature = "tool")]
 use std::collections::HashMap;
@@ -23,11 +23,11 @@ use crate::runtime::reservations::{OwnedReservation, Survey};
 use crate::steps::link::host_link;
 use crate::steps::nft::{shared_rules, shared_set};
 
-/// The kinds of links of ours that can be on the host after the end of a namespace: ifbs, and interfaces that were moved there. A
-/// pair of veth ends with the namespace of either end.
+/// The kinds of links of cnibox that can stay on the host after the end of a container's namespace: ifbs, and interfaces that were
+/// moved to the host. The kernel removes a veth pair with the namespace of either end.
 const KINDS: [&str; 6] = ["ifb", "macvlan", "ipvlan", "vlan", "dummy", "tun"];
 
-/// The owners in the tables of cnibox and in its map of the table of iptables, and those of links.
+/// The owners in the comments of elements, in the tables of cnibox and in its map in the table of iptables, and in link aliases.
 pub fn on_host() -> Result<Vec<String>> {
     let host = Rtnl::open()?;
     let mut owners = Vec::new();
@@ -65,15 +65,15 @@ fn add_in_tables(nft: &Nft, owners: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Whether an object of the host names an owner, also one that ends with its namespace.
+/// Whether an object on the host names this owner. Unlike `on_host`, this includes veth links.
 pub fn is_on_host(owner: &str) -> Result<bool> {
     let links = Rtnl::open()?.links()?;
-    let is_its = |found: &str| found == owner;
-    Ok(links.iter().filter_map(host_link::owner_of).any(is_its)
-        || on_host()?.iter().any(|found| is_its(found)))
+    let is_owner = |found: &str| found == owner;
+    Ok(links.iter().filter_map(host_link::owner_of).any(is_owner)
+        || on_host()?.iter().any(|found| is_owner(found)))
 }
 
-/// What rules, links and reservations of a host name.
+/// The owners of all rules, links and reservations on a host.
 pub struct OwnersInUse {
     owners: Vec<String>,
     #[cfg(feature = "tool")]
@@ -89,7 +89,7 @@ impl OwnersInUse {
         })
     }
 
-    /// Whether one of them names the attachment of a record.
+    /// Whether a rule, link or reservation belongs to the attachment of a record.
     pub fn has(&self, record: &Record) -> bool {
         let owner = Owner::new(&record.network, &record.at).to_string();
         self.owners.contains(&owner) || self.has_reservation(record)
@@ -98,11 +98,11 @@ impl OwnersInUse {
     #[cfg(feature = "tool")]
     fn has_reservation(&self, Record { network, at, .. }: &Record) -> bool {
         let mut of_network = self.survey.pools.iter().filter(|pool| pool.network == *network);
-        let is_its = |owned: &OwnedReservation| match &owned.reservation.holder {
+        let is_held = |owned: &OwnedReservation| match &owned.reservation.holder {
             Holder::Container(id, _) => *id == at.container_id,
             Holder::Operator | Holder::Other(_) => false,
         };
-        of_network.any(|pool| pool.reservations.iter().any(is_its))
+        of_network.any(|pool| pool.reservations.iter().any(is_held))
     }
 
     #[cfg(not(feature = "tool"))]
@@ -113,7 +113,8 @@ impl OwnersInUse {
 
 #[cfg(feature = "tool")]
 impl Survey {
-    /// The owners with a proof that their containers have ended. Those with a cache entry are not here: their DEL is to come.
+    /// The owners without a cache entry whose containers have ended, each with the proof. An owner with a cache entry is left to
+    /// its DEL.
     pub fn ended_owners(&self) -> HashMap<String, &str> {
         let mut ended = HashMap::new();
         for (record, life) in &self.records {
@@ -127,8 +128,8 @@ impl Survey {
 }
 
 impl Runtime {
-    /// Removes the rules and links of attachments of a network, by the plugins of this executable that leave them: these need no
-    /// configuration.
+    /// Removes the rules and links of attachments of a network. Calls all plugins of this executable that create such objects; this
+    /// needs no configuration.
     pub fn remove_owned(&self, network: &NetworkName, all: &[Attachment]) -> Result<()> {
         let mut plugins = Vec::new();
         for entry in self.settings.plugins.iter().filter(|entry| entry.facts.leaves_owned) {

@@ -1,6 +1,6 @@
-//! Restores what other programs removed of living attachments on the host, such as rules and routes.
+//! Restores objects of living attachments on the host, such as rules and routes, that other programs removed.
 //!
-//! Only what is alive by `plugin::life` is restored. The cache has the request of each attachment; without it nothing is guessed.
+//! Only attachments that are alive by `plugin::life` and have a cache entry are restored, with the request in that entry.
 
 use serde::Serialize;
 
@@ -23,13 +23,13 @@ pub struct Restored {
     pub difference: String,
 }
 
-/// An attachment, or a plugin of it, that is left as it is.
+/// An attachment, or a plugin of one, that was not restored.
 #[derive(Debug, Serialize)]
 pub struct Skipped {
     pub network: NetworkName,
     #[serde(flatten)]
     pub at: Attachment,
-    /// The plugin, if not the whole attachment is skipped.
+    /// The skipped plugin. `None` if the whole attachment is skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plugin: Option<String>,
     pub reason: String,
@@ -44,7 +44,7 @@ pub struct Reconciled {
 }
 
 impl Runtime {
-    /// Restores the attachments of one network, or of all that the cache knows. In a dry run it only compares.
+    /// Restores the attachments of one network, or of all networks in the cache. A dry run only compares.
     pub fn reconcile(&self, network: Option<&NetworkName>, is_dry_run: bool) -> Result<Reconciled> {
         let mut entries = self.entries()?;
         entries.retain(|entry| network.is_none_or(|name| entry.network == *name));
@@ -66,7 +66,7 @@ impl Runtime {
         Ok(reconciled)
     }
 
-    /// Only the container of the attachment has to wait meanwhile.
+    /// Restores one attachment. Other operations of its container wait meanwhile.
     fn reconcile_one(
         &self,
         witness: &Witness,
@@ -75,11 +75,11 @@ impl Runtime {
         reconciled: &mut Reconciled,
     ) -> Result<()> {
         let _locks = self.lock(&listed.network, &listed.at.container_id)?;
-        // It may have changed before the lock.
+        // Read the entry again: it may have changed before the lock.
         let Some(entry) = self.cache.read(&listed.network, &listed.at)? else { return Ok(()) };
         let is_interrupted = self.interrupted(&entry.network, &entry.at).is_some();
-        let died = || is_interrupted.then(|| "its ADD or DEL died".to_owned());
-        if let Some(reason) = self.obstacle(witness, &entry).or_else(died) {
+        let interrupted = || is_interrupted.then(|| "its ADD or DEL died".to_owned());
+        if let Some(reason) = self.obstacle(witness, &entry).or_else(interrupted) {
             reconciled.skip(&entry, None, reason);
             return Ok(());
         }
@@ -107,7 +107,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Why an attachment is left as it is.
+    /// The reason not to restore an attachment, or `None`.
     fn obstacle(&self, witness: &Witness, entry: &CacheEntry) -> Option<String> {
         match self.life(witness, entry) {
             Life::Ended(reason) => Some(format!("it has ended: {reason}")),

@@ -1,4 +1,4 @@
-//! The remains of containers that have ended and that no cache has: reservations, rules and links.
+//! Finds the reservations, rules and links of ended containers that have no cache entry.
 
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
@@ -14,10 +14,10 @@ use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, Survey, t
 
 const RELEASE: [&str; 2] = ["would release", "released"];
 
-/// The owners on a host, and the signs of their life.
+/// The owners of a host's reservations, rules and links, and whether they have ended.
 pub struct Remains {
     pub survey: Survey,
-    /// The owners of rules and links without a cache entry that have ended, each with the proof.
+    /// The ended owners of rules and links that have no cache entry, each with the proof.
     pub owners: Vec<(String, String)>,
 }
 
@@ -34,7 +34,7 @@ impl Remains {
         Ok(Self { survey, owners })
     }
 
-    /// The reservations of owners that are gone.
+    /// The reservations of owners that have ended, each with the proof.
     pub fn reservations(&self) -> Vec<(&Pool, &OwnedReservation, &str)> {
         let mut gone = Vec::new();
         for pool in &self.survey.pools {
@@ -47,7 +47,7 @@ impl Remains {
         gone
     }
 
-    /// Whether the cache has an attachment of a holder that has ended: its DEL releases the reservation.
+    /// Whether the cache has an ended attachment of a holder. Its DEL releases the reservation.
     fn has_ended_attachment(&self, network: &NetworkName, holder: &Holder) -> bool {
         let Holder::Container(id, _) = holder else { return false };
         self.survey.attachments.iter().any(|(entry, life)| {
@@ -67,7 +67,7 @@ impl Runtime {
         run: &mut GcRun<'_>,
     ) -> Result<()> {
         let is_chosen = |pool: &Pool| network.is_none_or(|network| *network == pool.network);
-        // The common case: each address is that of an attachment that stays.
+        // The common case: each reserved address belongs to an attachment that stays.
         if !self.has_reservation(|pool, address| {
             is_chosen(pool) && !known.addresses.contains(&(pool.network.clone(), address))
         })? {
@@ -76,7 +76,7 @@ impl Runtime {
         let remains = Remains::find(self)?;
         for (pool, owned, reason) in remains.reservations() {
             let holder = &owned.reservation.holder;
-            // A GC that removes has tried the DEL of the attachment already.
+            // A GC without these two options has already run the DEL of the attachment.
             let is_left_to_del = (run.options.confirm || run.options.is_dry_run)
                 && remains.has_ended_attachment(&pool.network, holder);
             if is_chosen(pool) && !is_left_to_del && !sys::is_interrupted() {
@@ -103,14 +103,14 @@ impl Runtime {
         let is_dry_run = run.options.is_dry_run;
         match if is_dry_run { Ok(true) } else { self.release(pool, &owned.reservation) } {
             Ok(true) => run.note_remainder(RELEASE, what, reason.into()),
-            // Another process did it.
+            // Another process has released it.
             Ok(false) => {}
             Err(error) => run.collected.errors.push(error),
         }
     }
 }
 
-/// An owner in words.
+/// An owner as text for messages.
 pub fn title_of(owner: &str) -> String {
     let Some([network, id, ifname]) = Owner::parts(owner) else { return owner.into() };
     format!("{ifname} of container {id} in network {network}")

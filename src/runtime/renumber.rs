@@ -1,8 +1,7 @@
-//! The host follows a DHCP server that replaced an address: the rules of all plugins, the sources of firewalld, and the cache
-//! entry, with which CHECK compares.
+//! Updates the host after a DHCP server replaced the address of an attachment: the rules of all plugins, the sources of firewalld,
+//! the record, and the cache entry, with which CHECK compares.
 //!
-//! It holds the container's lock without waiting for it: during an ADD, DEL or CHECK of this runtime it fails, and the daemon
-//! calls it again.
+//! This takes the lock of the container without a wait. During an ADD, DEL or CHECK of this runtime it fails, and the daemon retries.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -20,7 +19,7 @@ use crate::runtime::lock::Lock;
 use crate::steps::nft::renumber::{Move, renumber};
 use crate::steps::renumber::{Change, Follow};
 
-/// The follower for a daemon. `bus` is the address of the system D-Bus; `None` is the usual one.
+/// The function that the daemon calls after a change of address. `bus` is the address of the system D-Bus; `None` is the default.
 pub fn follower(bus: Option<OsString>) -> Follow {
     let bus = bus.filter(|bus| !bus.is_empty());
     Box::new(move |prefix, change| follow(prefix, bus.as_deref(), change))
@@ -39,7 +38,7 @@ fn follow(prefix: &Path, bus: Option<&OsStr>, change: &Change) -> Result<String>
     Ok(described(moved, is_cached))
 }
 
-/// The moved objects in words; empty for nothing.
+/// The moved objects as text for the log; empty for none.
 fn described(moved: usize, is_cached: bool) -> String {
     let rules = match moved {
         0 => String::new(),
@@ -54,8 +53,8 @@ fn described(moved: usize, is_cached: bool) -> String {
         .join(" and ")
 }
 
-/// Moves the sources of firewalld and the rules. Returns the number of rules. Deletes the connections of the addresses of
-/// before: otherwise packets follow the translation of before as long as they arrive.
+/// Moves the sources of firewalld and the rules to the new addresses. Returns the number of moved rules. Deletes the conntrack
+/// entries of the old addresses: otherwise the kernel translates packets to the old address as long as they arrive.
 fn move_rules(change: &Change, bus: Option<&OsStr>) -> Result<usize> {
     let owner = Owner::new(&change.network, &change.at);
     let mut moves: Vec<Move> = Vec::new();
@@ -63,7 +62,7 @@ fn move_rules(change: &Change, bus: Option<&OsStr>) -> Result<usize> {
         moves.push(Move { owner: owner.clone(), from, to });
     }
     let Some(nft) = Nft::open_if_supported()?.filter(|_| !moves.is_empty()) else { return Ok(0) };
-    // The records of the sources move with the rules, so the sources go first: a step that fails is repeated.
+    // Move the sources first: they are recorded in elements, which move with the rules. After a failure the retry finds them.
     if cfg!(feature = "firewall") {
         firewall::follow_sources(&nft, bus, &moves)?;
     }
@@ -84,7 +83,7 @@ fn move_rules(change: &Change, bus: Option<&OsStr>) -> Result<usize> {
     Ok(count)
 }
 
-/// Notes the addresses of now in the record, before the result in the cache has them: it stays the record of this attachment.
+/// Writes the new addresses into the record before the cache entry has them, so the record still belongs to the entry.
 fn update_record(records: &Records, change: &Change) -> Result<()> {
     let Some(record) = records.read(&change.network, &change.at) else { return Ok(()) };
     let Some(before) = record.made.last() else { return Ok(()) };
@@ -97,11 +96,11 @@ fn update_record(records: &Records, change: &Change) -> Result<()> {
     if made == *before { Ok(()) } else { records.amend(&change.network, &change.at, &made) }
 }
 
-/// Updates the result in the cache. False if there is nothing to update: no runtime keeps an entry, or it names none of the
-/// leases of before. A file that belongs to another attachment is an error and stays.
+/// Updates the result in the cache. Returns false if there is no entry, or if its result has none of the old leases. Fails if the
+/// file belongs to another attachment; the file stays.
 fn update_entry(cache: &Cache, change: &Change) -> Result<bool> {
     let Some(entry) = cache.read(&change.network, &change.at)? else { return Ok(false) };
-    // The format of old runtimes does not name the attachment.
+    // A file from before cniCacheV1 does not name the attachment.
     if entry.config.is_empty() {
         return Ok(false);
     }
@@ -119,7 +118,8 @@ fn update_entry(cache: &Cache, change: &Change) -> Result<bool> {
     cache.write(&CacheEntry { result, ..entry }).map(|()| true)
 }
 
-/// Replaces in a result what `old` said by what `new` says. A result without the address of `old` stays.
+/// Replaces address, gateway, routes and DNS of the lease `old` in a result by those of `new`. A result without the address of
+/// `old` stays.
 fn update(success: &mut Success, old: &Success, new: &Success) {
     let (Some(from), Some(to)) = (old.ips.first(), new.ips.first()) else { return };
     let Some(ip) = success.ips.iter_mut().find(|ip| ip.address == from.address) else { return };
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_of_the_lease_is_replaced_and_the_rest_stays() {
+    fn the_values_of_the_lease_are_replaced_and_the_rest_stays() {
         let old = lease("10.1.0.5/24", "10.1.0.1", "10.1.0.53");
         let new = lease("10.2.0.6/16", "10.2.0.1", "10.2.0.53");
         let whole = |lease: &Success| {
@@ -181,7 +181,7 @@ mod tests {
         let mut success = whole(&old);
         update(&mut success, &old, &new);
         assert_eq!(success, whole(&new));
-        // Once more, after a crash.
+        // Idempotent: a retry after a crash changes nothing.
         update(&mut success, &old, &new);
         assert_eq!(success, whole(&new));
     }

@@ -1,17 +1,17 @@
-//! The reservations of `host-local` on a host, and whether their owners live.
+//! Lists the reservations of `host-local` on a host, and decides whether their owners are alive.
 //!
-//! A reservation lives as long as the attachment of its owner: that of the cache, of a pending record of cnibox, or of a
-//! record that no cache has, see `plugin::life`. It is **gone** with one of these proofs:
+//! A reservation is **alive** while the attachment of its owner is alive (see `plugin::life`). The attachment comes from the
+//! cache, from a pending record, or from a record without a cache entry. A reservation is **gone** with one of these proofs:
 //!
-//! 1. The attachment has ended, and the address is its own. An entry of the cache that is older than the reservation is another
-//!    one's: a later ADD of the same container has made the reservation.
-//! 2. An earlier boot of this host made it. The index tells that by the boot id and without a clock.
+//! 1. The attachment has ended, and its ADD reserved the address. A cache entry that is older than the reservation is no such proof:
+//!    a later ADD of the same container made the reservation.
+//! 2. An earlier boot of this host made the reservation. The index has the boot id, so this does not depend on a clock.
 //!
-//! Everything else is **unknown**. So is a reservation whose `"staleOnBoot": "keep"` says that it can be another host's; there
-//! only proof 1 counts.
+//! Every other reservation is **unknown**. With `"staleOnBoot": "keep"`, a reservation can belong to another host: there only proof 1
+//! counts.
 //!
-//! A reservation that is gone cannot live again: a new ADD writes a new file, and the release, which holds the lock of the
-//! store, compares the file with that of the list.
+//! A reservation that is gone cannot become alive: a new ADD writes a new file. The release holds the lock of the store and
+//! compares the file with the listed one.
 
 use std::collections::HashSet;
 use std::fs;
@@ -40,7 +40,7 @@ use crate::runtime::conf::{self, Network};
 pub struct Pool {
     pub network: NetworkName,
     pub data_dir: PathBuf,
-    /// A file of NETCONFPATH has the network.
+    /// Whether a file in NETCONFPATH configures the network.
     pub is_configured: bool,
     pub ranges: Vec<RangeUse>,
     /// In the order of their addresses.
@@ -48,7 +48,7 @@ pub struct Pool {
     is_of_several_hosts: bool,
 }
 
-/// A range with the number of its addresses.
+/// A range with the numbers of its used and free addresses.
 #[derive(Debug)]
 pub struct RangeUse {
     pub range: Range,
@@ -57,25 +57,25 @@ pub struct RangeUse {
     pub free: u64,
 }
 
-/// A reservation with what is known of its owner.
+/// A reservation, and the state of its owner.
 #[derive(Debug)]
 pub struct OwnedReservation {
     pub reservation: Reservation,
-    /// Namespace and name in the CNI_ARGS of the attachment.
+    /// Namespace and name of the pod, from the CNI_ARGS of the attachment.
     pub pod: Option<(String, String)>,
-    /// Since the file was written. `None` if its time is in the future.
+    /// The time since the file was written. `None` if its mtime is in the future.
     pub age: Option<Duration>,
     pub state: OwnerState,
 }
 
-/// Whether the owner of a reservation lives, and the reason.
+/// Whether the owner of a reservation is alive, with the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OwnerState {
     Alive(String),
-    /// Provably dead.
+    /// The owner has provably ended.
     Gone(String),
     Unknown(String),
-    /// The operator keeps the address out of use.
+    /// The operator reserved the address, so that no container gets it.
     Reserved,
 }
 
@@ -84,13 +84,13 @@ pub enum OwnerState {
 pub struct Survey {
     pub pools: Vec<Pool>,
     pub attachments: Vec<(CacheEntry, Life)>,
-    /// The records that no entry of the cache has.
+    /// The records of attachments without a cache entry.
     pub(super) records: Vec<(Record, Life)>,
 }
 
 impl Runtime {
-    /// Reads everything, and changes nothing but the records of attachments that are found alive. A file that cannot be used is a
-    /// line on stderr.
+    /// Reads all reservations, attachments and records. The only change is a record for an attachment that is alive and has none.
+    /// Prints a warning for each damaged file.
     pub fn survey(&self) -> Result<Survey> {
         let (mut pools, unreadable) = self.pools()?;
         unreadable.iter().for_each(warn_of);
@@ -129,7 +129,7 @@ impl Runtime {
         Ok(Survey { pools, attachments, records })
     }
 
-    /// Whether an address is reserved for which this holds.
+    /// Whether `holds` is true for at least one reserved address.
     pub(super) fn has_reservation(&self, holds: impl Fn(&Pool, IpAddr) -> bool) -> Result<bool> {
         let (pools, _) = self.pools()?;
         let addresses = |pool: &Pool| {
@@ -139,8 +139,8 @@ impl Runtime {
         Ok(pools.iter().any(|pool| addresses(pool).any(|address| holds(pool, address))))
     }
 
-    /// The configured networks with `host-local`, and the data directories of other networks; and an error for each
-    /// configuration that cannot be read.
+    /// The pools of the configured networks with `host-local`, and of other networks that have a directory in a data directory. Also
+    /// returns an error for each configuration that cannot be read.
     fn pools(&self) -> Result<(Vec<Pool>, Vec<Error>)> {
         let mut pools: Vec<Pool> = Vec::new();
         let mut unreadable = Vec::new();
@@ -177,7 +177,7 @@ impl Runtime {
         Ok((pools, unreadable))
     }
 
-    /// Releases a reservation under the lock of its store. False if its file is gone or has changed since it was listed.
+    /// Releases a reservation under the lock of its store. Returns false if its file was removed or changed since it was listed.
     pub fn release(&self, pool: &Pool, reservation: &Reservation) -> Result<bool> {
         match Store::open_if_exists(&pool.data_dir, &pool.network, &self.settings.turns)? {
             Some(store) => store.locked(|locked| locked.release_listed(reservation)),
@@ -185,14 +185,14 @@ impl Runtime {
         }
     }
 
-    /// Keeps an address out of use. False if it is taken.
+    /// Reserves an address for the operator, so that no container gets it. Returns false if it is already reserved.
     pub fn reserve(&self, pool: &Pool, address: IpAddr) -> Result<bool> {
         let store = Store::open(&pool.data_dir, &pool.network, &self.settings.turns)?;
         store.locked(|locked| locked.reserve_for_operator(address))
     }
 }
 
-/// Fails if a directory above cannot be searched.
+/// Whether a path exists. Fails if a directory above it cannot be searched.
 fn exists(path: &Path) -> Result<bool> {
     path.try_exists().map_err(|error| {
         let msg = format!("cannot read directory {}", path.display());
@@ -221,7 +221,7 @@ fn has_host_local(plugin: &Json) -> bool {
     conf::kind(plugin.get("ipam").unwrap_or(&Json::Null)) == "host-local"
 }
 
-/// Adds the ranges that a runtime gave for an attachment to the pool of its network.
+/// Adds the ranges that a runtime passed to an ADD (`ipRanges`) to the pool of the network.
 fn add_ranges_of_add(entry: &CacheEntry, pools: &mut [Pool]) {
     let Some(ranges) = entry.capability_args.get("ipRanges") else { return };
     let Ok(network) = entry.network_of_add() else { return };
@@ -256,14 +256,14 @@ fn add_plugin(network: &Network, plugin: &Json, pools: &mut Vec<Pool>) -> Result
                 set.ranges().iter().for_each(|range| pool.add(range));
             }
         }
-        // The runtime gives them.
+        // The runtime passes the ranges with each ADD.
         Err(_) if conf::declares(plugin, "ipRanges") => {}
         Err(error) => return Err(error),
     }
     Ok(())
 }
 
-/// The pool of a network in a data directory. `pools` has the order of their names and directories.
+/// Returns the pool of a network in a data directory; adds it if it is missing. `pools` is sorted by network and directory.
 fn pool_of<'a>(pools: &'a mut Vec<Pool>, network: &NetworkName, data_dir: &Path) -> &'a mut Pool {
     let key = (network, data_dir);
     let of = |pool: &Pool| (&pool.network, pool.data_dir.as_path()).cmp(&key);
@@ -335,17 +335,18 @@ fn pod(entry: &CacheEntry) -> Option<(String, String)> {
     Some((args.pod_namespace?.into(), args.pod_name?.into()))
 }
 
+/// The attachments, pending records and records of a host, from which the state of each owner follows.
 struct Evidence<'a> {
     runtime: &'a Runtime,
     pending: Vec<(CacheEntry, Life)>,
-    /// As in [`Survey`].
+    /// The same as in [`Survey`].
     records: Vec<(Record, Life)>,
     attachments: Vec<(CacheEntry, Life)>,
-    /// Of cache entries and pending records.
+    /// The errors of damaged cache entries and pending records.
     damaged: Vec<Error>,
 }
 
-/// The attachments of one owner.
+/// The cache entries of one owner.
 type OwnerEntries<'a> = Vec<(&'a CacheEntry, &'a Life)>;
 
 impl Evidence<'_> {
@@ -369,7 +370,7 @@ impl Evidence<'_> {
         let id = match holder {
             Holder::Container(id, _) => id,
             Holder::Operator => return OwnerState::Reserved,
-            Holder::Other(_) => return OwnerState::Unknown("no plugin made it".into()),
+            Holder::Other(_) => return OwnerState::Unknown("its file names no container".into()),
         };
         let of_cache = entries.iter().map(|(_, life)| *life);
         let pending =
@@ -437,12 +438,12 @@ fn is_held_by(entry: &CacheEntry, network: &NetworkName, holder: &Holder) -> boo
     entry.network == *network && holder.is(&entry.at)
 }
 
-/// Whether the ADD of a record may have reserved an address. A killed one does not tell which.
+/// Whether the ADD of a record may have reserved an address. The record of a killed ADD does not list its addresses.
 fn may_be_of(record: &Record, address: IpAddr) -> bool {
     record.made.is_empty() || record.made.iter().any(|made| made.addresses.contains(&address))
 }
 
-/// The attachment of a reservation in words.
+/// The holder of a reservation as text for messages.
 pub fn title(network: &NetworkName, holder: &Holder) -> String {
     match holder {
         Holder::Container(container_id, Some(ifname)) => {

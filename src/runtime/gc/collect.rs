@@ -1,4 +1,4 @@
-//! The attachments of the cache that gc removes. Those of one configuration are removed at once.
+//! Finds and deletes the ended attachments of the cache. Attachments of one configuration are deleted together.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use crate::runtime::life;
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::Lock;
 
-/// So many attachments that have ended are deleted at once. The lock of each needs two open files.
+/// The maximum number of attachments that are deleted together. The locks of each need two open files.
 pub(super) const AT_ONCE_MAX: usize = 100;
 
-/// An attachment that is to be removed. Its network and its container are locked.
+/// An attachment to remove. Its network and its container are locked.
 struct Stale {
     entry: CacheEntry,
     reason: String,
@@ -30,7 +30,7 @@ struct Stale {
     _locks: [Lock; 2],
 }
 
-/// Why an attachment is to be removed.
+/// The reason to remove an attachment.
 struct Removal {
     reason: String,
     /// Its namespace has ended.
@@ -56,7 +56,7 @@ impl Runtime {
         let mut entries = cached.entries;
         let titles: HashSet<String> = entries.iter().map(CacheEntry::title).collect();
         for entry in pending.entries {
-            // Its entry in the cache has the result, too.
+            // An attachment in both uses its cache entry, which also has the result.
             if !titles.contains(&entry.title()) {
                 entries.push(entry);
             } else if !run.options.is_dry_run {
@@ -74,13 +74,13 @@ impl Runtime {
                 known.networks.push(entry.network.clone());
             }
             known.owners.insert(Owner::new(&entry.network, &entry.at).to_string());
-            // Most attachments live, and need no lock.
+            // Most attachments are alive. They need no lock.
             if self.removal(witness, dead, entry).is_none() {
                 let addresses = entry.made().addresses.into_iter();
                 known.addresses.extend(addresses.map(|address| (entry.network.clone(), address)));
                 continue;
             }
-            // A lock is taken once.
+            // This process holds the container's lock already and cannot take it again: delete the others first.
             let has_lock = |other: &Stale| other.entry.at.container_id == entry.at.container_id;
             if stale.len() == run.at_once_max() || stale.iter().any(has_lock) {
                 self.collect(std::mem::take(&mut stale), chosen, run);
@@ -94,7 +94,7 @@ impl Runtime {
         Ok(known)
     }
 
-    /// Locks an attachment, if it is still to be removed. A lock that another process holds means that an operation is in
+    /// Locks an attachment and checks again that it is to be removed. `None` if another process holds a lock: an operation is in
     /// progress.
     fn stale(
         &self,
@@ -105,7 +105,7 @@ impl Runtime {
     ) -> Result<Option<Stale>> {
         let (network, at) = (&listed.network, &listed.at);
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
-        // A changed one was attached anew.
+        // A changed entry belongs to a later ADD.
         let known = self.cached_or_pending(network, at).filter(|entry| entry == listed);
         let Some(entry) = known else { return Ok(None) };
         let Some(Removal { reason, has_ended }) = self.removal(witness, dead, &entry) else {
@@ -127,7 +127,7 @@ impl Runtime {
         Ok(Some(Stale { entry, reason, is_ours, _locks: locks }))
     }
 
-    /// Deletes attachments: those of one configuration at once, since a plugin then reads the rules and links of the host once.
+    /// Deletes attachments, those of one configuration together: each plugin then reads the rules and links of the host once.
     fn collect(&self, mut stale: Vec<Stale>, chosen: Option<&Network>, run: &mut GcRun<'_>) {
         let is_dry_run = run.options.is_dry_run;
         stale.sort_by(|one, two| one.entry.config.cmp(&two.entry.config));
@@ -150,8 +150,8 @@ impl Runtime {
         }
     }
 
-    /// Deletes several attachments of one configuration that have ended, if all of its plugins are ours. False if that is not so
-    /// or fails: then each needs a DEL, which says what is wrong.
+    /// Deletes several ended attachments of one configuration together. Returns false if a plugin is not in this executable, or after
+    /// an error: then the caller runs DEL for each attachment, which reports the error.
     fn delete_ended(&self, ended: &[Stale]) -> bool {
         let [first, _, ..] = ended else { return false };
         let Ok(network) = first.entry.network_of_add() else { return false };
@@ -162,7 +162,7 @@ impl Runtime {
             && all.iter().all(|at| self.remove_files(&network.name, at).is_ok())
     }
 
-    /// Tells an attachment from a later one of the same name: by its record, and by its files.
+    /// A text that differs for a later attachment of the same name: generation of the record, and fingerprints of the files.
     fn incarnation(&self, entry: &CacheEntry) -> String {
         let (network, at) = (&entry.network, &entry.at);
         let files = [self.cache.path(network, at), self.pending.path(network, at)];
@@ -170,7 +170,7 @@ impl Runtime {
         format!("{}|{cached}|{pending}", self.generation(network, at))
     }
 
-    /// Why an attachment is to be removed, if it is. `dead`: the namespaces of killed processes.
+    /// The reason to remove an attachment, or `None`. `dead` has the namespaces of killed processes.
     fn removal(&self, witness: &Witness, dead: &[PathBuf], entry: &CacheEntry) -> Option<Removal> {
         if dead.contains(&entry.netns) {
             return Some(Removal { reason: PROCESS_DIED.into(), has_ended: false });
@@ -178,14 +178,14 @@ impl Runtime {
         if let Life::Ended(reason) = self.life(witness, entry) {
             return Some(Removal { reason, has_ended: true });
         }
-        // A DEL that has begun is the word of a caller. An ADD that died is repeated or deleted by its caller, if the container
-        // lives. In another namespace than the host's, DEL does not see whose interface it deletes.
+        // Complete an interrupted DEL, which the caller wanted. An interrupted ADD is left to its caller while the container is
+        // alive. Without a view of the host, DEL could delete the interface of another attachment.
         let operation = self.interrupted(&entry.network, &entry.at)?.operation?;
         let is_begun = operation.verb == OperationVerb::Del && witness.view().is_ok();
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
     }
 
-    /// Removes the pending record of an operation if another runtime has attached the interface since.
+    /// Removes a pending record if another runtime has attached the interface since.
     fn remove_void_operation(&self, pending: &CacheEntry) -> Result<()> {
         let (network, at) = (&pending.network, &pending.at);
         match self.lock_if_free(network, &at.container_id)? {
@@ -196,7 +196,7 @@ impl Runtime {
         }
     }
 
-    /// Deletes an attachment with the configuration of its ADD; else with the given one, or that of the directory.
+    /// Deletes an attachment with the configuration of its ADD. If that is unreadable, uses `chosen`, or else the directory.
     pub(super) fn delete_of_add(&self, entry: &CacheEntry, chosen: Option<&Network>) -> Result<()> {
         let network = match (entry.network_of_add(), chosen) {
             (Ok(network), _) => network,

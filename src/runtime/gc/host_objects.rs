@@ -1,4 +1,4 @@
-//! What owners have on the host that have ended, and that no cache has: rules and links.
+//! Removes the rules and links on the host whose owners have ended and have no cache entry.
 
 use crate::error::Result;
 use crate::kernel::sys;
@@ -30,7 +30,8 @@ fn title(record: &Record) -> String {
 }
 
 impl Runtime {
-    /// Removes the rules and links of owners that have ended, in one network or in all. An owner in the cache has a DEL.
+    /// Removes the rules and links of owners that have ended, in one network or in all. Skips owners in the cache: DEL removes their
+    /// objects.
     pub(super) fn gc_of_host(
         &self,
         network: Option<&NetworkName>,
@@ -52,7 +53,7 @@ impl Runtime {
             let is_ended =
                 |record: &Record| matches!(witness.life_of_record(record), Life::Ended(_));
             let Some(record) = record.filter(is_ended) else { continue };
-            // A lock is taken once.
+            // A batch is of one network, and this process can take the lock of a container only once.
             let needs_own_batch = |EndedOwner { record: other, .. }: &EndedOwner| {
                 other.network != record.network || other.at.container_id == record.at.container_id
             };
@@ -68,7 +69,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Locks an owner, if it is still to be removed. Another one of its name can be attached since.
+    /// Locks an owner and checks again that it has ended. `None` if another process holds a lock, or if a later attachment has the
+    /// name.
     fn locked(
         &self,
         witness: &Witness,
@@ -90,14 +92,14 @@ impl Runtime {
         Ok(is_confirmed.then(|| EndedOwner { record: record.clone(), proof, _locks: locks }))
     }
 
-    /// Removes what owners of one network have. Their records stay for `sweep`: they can be the proof for more.
+    /// Removes the rules and links of owners of one network. Their records stay until `sweep`: they can be the proof for other objects.
     fn remove_ended(&self, ended: Vec<EndedOwner>, run: &mut GcRun<'_>) {
         let Some(first) = ended.first() else { return };
         let all: Vec<Attachment> = ended.iter().map(|ended| ended.record.at.clone()).collect();
         let network = &first.record.network;
         let are_removed = run.options.is_dry_run || self.remove_owned(network, &all).is_ok();
         for ended in &ended {
-            // Alone it tells what is wrong.
+            // After an error, retry each owner alone, so the error names it.
             let removed = match are_removed {
                 true => Ok(()),
                 false => self.remove_owned(network, std::slice::from_ref(&ended.record.at)),

@@ -204,7 +204,7 @@ fn what_may_live_keeps_its_port_and_the_error_says_what_to_do() {
     let said = world.tool(&gc, None).run().output();
     assert_eq!(
         said,
-        "removed eth0 of container c1 from network net1: by the word of the operator, although it has no record\n"
+        "removed eth0 of container c1 from network net1: forced by the operator, although it has no record\n"
     );
     c2.add("portmap", &chained);
     assert_eq!(owned(world, "net1 c1 eth0"), [""; 0]);

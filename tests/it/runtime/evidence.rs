@@ -318,7 +318,7 @@ fn the_operator_removes_one_attachment_that_may_live() {
     container.exec(["ip", "link", "del", "eth0"]);
     host.cnibox(&["gc"]).run().silence();
     let said = remove(&["--dry-run"]).output();
-    let why = "by the word of the operator, although it has no record, and its interface is not in /run/netns/c1";
+    let why = "forced by the operator, although it has no record, and its interface is not in /run/netns/c1";
     assert!(said.starts_with("would remove") && said.contains(why), "{said}");
     assert_eq!(host.ids(), ["c1"]);
     assert!(remove(&[]).output().starts_with("removed eth0 of container c1 from network net"));

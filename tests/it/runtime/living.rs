@@ -200,7 +200,7 @@ fn a_node_that_is_a_container_is_an_observer_of_its_own() {
     assert_eq!(host.ids(), ["c1"]);
     let said = gc(&["--none-alive"]).output();
     assert!(
-        said.starts_with("removed eth0 of container c1 from network net: by the word"),
+        said.starts_with("removed eth0 of container c1 from network net: forced by the operator"),
         "{said}"
     );
     assert_eq!(host.kept(), [""; 0]);

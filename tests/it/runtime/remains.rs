@@ -202,7 +202,7 @@ fn what_lives_or_may_live_stays_without_cache_and_list() {
     let refused = host.cnibox(&["gc", "--unknown", "net/c2/eth0"]).run();
     assert!(refused.status == 1 && refused.stderr.contains("it is alive"), "{}", refused.report());
     let said = host.cnibox(&["gc", "--unknown", "net/c1/eth0"]).run().output();
-    assert!(said.ends_with("by the word of the operator, although it has no record\n"), "{said}");
+    assert!(said.ends_with("forced by the operator, although it has no record\n"), "{said}");
     let left = elements(&host.world);
     assert!(!left.iter().any(|line| line.contains("net c1")), "{left:#?}");
     assert!(left.iter().any(|line| line.contains("net c2")), "{left:#?}");
