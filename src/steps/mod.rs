@@ -1,4 +1,4 @@
-//! Steps that several plugins have in common. A step that makes an object says which step removes it.
+//! Steps that several plugins use. The head of a module says which verbs remove the objects that it creates.
 
 pub mod flow;
 pub mod link;

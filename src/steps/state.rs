@@ -1,5 +1,5 @@
-//! State files: one per attachment, in which a plugin keeps data from ADD to DEL. A reader, also the reference, never sees
-//! an incomplete one.
+//! State files: a plugin stores data of one attachment from ADD to DEL. A file is replaced atomically, so a reader, also the
+//! reference, never finds an incomplete file.
 //!
 //! The plugin that wrote a state file removes it in a failing ADD, DEL and GC. The directories stay.
 
@@ -36,7 +36,7 @@ impl StateFile {
         self.path.file_name()?.to_str()
     }
 
-    /// `None` if the file does not exist. A file that is too long is damaged, and counts as empty.
+    /// Reads the file. `None` if it does not exist. A file that is too long is damaged, and counts as empty.
     pub fn read(&self) -> Result<Option<Vec<u8>>> {
         let read = || match file::read(&self.path) {
             Err(error) if error.kind() == ErrorKind::FileTooLarge => Ok(Vec::new()),
@@ -51,12 +51,12 @@ impl StateFile {
         file::replace_private(&self.path, content).map_err(|error| self.cannot("write", &error))
     }
 
-    /// Removes what a `write` leaves if its process is killed. This lists the directory.
+    /// Removes the temporary file of a killed `write`. This lists the directory.
     pub fn remove_aside(&self) {
         file::sweep_of(&self.path);
     }
 
-    /// Succeeds if the file does not exist.
+    /// Removes the file. Idempotent: succeeds if it does not exist.
     pub fn remove(&self) -> Result<()> {
         let removed = fault::file_operation().and_then(|()| fs::remove_file(&self.path));
         self.missing_as_none("remove", removed).map(drop)
@@ -75,8 +75,8 @@ impl StateFile {
     }
 }
 
-/// Locks the directory until the returned file is dropped; creates the directory if it is missing. A file that belongs
-/// to the first attachment that writes it needs this lock. Fails with code 11 after 10 s.
+/// Locks the directory until the returned file is dropped; creates the directory if it is missing. If several attachments can write
+/// one file and the first one owns it, they need this lock. Fails with code 11 after 10 s.
 pub fn lock(dir: &str) -> Result<File> {
     lock_within(dir, LOCK_WAIT_MAX)
 }
@@ -96,7 +96,7 @@ pub fn check_writable(dir: &str) -> Result<()> {
     store::check_writable(Path::new(dir))
 }
 
-/// All state files of a directory. Removes what killed processes have left in it.
+/// All state files of a directory. Also removes the temporary files of killed processes.
 pub fn all(dir: &str) -> Result<Vec<StateFile>> {
     let list = || {
         fault::file_operation()?;
@@ -117,7 +117,7 @@ pub fn all(dir: &str) -> Result<Vec<StateFile>> {
     }
 }
 
-/// The name; a name that is too long for a file is cut and gets a hash. No container id has a `#`.
+/// The file name for a name. A name that is too long is cut, and `#` and a hash are appended. No container id has a `#`.
 fn file_name(name: &str) -> String {
     if name.len() <= NAME_BYTES_MAX {
         return name.to_owned();

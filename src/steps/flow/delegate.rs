@@ -11,7 +11,8 @@ use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Expected, Scope};
 use crate::steps::flow::undo::Undo;
 
-/// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses. On `link`, no other container may have them.
+/// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses. With `link`, claims the addresses on it: fails if
+/// another container has them there.
 pub fn add_ipam<'a>(
     cx: &'a Context<'a>,
     at: &'a Attachment,
@@ -35,10 +36,10 @@ pub fn add_ipam<'a>(
     Ok(Success { interfaces: Vec::new(), ..success })
 }
 
-/// An ADD that failed.
+/// The error of a delegate's ADD.
 pub struct DelegateFailure {
     pub error: Error,
-    /// False if the delegate may have left something that only a later DEL removes.
+    /// False if the delegate may have left objects that only a later DEL removes.
     pub is_undone: bool,
 }
 
@@ -48,7 +49,7 @@ impl From<Error> for DelegateFailure {
     }
 }
 
-/// ADD of the plugin `kind`. If it fails, its DEL follows where the specification asks for it.
+/// ADD of the plugin `kind`. If it fails, calls DEL of the plugin if the specification requires that.
 pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, DelegateFailure> {
     let delegate = Delegate::find(cx, kind)?;
     let error = match delegate.call(cx, &Verb::Add(at.clone())) {
@@ -94,7 +95,7 @@ pub fn restore(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Parts)
 
 /// DEL and GC of the IPAM plugin, if the network has one.
 pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
-    // Another container can get an address at once.
+    // Release the claims first: after the DEL of the IPAM plugin, another container can get an address immediately.
     claims::release(cx, scope)?;
     let kind = cx.request.conf.ipam.kind.as_str();
     if let (Scope::Each(all), false) = (scope, kind.is_empty()) {
@@ -123,7 +124,7 @@ pub fn examine(cx: &Context<'_>) -> Result<()> {
     }
 }
 
-/// The addresses that every attachment gets from the IPAM plugin. Those of another executable are unknown.
+/// The addresses that every attachment gets from the IPAM plugin. They are unknown for a plugin in another executable.
 pub fn expected(cx: &Context<'_>) -> Result<Expected> {
     let kind = cx.request.conf.ipam.kind.as_str();
     match Program::find(kind, &cx.request.path, cx.plugins) {
@@ -159,7 +160,7 @@ fn require_ipam(cx: &Context<'_>) -> Result<()> {
     }
 }
 
-/// IPAM plugins of others: what ours need is in the table of plugins.
+/// Other executables that need the link. For plugins of this executable the table of plugins has `needs_link`.
 const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
 /// The program for the type of a plugin.

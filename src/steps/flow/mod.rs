@@ -1,4 +1,4 @@
-//! The course of a call: undo, delegates, the previous result, CHECK.
+//! The control flow of a call: undo after an error, and calls of delegates.
 
 pub mod delegate;
 pub mod undo;

@@ -23,16 +23,17 @@ impl<'a> Undo<'a> {
         Self { cx, own: Vec::new(), shared: Vec::new() }
     }
 
-    /// `action` completes the warning `cannot <action>`, for example `release the addresses`.
+    /// Adds an undo step. `action` completes the warning `cannot <action>`, for example `release the addresses`.
     pub fn push(&mut self, action: &'static str, run: impl FnOnce() -> Result<()> + 'a) {
         self.own.push(UndoAction { action, run: Box::new(run) });
     }
 
-    /// The same for an object that attachments share.
+    /// Adds an undo step for an object that several attachments share.
     pub fn push_shared(&mut self, action: &'static str, run: impl FnOnce() -> Result<()> + 'a) {
         self.shared.push(UndoAction { action, run: Box::new(run) });
     }
 
+    /// Discards the steps after a successful ADD.
     pub fn keep(mut self) {
         self.own.clear();
         self.shared.clear();

@@ -1,9 +1,9 @@
 //! Masquerading for published ports: packets from the subnet of a container to its own published port, and from 127.0.0.1,
-//! get the address of the host as source. A neighbour of the container would get the reply directly, from an address that it
-//! did not send to.
+//! get the address of the host as source. Otherwise a neighbour of the container would get the reply directly from the container,
+//! from an address to which it did not send.
 //!
-//! Only what our own translation sent is masqueraded: another program's translation to the same container leaves the source.
-//! So packets from these sources get a mark before the translation, and lose it if there is none:
+//! Only packets that `portmap` translated are masqueraded. Packets that another program translated to the same container keep their
+//! source. So a packet from these sources gets a mark before the translation, and loses it if `portmap` does not translate it:
 //!
 //! ```nft
 //! set portmap-sources-16 { type ipv4_addr; elements = { 10.1.0.0 comment "net c1 eth0" } }
@@ -20,9 +20,9 @@
 //! }
 //! ```
 //!
-//! There is one pair of sets, and one pair of rules, for each prefix length in use; another `markMasqBit` has sources of its
-//! own (`portmap-sources-16-bit-14`). `portmap` adds the elements. The comment of a source names one of the containers behind it; at
-//! its end the source passes to another one, or goes.
+//! Each prefix length in use has its own two sets and two rules. Another `markMasqBit` has its own set of sources
+//! (`portmap-sources-16-bit-14`). `portmap` adds the elements. The comment of a source names one container that uses the source. Its
+//! DEL passes the element on to another such container, or deletes it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ use crate::netlink::nft::{
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 use crate::steps::nft::shared_set::SharedSet;
 
-/// The mark of the reference.
+/// The bit of the reference's mark.
 pub const MARK_BIT: u8 = 13;
 
 const SET: &str = "portmap-masqueraded-";
@@ -47,9 +47,9 @@ const WITH_BIT: &str = "-bit-";
 const MARK: &str = "portmap-mark";
 const UNMARK: &str = "portmap-unmark";
 const SRCNAT: &str = "portmap-srcnat";
-/// Up to 0.2.0.
+/// The name up to release 0.2.0.
 const FORMER_SRCNAT: &str = "portmap-postrouting";
-/// Before `srcnat`, as the reference.
+/// Before `srcnat` (100), as the reference does.
 const PRIORITY: i32 = 99;
 const FORMER_PRIORITY: i32 = 100;
 
@@ -65,23 +65,23 @@ pub struct Sources {
     pub bit: u8,
 }
 
-/// The set of sources with a prefix length, each with a container.
+/// The name of the set of pairs of source and container, for a prefix length.
 pub fn set(prefix_length: u8) -> String {
     format!("{SET}{prefix_length}")
 }
 
-/// The prefix length in the name of a set.
+/// The prefix length in the name of a set of pairs.
 pub fn length(set: &str) -> Option<u8> {
     set.strip_prefix(SET)?.parse().ok()
 }
 
-/// The key for packets from a net to a container.
+/// The key of a pair: packets from this subnet to this address of a container.
 pub fn key(source: &IpNet, address: IpAddr) -> Vec<u8> {
     pack(&[Value::Address(source.network()), Value::Address(address)])
 }
 
 impl Sources {
-    /// The sources that a set has by its name.
+    /// Parses the name of a set of sources.
     pub fn of(set: &str) -> Option<Self> {
         let text = set.strip_prefix(SOURCES)?;
         let (length, bit) =
@@ -92,7 +92,7 @@ impl Sources {
         })
     }
 
-    /// Those that a table needs, by the names of its sets. A set of an earlier release has no sources yet.
+    /// The sources that a table needs, by the names of its sets. A set of pairs of an earlier release has no set of sources yet.
     pub fn of_table<'a>(sets: impl Iterator<Item = &'a str> + Clone) -> Vec<Self> {
         let mut all: Vec<Self> = sets.clone().filter_map(Self::of).collect();
         for prefix_length in sets.filter_map(length) {
@@ -129,7 +129,7 @@ impl Sources {
     }
 }
 
-/// The chains with the rules for these sources. Those of marks have no base.
+/// The chains with the rules for these sources. The two chains for marks are regular chains, see `jumps`.
 pub fn chains(family: IpFamily, all: &[Sources]) -> [Chain; 3] {
     let mut bits: Vec<u8> = all.iter().map(|sources| sources.bit).collect();
     bits.sort_unstable();
@@ -150,12 +150,12 @@ pub fn chains(family: IpFamily, all: &[Sources]) -> [Chain; 3] {
     .map(|chain| chain.replacing(former.clone()))
 }
 
-/// The jumps before and behind the translation.
+/// The jumps to the chains for marks: before and after the translation.
 pub fn jumps() -> [Verdict; 2] {
     [MARK, UNMARK].map(|chain| Verdict::Jump(chain.into()))
 }
 
-/// Adds a set for the sources.
+/// Adds the set with this name, of sources or of pairs.
 pub fn declare(batch: &mut Batch, family: IpFamily, name: &str) {
     let address = match family {
         IpFamily::V4 => Type::Ipv4Addr,
@@ -175,18 +175,19 @@ pub fn ensure(nft: &Nft, batch: &mut Batch, family: IpFamily, sources: Sources) 
     shared.ensure(nft, batch, |batch, name| declare(batch, family, name))
 }
 
-/// Adds elements of sources. One that is there keeps its owner.
+/// Adds elements to the set of sources. An existing element keeps its owner.
 pub fn add(batch: &mut Batch, family: IpFamily, sources: Sources, elements: &[Element]) {
     batch.ensure_elements(shared_rules::table(family.into()), &sources.set(), elements);
 }
 
-/// The element of a source for an element with a source and a container.
+/// The element of the source in a pair.
 pub fn source_of(element: &Element) -> Element {
     let key = element.key[..element.key.len() / 2].to_vec();
     Element { key, data: None, comment: element.comment.clone() }
 }
 
-/// Passes sources on whose owner leaves them: to the owner of the last element that has the source and stays, if there is one.
+/// Deletes the sources in `leaving`. If a pair with the same source stays, adds the source again with the owner of the last such
+/// pair.
 pub fn pass_on(
     nft: &Nft,
     batch: &mut Batch,
@@ -197,8 +198,8 @@ pub fn pass_on(
     if leaving.is_empty() {
         return Ok(());
     }
-    let parts = SharedSet { table, name: &set(sources.prefix_length) }.all_elements(nft)?;
-    let staying = parts.iter().filter(|part| !is_gone(part)).map(source_of);
+    let pairs = SharedSet { table, name: &set(sources.prefix_length) }.all_elements(nft)?;
+    let staying = pairs.iter().filter(|pair| !is_gone(pair)).map(source_of);
     let heirs: BTreeMap<Vec<u8>, Element> =
         staying.map(|source| (source.key.clone(), source)).collect();
     let keys: Vec<Vec<u8>> = leaving.iter().map(|source| source.key.clone()).collect();
@@ -208,7 +209,7 @@ pub fn pass_on(
     Ok(())
 }
 
-/// `ip saddr & 255.255.0.0`, and the register behind it
+/// `ip saddr & 255.255.0.0`, the next free register, and the length of an address in bytes
 fn source(family: IpFamily, prefix_length: u8) -> (Vec<Expr>, Register, u8) {
     let [saddr, _] = Field::addresses(family);
     let (bytes, mask) =

@@ -1,5 +1,5 @@
 //! Links on which `portmap` sets `route_localnet`, for packets from 127.0.0.1 to a published port. The kernel would also
-//! deliver packets from neighbours on such a link to servers that listen on 127.0.0.1 only (CVE-2020-8558):
+//! deliver packets from neighbours on such a link to servers that listen on 127.0.0.1 only (CVE-2020-8558). A rule drops them:
 //!
 //! ```nft
 //! table ip cnibox {
@@ -11,9 +11,9 @@
 //! }
 //! ```
 //!
-//! Other links are the administrator's. A link stays in the set as long as it is there, because the setting does: the DEL of
-//! `ptp` takes out its own, GC those that are gone. GC also adds links to containers that were renamed, or that lost their
-//! element in a flush by another program.
+//! `route_localnet` of other links is left to the administrator. A link stays in the set as long as it exists, because
+//! `route_localnet` stays set: DEL of `ptp` removes its own link from the set, GC the links that no longer exist. GC also adds links
+//! to containers that were renamed, or that lost their element in a flush by another program.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -33,11 +33,11 @@ use crate::steps::nft::shared_rules::{self, Chain};
 
 pub const SET: &str = "portmap-localnet";
 const CHAIN: &str = "portmap-localnet";
-/// Up to 0.2.0.
+/// The name up to release 0.2.0.
 const FORMER_CHAIN: &str = "portmap-loopback";
 const TABLE: Table<'static> = shared_rules::table(Family::Ip);
 
-/// Before conntrack, which translates the destination of replies back to 127.0.0.1.
+/// The priority is before conntrack, which translates the destination of replies back to 127.0.0.1.
 const RAW: Base = Base {
     kind: ChainKind::Filter,
     hook: Hook::Prerouting,
@@ -50,6 +50,7 @@ pub fn loopback() -> IpNet {
     Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8).into()
 }
 
+/// The chain with the drop rule.
 pub fn chain() -> Chain {
     let to_loopback = || Condition::daddr(loopback()).into_iter().chain([Verdict::Drop.into()]);
     let covered = in_set(&[Field::Iifname], SET).into_iter().chain(to_loopback()).collect();
@@ -70,8 +71,7 @@ pub fn add_links(batch: &mut Batch, links: &[IfName]) {
     batch.ensure_elements(TABLE, SET, &links.iter().map(element).collect::<Vec<_>>());
 }
 
-/// Adds the links to containers that have `route_localnet`, and removes the elements of links that no longer exist. Does nothing if
-/// there is no set.
+/// If the set exists, adds the links to containers that have `route_localnet`, and removes the links that no longer exist.
 pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
     if nft.exist(&[Object::Set(TABLE, SET)])? != [true] {
         return Ok(());
@@ -91,9 +91,9 @@ pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
     Ok(())
 }
 
-/// The links that an ADD adds to the set besides its own: those that have `route_localnet` and no rule that drops their packets.
-/// If the set is missing, as after a flush of all rules, these are the links to containers. If the rule of an earlier release
-/// is there, which dropped packets from all links, these are links of any kind but the uplinks of the host, which have no kind.
+/// The links with `route_localnet` that an ADD adds to the set besides its own. If the set does not exist, as after a flush of all
+/// rules: the links to containers. If ADD replaces the rule of an earlier release, which covered all links: all links that have a
+/// kind. A physical link has none.
 pub fn links_to_add(nft: &Nft, host: &Rtnl) -> Result<Vec<IfName>> {
     let found = nft.exist(&[Object::Chain(TABLE, FORMER_CHAIN), Object::Set(TABLE, SET)])?;
     let links = match found[..] {
@@ -101,12 +101,11 @@ pub fn links_to_add(nft: &Nft, host: &Rtnl) -> Result<Vec<IfName>> {
         [_, true] => Vec::new(),
         _ => links_to_containers(&host.links()?).into_iter().cloned().collect(),
     };
-    let open = links.iter().filter(|link| has_route_localnet(link));
-    open.map(|link| IfName::new(link.name.as_str())).collect()
+    let links = links.iter().filter(|link| has_route_localnet(link));
+    links.map(|link| IfName::new(link.name.as_str())).collect()
 }
 
-/// The host's ends of pairs with containers, the bridges of these, and the links whose peer is a port of such a bridge, such as the
-/// gateway of a VLAN.
+/// The links whose alias names an owner, the bridges of these links, and the links whose peer is a port of such a bridge.
 fn links_to_containers(links: &[Link]) -> Vec<&Link> {
     let is_ours = |link: &Link| link.alias.as_deref().and_then(Owner::in_alias).is_some();
     let ours: BTreeSet<u32> =
@@ -124,7 +123,7 @@ fn links_to_containers(links: &[Link]) -> Vec<&Link> {
     links.iter().filter(is_wanted).collect()
 }
 
-/// `route_localnet` of a link, in /proc/sys.
+/// The path of `route_localnet` of a link, below /proc/sys.
 pub fn route_localnet(link: &str) -> String {
     sysctl::of_link(IpFamily::V4, link, "route_localnet")
 }
@@ -134,13 +133,13 @@ fn has_route_localnet(link: &Link) -> bool {
     sysctl::get(&route_localnet(&link.name)).is_ok_and(|value| value.as_deref() == Some("1"))
 }
 
-/// Whether the rule covers a link, or is that of an earlier release.
+/// Whether the rule covers a link. The rule of an earlier release covers all links.
 pub fn covers(nft: &Nft, link: &IfName) -> Result<bool> {
     let is_former = nft.exist(&[Object::Chain(TABLE, FORMER_CHAIN)])? == [true];
     Ok(is_former || nft.elements_at(TABLE, SET, &[key(link)])? != [None])
 }
 
-/// Takes links out of the set, if they are in it.
+/// Removes links from the set, if they are in it.
 pub fn remove_links(nft: &Nft, batch: &mut Batch, links: &[IfName]) -> Result<()> {
     let keys: Vec<Vec<u8>> = links.iter().map(key).collect();
     let found = nft.elements_at(TABLE, SET, &keys)?.into_iter().flatten();

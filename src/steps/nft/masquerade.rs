@@ -18,10 +18,11 @@
 //! }
 //! ```
 //!
-//! and the same in `ip6`. The rules of the administrator, of iptables (100) and of firewalld (110) come first. A packet needs one lookup, independent of the number of containers.
+//! The table `ip6 cnibox` has the same objects. The chains of the administrator, of iptables (100) and of firewalld (110) run before. A
+//! packet needs one lookup, independent of the number of containers.
 //!
-//! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. An element that
-//! another attachment needs, too, passes to it. The map and the base chain stay.
+//! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. If another attachment
+//! also needs an element, it becomes the owner. The map and the base chain stay.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -39,16 +40,16 @@ use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
 
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
-/// The sources, each with the chain of its subnet.
+/// The map from each source to the chain of its subnet.
 pub const MAP: &str = "masquerade-sources";
 const CHAIN: &str = "masquerade-srcnat";
-/// Up to 0.2.0.
+/// The name up to release 0.2.0.
 const FORMER_CHAIN: &str = "masquerade-postrouting";
 /// The prefix of the chain of a subnet.
 const SUBNET_CHAIN: &str = "masquerade-";
 /// The number of rules in the chain of a subnet.
 const SUBNET_RULES: u32 = 3;
-/// Behind `srcnat` and what firewalld has there.
+/// After `srcnat` (100) and the chains of firewalld (110).
 const PRIORITY: i32 = 120;
 const FORMER_PRIORITY: i32 = 100;
 
@@ -72,7 +73,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
     Ok(())
 }
 
-/// Gives an owner these elements, and no others for the addresses.
+/// Sets the elements of an owner for these addresses, and removes its other elements for them.
 fn put(
     nft: &Nft,
     batch: &mut Batch,
@@ -88,7 +89,7 @@ fn put(
     }
 }
 
-/// The elements of masqueraded addresses: table, map and key.
+/// The places of the addresses' elements: table, map and key.
 pub fn address_elements(
     nets: &[IpNet],
 ) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
@@ -98,7 +99,7 @@ pub fn address_elements(
     })
 }
 
-/// Removes masquerading for addresses: by an earlier ADD of the owner, and by owners that have ended.
+/// Removes the elements of these addresses that belong to the owner or to owners that have ended.
 pub fn clear(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     FAMILIES
         .into_iter()
@@ -158,7 +159,7 @@ const fn set(family: Family) -> SharedSet<'static> {
     SharedSet { table: shared_rules::table(family), name: MAP }
 }
 
-/// Adds what is missing for the elements of these addresses.
+/// Adds the map and the chains for these addresses if they are missing.
 pub fn ensure(nft: &Nft, batch: &mut Batch, family: Family, nets: &[IpNet]) -> Result<()> {
     let shared = shared(family, nets);
     shared.ensure(nft, batch, |batch, name| add_map(batch, shared.table, name))
@@ -222,7 +223,7 @@ pub fn delete_chains(
             changed.kept.iter().any(|kept| leads_there(&kept)) || wanted.contains(&chain.name);
         let users =
             u32::try_from(changed.gone.iter().filter(leads_there).count()).unwrap_or(u32::MAX);
-        // Another program can lead there, too, or have rules in it.
+        // Keep the chain if another program has a rule in it or a jump to it.
         if is_of_subnet && !is_needed && chain.uses <= SUBNET_RULES.saturating_add(users) {
             batch.delete_chain(table, &chain.name);
         }
@@ -248,7 +249,7 @@ fn subnet_chain(net: IpNet) -> String {
     format!("{SUBNET_CHAIN}{}", net.trunc()).replace(':', "_")
 }
 
-/// The nets of a family, one for each address.
+/// The nets of a family: the first net of each address.
 fn of_family(nets: &[IpNet], family: Family) -> Vec<IpNet> {
     let mut found: Vec<IpNet> = Vec::with_capacity(nets.len());
     for net in nets.iter().filter(|net| net.addr().is_ipv4() == (family == Family::Ip)) {

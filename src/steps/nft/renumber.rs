@@ -1,11 +1,11 @@
 //! Moves the elements of attachments from an address to another one, in the tables of cnibox and in the map of `firewall` in the
 //! table of iptables.
 //!
-//! An element belongs to an attachment by its comment, and names the address of the container in one of these ways:
+//! The comment of an element names its owner. The element contains the address of the container in one of these places:
 //!
 //! - its key is the address (masquerading, the sets and maps of `firewall`),
 //! - its data begins with the address (published ports),
-//! - its key is a source and the address (masquerading for published ports),
+//! - its key is a source followed by the address (masquerading for published ports),
 //! - its key begins with the address (the targets of published ports).
 
 use ipnet::IpNet;
@@ -18,7 +18,7 @@ use crate::steps::nft::hairpin::Sources;
 use crate::steps::nft::shared_set::{self, SharedSet};
 use crate::steps::nft::{hairpin, masquerade, shared_rules, targets};
 
-/// The move of the elements of one owner.
+/// The move of an owner's elements from one address to another.
 #[derive(Clone, Debug)]
 pub struct Move {
     pub owner: Owner,
@@ -27,15 +27,15 @@ pub struct Move {
     pub to: IpNet,
 }
 
-/// What was moved.
+/// The result of a move.
 #[derive(Clone, Copy, Default)]
 pub struct Moved {
     pub elements: usize,
-    /// Another attachment still has rules for the address of before.
+    /// Another attachment still has elements for the old address.
     pub is_shared: bool,
 }
 
-/// Moves the elements in one transaction. What another attachment has at one of the addresses stays.
+/// Moves the elements in one transaction. Elements of other attachments stay, also at the same addresses.
 pub fn renumber(nft: &Nft, change: &Move) -> Result<Moved> {
     let mut moved = Moved::default();
     nft.transact(|nft, batch| {
@@ -59,7 +59,7 @@ impl Moved {
         set: SharedSet<'_>,
         change: &Move,
     ) -> Result<()> {
-        // Sources move with what is masqueraded.
+        // `put_source` moves the elements of sets of sources.
         if SharedSet::is_of_owners(set.name) || Sources::of(set.name).is_some() {
             return Ok(());
         }
@@ -67,7 +67,7 @@ impl Moved {
         let (own, others): (Vec<Element>, Vec<Element>) = set
             .all_elements(nft)?
             .into_iter()
-            .partition(|part| part.comment.as_deref() == Some(owner));
+            .partition(|element| element.comment.as_deref() == Some(owner));
         for old in own {
             let Some((name, new)) = moved(set.name, &old, change) else { continue };
             if name != set.name || new != old {
@@ -80,7 +80,7 @@ impl Moved {
     }
 }
 
-/// Puts an element in the place of another one.
+/// Replaces an element by another one, possibly in another set.
 fn put(
     nft: &Nft,
     batch: &mut Batch,
@@ -106,7 +106,7 @@ fn put(
     Ok(())
 }
 
-/// The same for a masqueraded source. The new one gets the marks of the old one.
+/// Replaces a pair of source and container, and moves its source in each set of sources, so the marks stay the same.
 fn put_source(
     nft: &Nft,
     batch: &mut Batch,
@@ -128,18 +128,18 @@ fn put_source(
         };
         let moved = hairpin::source_of(&new);
         if moved.key != source.key && found == source {
-            hairpin::pass_on(nft, batch, (table, *sources), &[source], &|part| part == old)?;
+            hairpin::pass_on(nft, batch, (table, *sources), &[source], &|element| element == old)?;
         }
         let sources = Sources { prefix_length: after, ..*sources };
         hairpin::ensure(nft, batch, family, sources)?;
         hairpin::add(batch, family, sources, &[moved]);
     }
-    set.remove(nft, batch, &|part| part == old)?;
+    set.remove(nft, batch, &|element| element == old)?;
     let (keys, owner) = ([new.key.clone()], change.owner.as_str());
     SharedSet { name, ..set }.put(nft, batch, owner, &keys, &[new]).map(drop)
 }
 
-/// The set and the element that an element becomes; `None` if it does not name the address.
+/// The set and the element after the move; `None` if the element does not contain the address.
 fn moved(set: &str, old: &Element, change: &Move) -> Option<(String, Element)> {
     let Move { from, to, .. } = change;
     let [from_key, to_key] = [from, to].map(|net| pack(&[Value::Address(net.addr())]));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_names_an_address_as_its_key_or_target() {
+    fn an_element_has_an_address_in_its_key_or_target() {
         let change = moves("10.1.0.5/16", "10.2.0.6/24");
         let key = |text: &str| pack(&[address(text)]);
         let target = |text: &str| pack(&[address(text), Value::Port(80)]);

@@ -1,6 +1,6 @@
 //! The nf_tables rules of a veth pair, in one transaction: masquerading for its addresses, and the MAC spoof check of its port.
 //!
-//! `set` also restores: called again for an attachment, it adds the rules that other programs removed.
+//! `set` is idempotent: called again for an attachment, it restores the rules that other programs removed.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ pub struct Rules<'a> {
     pub masquerades: bool,
     /// The addresses of the container, with the prefix lengths of their subnets.
     pub nets: &'a [IpNet],
-    /// A port of a bridge, and the only MAC address that it accepts; None for any.
+    /// A port of a bridge, and the only source MAC address that it accepts; `None` for any address.
     pub checked: Option<(&'a str, Option<Mac>)>,
 }
 
@@ -39,7 +39,7 @@ impl Rules<'_> {
         nft.transact(|nft, batch| self.put(nft, batch))
     }
 
-    /// Whether the port or one of the addresses has rules already. In the common case of none, this takes one request.
+    /// Whether the port or one of the addresses has rules already. If it has none, which is common, this takes one request.
     fn exist(&self, cx: &Context<'_>) -> Result<bool> {
         let Some(nft) = cx.session.nft_if_any()? else { return Ok(false) };
         let mut elements: Vec<_> = masquerade::address_elements(self.nets).collect();
@@ -64,8 +64,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Removes the rules of the owners, and those of the Go plugins for them: of one owner those with its addresses, if they
-    /// are known.
+    /// Removes the rules of the owners, and the rules of the Go plugins for these owners. For one owner, `addresses` are its known
+    /// addresses.
     pub fn remove(
         nft: &Nft,
         batch: &mut Batch,
@@ -78,7 +78,7 @@ impl Rules<'_> {
         rules::remove_spoof_check(nft, batch, owners)
     }
 
-    /// Removes the rules of an attachment at once, for an ADD that fails.
+    /// Removes the rules of an attachment immediately, in a failing ADD.
     pub fn undo_add(cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let owners = Owners::of(cx, Scope::One(at));
         cx.session.nft()?.transact(|nft, batch| {

@@ -1,7 +1,7 @@
 //! The tables `cnibox`, one for each family, and their shared rules.
 //!
-//! Objects are named `<plugin>-<what>`. ADD adds the chains and maps that it needs and that are missing; DEL leaves them. An
-//! element has its owner as comment, and DEL removes it.
+//! Objects are named `<plugin>-<object>`. ADD adds the chains, sets and maps that it needs and that are missing; DEL leaves them. The
+//! comment of an element is its owner, and DEL removes the element.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub const fn table(family: Family) -> Table<'static> {
     Table { family, name: "cnibox" }
 }
 
-/// The owner as the comment of an element.
+/// The comment of an owner's elements.
 pub fn comment(owner: &Owner) -> Result<Comment> {
     Comment::new(owner.to_string())
 }
@@ -37,15 +37,15 @@ pub struct Chain {
     pub name: String,
     pub base: Option<Base>,
     pub comment: Option<Comment>,
-    /// A rule before all others.
+    /// A rule at the start of the chain.
     pub first: Option<Vec<Expr>>,
     pub rules: Vec<Vec<Expr>>,
-    /// The chain that earlier releases have in its place. ADD replaces it, and leaves other rules in it; CHECK accepts it.
+    /// The corresponding chain of earlier releases. ADD removes its rules, and the chain if it has no other rules; CHECK accepts it.
     pub former: Option<Box<Self>>,
 }
 
 impl SharedRules<'_> {
-    /// Adds objects and rules that are missing. `declare` adds the set with a name.
+    /// Adds objects and rules that are missing. `declare` adds a set or map by its name.
     pub fn ensure(
         &self,
         nft: &Nft,
@@ -120,7 +120,7 @@ impl Chain {
         Self { name: name.into(), rules, ..Self::default() }
     }
 
-    /// The same, in the place of a chain of earlier releases.
+    /// Sets the chain of earlier releases that this chain replaces.
     pub fn replacing(self, former: Self) -> Self {
         Self { former: Some(Box::new(former)), ..self }
     }
@@ -142,7 +142,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Removes its rules, and the chain if it has no others.
+    /// Removes the rules of this chain, and the chain if it has no other rules.
     fn remove(&self, nft: &Nft, table: Table<'_>, batch: &mut Batch) -> Result<()> {
         let present = nft.rules_of(table, &self.name)?;
         let (own, others): (Vec<&Rule>, Vec<&Rule>) =
@@ -161,7 +161,7 @@ impl Chain {
         if let Some(first) = self.first.as_ref().filter(|first| has(first).is_none()) {
             batch.add_rule(table, NewRule::first(&self.name).with(first.iter().cloned()));
         }
-        // From the first missing rule on, rules are added again at the end, so that they are in order.
+        // Add the first missing rule and all rules after it at the end of the chain again, so that their order is correct.
         for rule in &self.rules[self.in_order(present)..] {
             if let Some(misplaced) = has(rule) {
                 batch.delete_rule(table, &self.name, misplaced.handle);
@@ -170,7 +170,7 @@ impl Chain {
         }
     }
 
-    /// The number of rules that exist in this order.
+    /// The number of rules, from the first one, that exist in this order.
     fn in_order(&self, present: &[Rule]) -> usize {
         let mut present = present.iter();
         let is_next = |rule: &&Vec<Expr>| present.any(|found| found.does(rule));
@@ -178,7 +178,7 @@ impl Chain {
     }
 }
 
-/// Adds an element whose key is the name of a link of the owner. Another owner of the key has lost that link.
+/// Adds an element whose key is the name of a link of the owner. Replaces the element of another owner: its link no longer exists.
 pub fn put(
     nft: &Nft,
     batch: &mut Batch,
@@ -203,7 +203,7 @@ pub fn is_of(element: &Element, owners: &Owners) -> bool {
     element.comment.as_deref().is_some_and(|comment| owners.contain(comment))
 }
 
-/// Deletes the elements of the owners from a set.
+/// Deletes the elements of the owners from a set, and returns them.
 pub fn delete(
     nft: &Nft,
     batch: &mut Batch,

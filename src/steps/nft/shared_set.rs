@@ -1,8 +1,8 @@
-//! Sets and maps of addresses of which several attachments can need the same element: two containers on different links can
-//! have one address, and an accept or a masquerade of it serves both.
+//! Sets and maps in which several attachments can need the same element: two containers on different links can have the same
+//! address, and one accept or masquerade of the address serves both.
 //!
-//! The comment of an element names its first owner. Each further owner has an element in a set beside it, which is added when
-//! it is needed:
+//! The comment of an element names its first owner. Each further owner has an element in a second set, which is added when it is
+//! needed:
 //!
 //! ```nft
 //! set owners-of-masquerade-sources {
@@ -11,8 +11,8 @@
 //! }
 //! ```
 //!
-//! The key has the hash of the owner behind that of the shared element. The removal of the first owner passes the element on
-//! to a further one, that of the last owner deletes it. Packets are not looked up in the set.
+//! Its key is the key of the shared element and the hash of the owner. The removal of the first owner makes a further owner the
+//! first one; the removal of the last owner deletes the element. No rule looks up packets in the second set.
 
 use std::collections::BTreeMap;
 
@@ -23,34 +23,36 @@ use crate::netlink::nft::{
 use crate::plugin::life;
 use crate::plugin::owner::{Owner, hash};
 
-/// A set or map. Its keys consist of addresses of the table's family, or of an address, a protocol and a port. A map to values has names of bridges: packets are not
-/// looked up in it, so each owner of an address has its own.
+/// A set or map with shared elements. A key consists of addresses of the table's family, or of an address, a protocol and a port.
+/// The values of a map are names of bridges. No rule looks up packets in such a map, so each owner of an address can have another
+/// value.
 #[derive(Clone, Copy)]
 pub struct SharedSet<'a> {
     pub table: Table<'a>,
     pub name: &'a str,
 }
 
-/// The map of `firewall` in the table of iptables. It and the set of its further owners are the only objects of cnibox in a
-/// foreign table.
+/// The map of `firewall` in the table of iptables. This map and its set of further owners are the only objects of cnibox in a
+/// table of another program.
 pub const fn accepted(family: Family) -> SharedSet<'static> {
     SharedSet { table: Table { family, name: "filter" }, name: "cnibox" }
 }
 
-/// The parts of the owners of one address, each as the element that the owner would have alone.
+/// The elements of all owners of one key, each as it would be if it had no other owner.
 #[derive(Clone, Default)]
 struct KeyElements {
     /// The element in the set itself. `None` if another program has deleted it.
     first: Option<Element>,
+    /// The elements in the set of further owners.
     further: Vec<Element>,
 }
 
-/// A change of a set: the parts of owners.
+/// The elements of owners that a change removed and kept.
 #[derive(Default)]
 pub struct Changed {
-    /// What no owner has any more.
+    /// Removed elements. No other owner has the same key and data.
     pub gone: Vec<Element>,
-    /// What was there before and stays.
+    /// Elements that existed before and stay.
     pub kept: Vec<Element>,
 }
 
@@ -70,9 +72,9 @@ impl SharedSet<'_> {
         set.starts_with(OWNERS_OF)
     }
 
-    /// Gives an owner these elements, and no others at these keys. The parts of owners that have provably ended are removed.
-    /// Returns the change, or `None` if nothing was in the way. Fails with the name of another owner if packets cannot get
-    /// what both want.
+    /// Sets the elements of an owner at these keys, and removes its other elements there. Also removes there the elements of owners
+    /// that have provably ended. Returns the change, or `None` if the keys had no other elements. Fails if another owner needs other
+    /// data for the same key; the error names that owner.
     pub fn put(
         &self,
         nft: &Nft,
@@ -88,7 +90,7 @@ impl SharedSet<'_> {
             batch.add_elements(self.table, self.name, &missing.collect::<Vec<_>>());
             return Ok(None);
         }
-        // This case is rare and may be slow.
+        // This case is rare, so it may be slow: it reads the whole set.
         let is_owner_stale = |of: &str| of == owner || life::has_ended(of);
         let is_stale = |element: &Element| {
             keys.contains(&element.key)
@@ -98,7 +100,8 @@ impl SharedSet<'_> {
         self.change(nft, batch, &is_stale, wanted).map(Some)
     }
 
-    /// Gives an owner these elements, and no others in the set.
+    /// Sets the elements of an owner, and removes its other elements in the set. Also removes elements of owners that have provably
+    /// ended at the same keys.
     pub fn put_all(
         &self,
         nft: &Nft,
@@ -106,21 +109,21 @@ impl SharedSet<'_> {
         owner: &str,
         wanted: &[Element],
     ) -> Result<Changed> {
-        let is_stale = |part: &Element| {
-            let of = part.comment.as_deref();
-            let is_in_the_way = || wanted.iter().any(|wanted| wanted.key == part.key);
-            !wanted.contains(part)
+        let is_stale = |element: &Element| {
+            let of = element.comment.as_deref();
+            let is_in_the_way = || wanted.iter().any(|wanted| wanted.key == element.key);
+            !wanted.contains(element)
                 && (of == Some(owner) || is_in_the_way() && of.is_none_or(life::has_ended))
         };
         self.change(nft, batch, &is_stale, wanted)
     }
 
-    /// Adds elements of any owners. There can be several with one key.
+    /// Adds elements of any owners. Several of them can have the same key.
     pub fn add(&self, nft: &Nft, batch: &mut Batch, wanted: &[Element]) -> Result<()> {
         self.change(nft, batch, &|_| false, wanted).map(drop)
     }
 
-    /// Removes the parts of owners. An element that another owner needs passes to it.
+    /// Removes the elements of owners for which `is_stale` is true. An element that has another owner, too, passes to that owner.
     pub fn remove(
         &self,
         nft: &Nft,
@@ -130,13 +133,13 @@ impl SharedSet<'_> {
         self.change(nft, batch, is_stale, &[])
     }
 
-    /// The parts of all owners.
+    /// The elements of all owners.
     pub fn all_elements(&self, nft: &Nft) -> Result<Vec<Element>> {
-        let parts = |shares: KeyElements| one_per_owner(shares.all().collect());
-        Ok(self.elements_by_key(nft)?.into_values().flat_map(parts).collect())
+        let elements = |of_key: KeyElements| one_per_owner(of_key.all().collect());
+        Ok(self.elements_by_key(nft)?.into_values().flat_map(elements).collect())
     }
 
-    /// Whether an owner has an element.
+    /// Whether an owner, which the comment names, has an element.
     pub fn has(&self, nft: &Nft, wanted: &Element) -> Result<bool> {
         let key = std::slice::from_ref(&wanted.key);
         let Some(first) = nft.elements_at(self.table, self.name, key)?.pop().flatten() else {
@@ -151,9 +154,9 @@ impl SharedSet<'_> {
         Ok(found == [Some(further)])
     }
 
-    /// Puts the part of an owner in the place of another one of its own. The parts of all others stay.
+    /// Replaces an element of an owner by another one. The elements of other owners stay.
     pub fn replace(&self, nft: &Nft, batch: &mut Batch, old: &Element, new: Element) -> Result<()> {
-        self.change(nft, batch, &|part| part == old, &[new]).map(drop)
+        self.change(nft, batch, &|element| element == old, &[new]).map(drop)
     }
 
     fn change(
@@ -166,7 +169,7 @@ impl SharedSet<'_> {
         let mut all: BTreeMap<Vec<u8>, (KeyElements, Vec<&Element>)> = self
             .elements_by_key(nft)?
             .into_iter()
-            .map(|(key, shares)| (key, (shares, Vec::new())))
+            .map(|(key, of_key)| (key, (of_key, Vec::new())))
             .collect();
         for element in wanted {
             all.entry(element.key.clone()).or_default().1.push(element);
@@ -174,15 +177,16 @@ impl SharedSet<'_> {
         let mut changed = Changed::default();
         let (mut first, mut further) = (Edit::default(), Edit::default());
         for (before, wanted) in all.into_values() {
-            // The common case, for each container of the host.
+            // The common case: the elements of this key do not change.
             if wanted.is_empty() && !before.iter().any(is_stale) {
                 changed.kept.extend(before.all());
                 continue;
             }
             let after = before.after(is_stale, &wanted, &mut changed)?;
             first.add(before.first, after.first);
-            let written =
-                |parts: Vec<Element>| parts.iter().map(to_further_element).collect::<Vec<_>>();
+            let written = |elements: Vec<Element>| {
+                elements.iter().map(to_further_element).collect::<Vec<_>>()
+            };
             further.add(written(before.further), written(after.further));
         }
         if let [element, ..] = further.added.as_slice()
@@ -195,19 +199,19 @@ impl SharedSet<'_> {
         Ok(changed)
     }
 
-    /// The parts of all owners, by the keys of the set.
+    /// The elements of all owners, by the keys of the set.
     fn elements_by_key(&self, nft: &Nft) -> Result<BTreeMap<Vec<u8>, KeyElements>> {
         let mut all: BTreeMap<Vec<u8>, KeyElements> = BTreeMap::new();
         for element in nft.elements(self.table, self.name)? {
-            let shares = all.entry(element.key.clone()).or_default();
-            shares.first = Some(element);
+            let of_key = all.entry(element.key.clone()).or_default();
+            of_key.first = Some(element);
         }
         for mut element in nft.elements(self.table, &self.owners())? {
             element.key.truncate(element.key.len().saturating_sub(MARKS_BYTES));
-            let shares = all.entry(element.key.clone()).or_default();
-            let data = shares.first.as_ref().and_then(|first| first.data.clone());
+            let of_key = all.entry(element.key.clone()).or_default();
+            let data = of_key.first.as_ref().and_then(|first| first.data.clone());
             element.data = element.data.or(data);
-            shares.further.push(element);
+            of_key.further.push(element);
         }
         Ok(all)
     }
@@ -222,7 +226,7 @@ impl KeyElements {
         self.first.into_iter().chain(self.further)
     }
 
-    /// The parts after a change.
+    /// The elements after a change.
     fn after(
         &self,
         is_stale: &dyn Fn(&Element) -> bool,
@@ -238,15 +242,15 @@ impl KeyElements {
                 let (title, note) = (Owner::title(owner), life::owner_note(owner));
                 return Err(Error::internal(format!("{title} has other rules for it{note}")));
             }
-            match all.iter_mut().find(|part| part.comment == wanted.comment) {
+            match all.iter_mut().find(|element| element.comment == wanted.comment) {
                 Some(own) => own.clone_from(wanted),
                 None => all.push((*wanted).clone()),
             }
         }
         let has_first = self.first.is_some() || !wanted.is_empty();
-        // An element that another program has deleted comes back with the data of its owner.
+        // Another program has deleted the first element. The wanted one takes its place, because it has data.
         if self.first.is_none()
-            && let Some(at) = all.iter().position(|part| wanted.contains(&part))
+            && let Some(at) = all.iter().position(|element| wanted.contains(&element))
         {
             all[..=at].rotate_right(1);
         }
@@ -258,15 +262,16 @@ impl KeyElements {
     }
 }
 
-/// One part for each owner. After another program has deleted an element, its further owner can become the first, too.
-fn one_per_owner(mut parts: Vec<Element>) -> Vec<Element> {
-    let mut owners = Vec::with_capacity(parts.len());
-    parts.retain(|part| {
-        let is_new = !owners.contains(&part.comment);
-        owners.push(part.comment.clone());
+/// Keeps one element for each owner. After another program has deleted an element, its further owner can have become the first
+/// owner, too.
+fn one_per_owner(mut elements: Vec<Element>) -> Vec<Element> {
+    let mut owners = Vec::with_capacity(elements.len());
+    elements.retain(|element| {
+        let is_new = !owners.contains(&element.comment);
+        owners.push(element.comment.clone());
         is_new
     });
-    parts
+    elements
 }
 
 /// The elements to delete from a set, and to add to it.
@@ -297,28 +302,28 @@ impl Edit {
     }
 }
 
-/// Whether packets are not looked up in the map.
+/// Whether the element is of a map of values, in which no rule looks up packets.
 fn has_value(element: &Element) -> bool {
     matches!(element.data, Some(Datum::Value(_)))
 }
 
-/// Whether packets cannot get what both want.
+/// Whether two owners need different data for one key. Only a map of values can have both.
 fn conflict(one: &Element, other: &Element) -> bool {
     // A further owner has no data if another program has deleted the element.
     one.data.is_some() && one.data != other.data && !has_value(other)
 }
 
-/// The element in the set of further owners.
-fn to_further_element(part: &Element) -> Element {
-    let owner = part.comment.as_deref().unwrap_or_default();
+/// The form of an element in the set of further owners.
+fn to_further_element(element: &Element) -> Element {
+    let owner = element.comment.as_deref().unwrap_or_default();
     Element {
-        key: [part.key.as_slice(), &marks(owner)].concat(),
-        data: part.data.clone().filter(|_| has_value(part)),
-        comment: part.comment.clone(),
+        key: [element.key.as_slice(), &marks(owner)].concat(),
+        data: element.data.clone().filter(|_| has_value(element)),
+        comment: element.comment.clone(),
     }
 }
 
-/// Adds the set for an element of a further owner.
+/// Adds the set of further owners, with the types of an element of the shared set.
 fn declare(batch: &mut Batch, table: Table<'_>, name: &str, element: &Element) {
     let (address, bytes) = match table.family {
         Family::Ip6 => (Type::Ipv6Addr, 16),

@@ -11,7 +11,7 @@
 //! }
 //! ```
 //!
-//! A verdict map instead of two sets would need a chain for every port.
+//! A verdict map would replace the two sets, but need one chain for each port.
 //!
 //! A failing ADD, DEL and GC remove the elements of the owner. The sets and the chain stay.
 
@@ -40,7 +40,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac)
             if name == PORTS { &[Type::IfName][..] } else { &[Type::IfName, Type::EtherAddr] };
         batch.add_set(TABLE, NewSet { name, key, kind: SetKind::Set, comment: None });
     })?;
-    // The name of the port can be that of an earlier port, of this or another owner.
+    // An earlier port of this or another owner can have had this name.
     remove_others(nft, batch, port, Some(mac))?;
     let comment = Some(shared_rules::comment(owner)?);
     for (set, key) in [(PORTS, pack(&port_key(port))), (ALLOWED, pack(&pair_key(port, mac)))] {
@@ -50,12 +50,12 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac)
     Ok(())
 }
 
-/// The element of a checked port: table, set and key.
+/// The place of a port's element: table, set and key.
 pub fn port_element(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
     (TABLE, PORTS, pack(&port_key(port)))
 }
 
-/// Removes the check of a port: an earlier port with its name ended without a DEL.
+/// Removes the check of an earlier port with this name, which ended without a DEL.
 pub fn clear(nft: &Nft, batch: &mut Batch, port: &IfName) -> Result<()> {
     remove_others(nft, batch, port, None)
 }

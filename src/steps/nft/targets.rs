@@ -1,4 +1,4 @@
-//! The targets of published ports, which a policy of `firewall` lets pass from one network to another:
+//! The targets of published ports: a policy of `firewall` that separates networks accepts connections to them:
 //!
 //! ```nft
 //! set portmap-targets {
@@ -7,8 +7,8 @@
 //! }
 //! ```
 //!
-//! `firewall` adds the set with the rule that looks it up, and fills it from the maps of `portmap`, so the order of the plugins has
-//! no effect, and ports that an earlier release published have targets. From then on `portmap` keeps the elements. Without a
+//! `firewall` adds the set and its rule, and fills the set from the maps of `portmap`. So the order of the plugins has no effect, and
+//! ports that an earlier release published have targets, too. If the set exists, `portmap` adds and removes elements. Without a
 //! policy there is no set.
 
 use std::net::IpAddr;
@@ -25,12 +25,12 @@ pub const SET: &str = "portmap-targets";
 /// The prefix of the maps of published ports: `… inet_proto . inet_service : ipv4_addr . inet_service`.
 const PUBLISHED: &str = "portmap-published";
 
-/// The key of a port of a container.
+/// The key of a container's port.
 pub fn key(address: IpAddr, transport: Transport, port: u16) -> Vec<u8> {
     pack(&[Value::Address(address), Value::Transport(transport), Value::Port(port)])
 }
 
-/// The target of an element of a map of published ports. Protocol and port have four bytes each.
+/// Converts an element of a map of published ports to its target. Protocol and port have four bytes each.
 pub fn of(published: &Element) -> Option<Element> {
     let Some(Datum::Value(target)) = &published.data else { return None };
     let (address, port) = target.split_at_checked(target.len().checked_sub(4)?)?;
@@ -39,6 +39,7 @@ pub fn of(published: &Element) -> Option<Element> {
     Some(Element { key, data: None, comment: published.comment.clone() })
 }
 
+/// Adds the set.
 pub fn declare(batch: &mut Batch, table: Table<'_>) {
     let address = if table.family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr };
     let key = &[address, Type::InetProto, Type::InetService];
@@ -54,7 +55,7 @@ pub fn fill(nft: &Nft, batch: &mut Batch, table: Table<'_>) -> Result<()> {
     SharedSet { table, name: SET }.add(nft, batch, &all)
 }
 
-/// What passes: replies of translated connections, and connections that were translated to a target.
+/// The rules that accept replies of translated connections, and connections that were translated to a target:
 /// `ct status dnat ct direction reply accept` and
 /// `ct status dnat ip daddr . meta l4proto . th dport @portmap-targets accept`
 pub fn accept(family: IpFamily) -> [Vec<Expr>; 2] {
