@@ -1,4 +1,4 @@
-//! The previous result and the interface that a chained plugin works on.
+//! Finds the previous result and the interface for a chained plugin.
 
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, veth};
 
-/// The previous result, which ADD requires. `without` is the reference's message if it is missing.
+/// The previous result, which ADD requires. `without` is the reference's error message for a missing one.
 pub fn prev_result(cx: &Context<'_>, without: &str) -> Result<Success> {
     cx.request.prev_result()?.ok_or_else(|| {
         let kind = &cx.request.conf.kind;
@@ -25,9 +25,8 @@ pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
     rtnl.link(ifname)?.ok_or_else(missing)
 }
 
-/// For DEL: whether the interface belongs to another attachment: another network has it, or the path now leads to the
-/// namespace of another container. Then DEL must not change anything about it. A link without an owner counts as this
-/// attachment's.
+/// For DEL: whether the interface belongs to another attachment, because another network made it, or because the path now leads to
+/// the namespace of another container. Then DEL must not change it. A link without an owner counts as this attachment's.
 pub fn is_of_another(cx: &Context<'_>, at: &Attachment, link: &Link) -> Result<bool> {
     let owner = Owner::new(&cx.request.network, at);
     let is_of_another = |link: &Link| host_link::is_of_another(link, &owner);

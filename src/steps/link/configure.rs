@@ -1,5 +1,5 @@
-//! Sets the addresses and routes of a result on an interface in a container, and brings it up. The kernel removes them with
-//! the interface.
+//! Sets the addresses and routes of a result on an interface in a container, and brings the interface up. The kernel removes
+//! addresses and routes with the interface.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct Interface<'a> {
     pub index: u32,
 }
 
-/// How the addresses are set.
+/// Options of `apply`.
 #[derive(Clone, Copy, Default)]
 pub struct Options<'a> {
     /// Wait for the duplicate address detection of IPv6.
@@ -38,17 +38,19 @@ pub struct Options<'a> {
     /// Add no route to the prefix of an address.
     pub no_prefix_routes: bool,
     pub announce: Announce,
+    /// The alias of the interface.
     pub alias: Option<&'a str>,
 }
 
-/// When the addresses are announced. A neighbour that knows an earlier interface with the same address sends to that one
-/// for ten seconds.
+/// When the addresses are announced to neighbours. Without an announcement, a neighbour can send packets for the address to an
+/// earlier interface for ten seconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Announce {
     #[default]
     Never,
+    /// When the interface comes up.
     WhenUp,
-    /// By a call of `announce`: frames are lost when the interface comes up.
+    /// Later, by a call of `announce`: at the moment the interface comes up, frames are lost.
     Later,
 }
 
@@ -83,7 +85,7 @@ pub fn apply(
                 net: ip.address,
                 no_dad: !options.detect_duplicates,
                 no_prefix_route: options.no_prefix_routes,
-                // The kernel can have made it after a router advertisement.
+                // The kernel can have added the address after a router advertisement.
                 may_exist: ip.address.addr().is_ipv6(),
             },
         );
@@ -108,8 +110,8 @@ pub fn apply(
     let v6 = success.ips.iter().map(|ip| ip.address.addr()).filter(IpAddr::is_ipv6);
     let v6: Vec<IpAddr> = v6.collect();
     if !v6.is_empty() {
-        // A worker of the kernel adds the routes. Until then the container drops packets to its address. Later than the
-        // limit it works, too.
+        // A worker of the kernel adds the local routes. Until then the container drops packets to its addresses. On timeout, go
+        // on: the routes appear later.
         interface.rtnl.wait_for_local(RT_TABLE_LOCAL, &v6, LOCAL_LIMIT)?;
     }
     Ok(())
@@ -134,14 +136,14 @@ fn has_family(success: &Success, family: IpFamily) -> bool {
     success.ips.iter().any(|ip| family.has(ip.address.addr()))
 }
 
-/// Runs in the container's namespace. A kernel without IPv6 fails later, when it gets the address.
+/// Enables IPv6. Must run in the container's namespace. On a kernel without IPv6, the later request for the address fails.
 fn allow_ipv6(name: &str) -> Result<()> {
     set_ipv6("lo", "disable_ipv6", "0")?;
     set_ipv6(name, "disable_ipv6", "0")?;
     set_ipv6(name, "keep_addr_on_down", "1")
 }
 
-/// Runs in the container's namespace.
+/// Sets ndisc_notify=1: the kernel announces IPv6 addresses. Must run in the container's namespace.
 fn announce_ipv6(name: &str) -> Result<()> {
     set_ipv6(name, "ndisc_notify", "1")
 }

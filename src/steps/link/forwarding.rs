@@ -1,9 +1,9 @@
-//! IP forwarding of the host, which a gateway needs. It stays enabled, as with the reference, because other software may need
-//! it.
+//! Enables IP forwarding of the host, which a gateway needs. DEL leaves it enabled, as the reference does, because other software may
+//! need it.
 //!
 //! With IPv6 forwarding the kernel ignores router advertisements on links with `accept_ra` 1, and deletes the default routes that
-//! came from them: a host that is configured by advertisements would go offline with the first ADD. With `accept_ra` 2 a link
-//! accepts them also while it forwards.
+//! came from them: the first ADD would disconnect a host that advertisements configure. With `accept_ra` 2 a link also accepts them
+//! while it forwards.
 
 use std::net::IpAddr;
 
@@ -24,12 +24,12 @@ pub fn enable(host: &Rtnl, addresses: impl IntoIterator<Item = IpAddr>) -> Resul
     Ok(())
 }
 
-/// Sets accept_ra=2 on each link that accepts router advertisements now. The links of containers have accept_ra=0. `all` has no
-/// effect, and `default` would let later links accept advertisements that ignore them today, such as those of other containers.
+/// Sets accept_ra=2 on each link that accepts router advertisements now. The links of containers have accept_ra=0. The kernel ignores
+/// accept_ra of `all`; that of `default` would make later links accept advertisements, such as the links of other containers.
 fn keep_advertisements(host: &Rtnl) -> Result<()> {
     for link in host.links()?.iter().filter(|link| link.accept_ra == Some(1)) {
         let key = |key: &str| sysctl::of_link(IpFamily::V6, &link.name, key);
-        // An error means that the link is gone.
+        // An error means that the link was removed.
         if sysctl::get(&key("forwarding")).ok().flatten().as_deref() == Some("0") {
             sysctl::set_if_exists(&key("accept_ra"), "2")?;
         }
@@ -37,12 +37,12 @@ fn keep_advertisements(host: &Rtnl) -> Result<()> {
     Ok(())
 }
 
-/// For STATUS: forwarding is enabled, or can be.
+/// For STATUS: fails if forwarding is disabled and cannot be enabled.
 pub fn check_possible(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     keys(addresses).try_for_each(|key| sysctl::check_settable(key, "1"))
 }
 
-/// For CHECK: forwarding is enabled.
+/// For CHECK: fails if forwarding is disabled.
 pub fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     for key in keys(addresses) {
         if sysctl::get(key)?.as_deref() == Some("0") {

@@ -1,4 +1,4 @@
-//! Links of attachments: the owner in the alias, and the IPv6 settings of links on the host.
+//! Links of attachments: their owner in the alias, and IPv6 settings of links on the host.
 
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
@@ -7,8 +7,8 @@ use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
 use crate::plugin::restore::Parts;
 
-/// The prefix of the alternative name by which a device of the host names its owner in a container: `host-device` leaves the
-/// alias to the reference's form. The second part is the hash of the owner.
+/// The prefix of the alternative name that `host-device` gives to a device in a container: it uses the alias as the reference does,
+/// so the alias cannot name the owner. The second part of the name after the prefix is the hash of the owner.
 pub const MARK: &str = "cnibox.";
 
 /// The alias by which a link names its owner.
@@ -21,8 +21,8 @@ pub fn is_of(link: &Link, owners: &Owners) -> bool {
     owner_of(link).is_some_and(|owner| owners.contain(owner))
 }
 
-/// Whether a link names another owner: another network, container or interface. DEL spares it, and everything about it. A
-/// link of the reference names no owner.
+/// Whether a link names another owner: another network, container or interface. DEL leaves such a link, and the rules and routes of
+/// its addresses. A link of the reference names no owner.
 pub fn is_of_another(link: &Link, owner: &Owner) -> bool {
     if let Some(found) = owner_of(link) {
         return found != owner.as_str();
@@ -56,7 +56,8 @@ pub fn all_of(host: &Rtnl, kind: &str, owners: &Owners) -> Result<Vec<Link>> {
 }
 
 /// Sets accept_ra=0. Otherwise a container can become the host's default gateway with router advertisements (CVE-2020-10749).
-/// Must run before the link goes up. A host that does not allow it is an error.
+/// Must run before the link goes up. Fails if the host does not
+/// allow it.
 pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
     let path = sysctl::of_link(IpFamily::V6, &link.name, "accept_ra");
     match link.accept_ra {
@@ -66,13 +67,13 @@ pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
     }
 }
 
-/// For STATUS: new links of the host have accept_ra=0, or can have it.
+/// For STATUS: fails if new links of the host neither have nor can get accept_ra=0.
 pub fn check_accept_ra_settable() -> Result<()> {
     let path = sysctl::of_link(IpFamily::V6, "default", "accept_ra");
     if sysctl::exists(&path) { sysctl::check_settable(&path, "0") } else { Ok(()) }
 }
 
-/// Restores accept_ra=0 of a link on the host.
+/// Restores accept_ra=0 on a link of the host.
 pub fn restore_accept_ra(name: &str, parts: &mut Parts) {
     let path = sysctl::of_link(IpFamily::V6, name, "accept_ra");
     let compare = || {

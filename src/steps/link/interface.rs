@@ -1,4 +1,4 @@
-//! The interface of a plugin that makes a single link in the container, under its final name. (`veth` is for pairs.)
+//! The verbs of plugins that create a single link in the container, under its final name. (Module `veth` is for pairs.)
 //!
 //! A failing ADD removes the link, DEL removes it, and the kernel removes it with the namespace. DEL and GC also remove a link
 //! that another program has moved to the host.
@@ -24,20 +24,22 @@ use crate::steps::link::host_link;
 use crate::steps::link::parent::Parent;
 use crate::steps::link::{mtu, tuned, verify};
 
-/// A busy kernel needs some 100 ms to remove the links of a namespace that ended.
+/// The maximum wait until the kernel has removed the links of an ended namespace. A busy kernel needs some 100 ms.
 const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// A plugin that makes a single link: its configuration.
+/// The configuration of a plugin that creates a single link.
 pub trait SingleLink: Read {
+    /// See [`Plugin::unreadable`].
     const UNREADABLE: &'static str;
     /// The kernel's name of the kind of link.
     const KIND: &'static str;
 
-    /// Checks the configuration.
+    /// Checks the configuration, and returns the requested interface.
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>>;
 }
 
-// The executable has these methods for each kind of link. So they leave the `?` after `interface` to the functions they call.
+// The compiler generates these methods for each kind of link. To keep them small, the called functions check the result of
+// `interface`.
 impl<P: SingleLink> Plugin for P {
     fn unreadable(&self) -> &'static str {
         P::UNREADABLE
@@ -68,12 +70,12 @@ impl<P: SingleLink> Plugin for P {
 pub struct NewInterface<'a> {
     /// The kernel's name of the kind of link.
     pub kind: &'static str,
-    /// The kernel option: `CONFIG_DUMMY`.
+    /// The kernel option of this kind, for example `CONFIG_DUMMY`.
     pub option: &'static str,
     pub properties: Vec<Property>,
-    /// In bytes; 0 is the kernel's default.
+    /// In bytes. 0 means the kernel's default.
     pub mtu: i64,
-    /// What the kernel accepts.
+    /// The MTUs that the kernel accepts.
     pub mtu_range: RangeInclusive<u32>,
     pub mac: Option<Mac>,
     pub parent: Option<Parent<'a>>,
@@ -83,7 +85,7 @@ pub struct NewInterface<'a> {
 
 /// A property that ADD sets and CHECK compares.
 pub struct Property {
-    /// In error messages: `mode private`.
+    /// The name in error messages, for example `mode private`.
     pub title: String,
     pub value: LinkProperty<'static>,
 }
@@ -162,7 +164,8 @@ fn add(
     Ok(success)
 }
 
-/// Makes the link in the container through `rtnl`, the namespace of the parent. The link is down unless IPAM needs it.
+/// Creates the link in the container through `rtnl`, a socket in the namespace of the parent. The link is down unless the IPAM plugin
+/// needs it.
 fn make<'a>(
     rtnl: &Rtnl,
     container: &'a Rtnl,
@@ -193,8 +196,8 @@ fn make<'a>(
     Ok(link)
 }
 
-/// The kernel removes the links of a namespace some time after the last process left it. Until then the VLAN id of a
-/// container that ended is taken, so ADD waits for it.
+/// Creates the link. The kernel removes the links of a namespace some time after the last process left it. Until then the VLAN id of
+/// an ended container is in use, so ADD waits.
 fn make_link(
     rtnl: &Rtnl,
     container: &Rtnl,
@@ -231,8 +234,8 @@ pub fn configure(
 }
 
 /// DEL and GC. They need neither the configuration nor the parent. An interface of another kind or with another owner
-/// stays: another network made it, or the path of the namespace is another container's by now. An interface without an owner was made by the
-/// reference, or by an ADD that was killed, and is removed.
+/// stays: another network made it, or the path now leads to the namespace of another container. An interface without an owner was
+/// made by the reference, or by an ADD that was killed, and is removed.
 pub fn clean(
     cx: &Context<'_>,
     scope: Scope<'_>,
@@ -256,10 +259,10 @@ pub fn clean(
     })
 }
 
-/// DEL and GC of a plugin that removes its interface in another way.
+/// Removes the interface with `remove`, and releases the addresses of the IPAM plugin, in the correct order.
 pub fn release(cx: &Context<'_>, scope: Scope<'_>, remove: &dyn Fn() -> Result<()>) -> Result<()> {
     let release = || delegate::clean_ipam(cx, scope);
-    // The interface goes first, so that no other container gets an address that is still in use.
+    // Remove the interface first, so that no other container gets an address that is still in use.
     let mut steps: [&dyn Fn() -> Result<()>; 2] = [remove, &release];
     if delegate::ipam_needs_link(cx) {
         steps.reverse();
@@ -302,7 +305,7 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: Result<NewInterface<'_>>) -
     verify::routes(container, &result)
 }
 
-/// STATUS: the kernel has the kind of link, the parent can have such an interface, and the IPAM plugin works.
+/// STATUS: fails if the kernel lacks the kind of link, the parent cannot have such an interface, or STATUS of the IPAM plugin fails.
 fn status(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
     let new = &new?;
     // In a chain, the plugin before this one makes the parent.
@@ -313,7 +316,7 @@ fn status(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
             _ => None,
         };
         match (valid_mtu(cx, new, parent.as_ref())?, &parent) {
-            // The interface gets that of the parent.
+            // The interface inherits the MTU of the parent.
             (None, Some(parent)) => mtu::check_ipv6_of(cx, parent),
             _ => Ok(()),
         }
@@ -324,8 +327,8 @@ fn status(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
     require_kind(cx.session.host()?, new).map_err(Error::into_not_available)
 }
 
-/// Requests an invalid link, with a null MAC address and without a parent. The errno tells whether the kernel has the
-/// kind.
+/// Fails if the kernel lacks the kind of link. Requests an invalid link, with a null MAC address and without a parent, so nothing is
+/// created; the errno shows whether the kind exists.
 fn require_kind(host: &Rtnl, new: &NewInterface<'_>) -> Result<()> {
     let probe = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
     match host.make_link(&probe, new.kind, &[]) {
@@ -334,7 +337,7 @@ fn require_kind(host: &Rtnl, new: &NewInterface<'_>) -> Result<()> {
     }
 }
 
-/// The MTU, `None` for the kernel's. A parent drops frames that are longer than its own MTU.
+/// Checks the configured MTU. Returns `None` for the kernel's default. A parent drops frames that are longer than its own MTU.
 pub fn valid_mtu(
     cx: &Context<'_>,
     new: &NewInterface<'_>,

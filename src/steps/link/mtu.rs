@@ -1,4 +1,4 @@
-//! The MTU of an interface: what the kernel accepts, and what IPv6 needs.
+//! Checks the MTU of an interface: the range of the kernel, and the minimum of IPv6.
 
 use std::ops::RangeInclusive;
 
@@ -35,23 +35,24 @@ pub fn check_ipv6(cx: &Context<'_>, mtu: Option<u32>) -> Result<()> {
     }
 }
 
-/// The same of the MTU that an interface gets from a link.
+/// Fails if the MTU of a link, which the interface inherits, is too small for the addresses from the IPAM plugin.
 pub fn check_ipv6_of(cx: &Context<'_>, link: &Link) -> Result<()> {
     if is_too_small(link.mtu) && delegate::expected(cx)?.has_v6 { reject(link) } else { Ok(()) }
 }
 
+/// Whether an MTU is below the minimum of IPv6.
 pub fn is_too_small(mtu: u32) -> bool {
     mtu < IPV6_MIN
 }
 
-/// The error of a configured MTU that is too small.
+/// The error of a configured MTU that is too small for IPv6.
 pub fn too_small(mtu: u32) -> Error {
     Error::config(format_args!(
         "cannot use mtu {mtu} with IPv6 addresses: the minimum is {IPV6_MIN}"
     ))
 }
 
-/// Fails if the MTU of the link is too small.
+/// Fails if the MTU of the link is too small for IPv6.
 pub fn require_ipv6(link: &Link) -> Result<()> {
     if is_too_small(link.mtu) { reject(link) } else { Ok(()) }
 }
@@ -62,7 +63,7 @@ fn reject(link: &Link) -> Result<()> {
     Err(Error::internal(msg))
 }
 
-/// Adds the reason to the kernel's error about an IPv6 address, if it is the MTU of the link.
+/// Adds the reason to the kernel's error about an IPv6 address, if the reason is the MTU of the link.
 pub fn explain(error: Error, rtnl: &Rtnl, index: u32) -> Error {
     match rtnl.link_at(index).map(|link| link.map(|link| require_ipv6(&link))) {
         Ok(Some(Err(reason))) => error.with_details(reason.to_string()),

@@ -21,7 +21,7 @@ pub struct Parent<'a> {
     pub limits_mtu: bool,
     /// An interface cannot come up while the parent is down.
     pub must_be_up: bool,
-    /// The kernel gives all received frames to the interfaces first, so the parent cannot be the port of a bridge.
+    /// The kernel delivers received frames of the parent to the interfaces first, so the parent cannot be the port of a bridge.
     pub takes_frames: bool,
 }
 
@@ -35,7 +35,7 @@ impl Parent<'_> {
         }
     }
 
-    /// The only interface of the previous result.
+    /// The name of the only interface of the previous result.
     fn chained(&self, result: &Success) -> Result<String> {
         let failure =
             |why: String| Err(Error::config(format_args!("chained master failure: {why}")));
@@ -58,7 +58,7 @@ impl Parent<'_> {
         if self.master.is_empty() { prefix(owner) + &parent.name } else { host_link::alias(owner) }
     }
 
-    /// CHECK: the interface is on this parent.
+    /// CHECK: fails if the interface is not on this parent.
     pub fn check(
         &self,
         cx: &Context<'_>,
@@ -82,7 +82,8 @@ impl Parent<'_> {
         Err(Error::internal(format_args!("interface {} is not on {}", interface.name, parent.name)))
     }
 
-    /// STATUS: the parent, or `None` if it is in the container, because STATUS has none.
+    /// STATUS: the parent, or `None` if it is in the container, because STATUS has no container. Fails if the parent cannot have
+    /// interfaces.
     pub fn status(&self, cx: &Context<'_>) -> Result<Option<Link>> {
         if self.in_container {
             return Ok(None);
@@ -105,6 +106,7 @@ impl Parent<'_> {
     }
 }
 
+/// The start of the alias; the name of the parent follows.
 fn prefix(owner: &Owner) -> String {
     format!("{} on ", host_link::alias(owner))
 }
@@ -114,7 +116,7 @@ fn named(rtnl: &Rtnl, name: &str) -> Result<Link> {
     rtnl.link(&name)?.ok_or_else(|| Error::config(format_args!("Link not found: master {name}")))
 }
 
-/// The interface of the default route with the lowest metric, of IPv4 if there is one, else of IPv6.
+/// The interface of the IPv4 default route with the lowest metric, or else of the IPv6 one.
 fn of_default_route(rtnl: &Rtnl) -> Result<Link> {
     for family in IpFamily::ALL {
         let mut routes = rtnl.routes(family)?;

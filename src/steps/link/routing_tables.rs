@@ -1,4 +1,4 @@
-//! Unused routing tables, for plugins that need one.
+//! Finds unused routing tables, for plugins that need one.
 
 use std::time::Duration;
 

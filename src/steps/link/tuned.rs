@@ -1,11 +1,11 @@
-//! The file in which `tuning`, also that of the reference, keeps the old values of an interface from ADD to DEL.
+//! The state file in which `tuning`, also that of the reference, stores the old values of an interface from ADD to DEL.
 
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::names::Attachment;
 use crate::steps::state::StateFile;
 
-/// The directory without `dataDir`.
+/// The default of `dataDir`.
 pub const DIR: &str = "/run/cni/tuning";
 
 pub fn record(dir: &str, at: &Attachment) -> StateFile {

@@ -1,5 +1,5 @@
-//! CHECK: compares the interface with the previous result. Additional addresses and routes are fine, because the container
-//! and later plugins may add some.
+//! CHECK: compares the interface with the previous result. Additional addresses and routes are allowed, because the container
+//! and later plugins may add them.
 
 use std::net::IpAddr;
 
@@ -40,6 +40,7 @@ pub fn interface(
     Ok((index, link))
 }
 
+/// Fails if the link is down.
 pub fn check_up(link: &Link) -> Result<()> {
     if link.up {
         Ok(())
@@ -48,7 +49,7 @@ pub fn check_up(link: &Link) -> Result<()> {
     }
 }
 
-/// The link has the addresses of the interface with this index in the result.
+/// Fails if the link lacks an address of the interface with this index in the result.
 pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Result<()> {
     let present = rtnl.addresses(link.index)?;
     for ip in result.ips_of(index) {
@@ -62,7 +63,7 @@ pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Re
     Ok(())
 }
 
-/// The routes of the result exist.
+/// Fails if a route of the result is missing.
 pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
     for family in IpFamily::ALL {
         let mut expected =
@@ -80,7 +81,7 @@ pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
     Ok(())
 }
 
-/// Routes that the plugin made itself exist, unchanged.
+/// Fails if a route that the plugin made itself is missing or changed.
 pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
     for family in IpFamily::ALL {
         let mut expected = expected.iter().filter(|route| family.has(route.dst.addr())).peekable();
@@ -89,12 +90,12 @@ pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
         }
         let present = rtnl.routes(family)?;
         for route in expected {
-            let leads = |via, dev| (via, dev) == (route.via, route.dev);
-            // The kernel joins IPv6 routes of several interfaces to the same destination.
+            let has_nexthop = |via, dev| (via, dev) == (route.via, route.dev);
+            // The kernel merges IPv6 routes to one destination over several interfaces into a multipath route.
             let is_route = |found: &Route| {
                 found.dst == route.dst
-                    && (leads(found.via, found.dev)
-                        || found.nexthops.iter().any(|hop| leads(hop.via, Some(hop.dev))))
+                    && (has_nexthop(found.via, found.dev)
+                        || found.nexthops.iter().any(|hop| has_nexthop(hop.via, Some(hop.dev))))
             };
             if !present.iter().any(is_route) {
                 return Err(Error::internal(format_args!("route to {} not found", route.dst)));
@@ -104,7 +105,7 @@ pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
     Ok(())
 }
 
-/// A link on the host has these addresses.
+/// Fails if a link on the host lacks one of these addresses.
 pub fn host_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()> {
     let present = rtnl.addresses(link.index)?;
     match expected.iter().find(|net| !present.iter().any(|address| address.net == **net)) {
@@ -134,13 +135,13 @@ fn matches(expected: &success::Route, found: &Route) -> bool {
     is_in_table && is_equivalent(expected, found)
 }
 
-/// Whether a route of the kernel, in any table, leads as the expected one does.
+/// Whether a route of the kernel, in any table, has the destination, gateway and metric of the expected route.
 pub fn is_equivalent(expected: &success::Route, found: &Route) -> bool {
     // A later plugin or a VPN in the container may have replaced the default route.
     let any_gateway = expected.dst.prefix_len() == 0;
-    // `dhcp` writes a route to the link as the reference does, with the gateway 0.0.0.0.
-    let is_met = |gw: IpAddr, via| gw.is_unspecified() || via == Some(gw);
-    let has_gateway = |via| any_gateway || expected.gw.is_none_or(|gw| is_met(gw, via));
+    // As the reference does, `dhcp` writes the gateway 0.0.0.0 into a route without a gateway.
+    let is_gateway = |gw: IpAddr, via| gw.is_unspecified() || via == Some(gw);
+    let has_gateway = |via| any_gateway || expected.gw.is_none_or(|gw| is_gateway(gw, via));
     let has_priority = expected.priority == 0 || found.metric == Some(expected.priority);
     has_priority
         && found.dst.trunc() == expected.dst.trunc()

@@ -1,7 +1,7 @@
 //! A veth pair between the host and a container.
 //!
-//! A failing ADD, DEL and GC remove it, and the kernel when the namespace of the container ends. The alias of the host end
-//! names the owner, so DEL and GC find it without the namespace.
+//! A failing ADD, DEL and GC remove the pair; the kernel removes it when the namespace of the container ends. The alias of the host
+//! end names the owner, so DEL and GC find the pair without the namespace.
 
 use std::net::IpAddr;
 
@@ -20,10 +20,10 @@ use crate::steps::flow::undo::Failures;
 use crate::steps::link::{host_link, interface, tuned};
 use crate::steps::nft::rules::Rules;
 
-/// Each attempt fails only if another link on the host has the name.
+/// The maximum number of names to try. An attempt fails only if another link on the host has the name.
 const NAME_ATTEMPTS_MAX: u32 = 10;
 
-/// A new pair, with the container's end down.
+/// A new pair. Both ends are down.
 pub struct Pair {
     pub host: Link,
     pub host_mac: Mac,
@@ -31,14 +31,14 @@ pub struct Pair {
     pub container_mac: Mac,
 }
 
-/// The properties of a pair to be made.
+/// The properties of a pair to create.
 pub struct NewPair<'a> {
     pub owner: &'a Owner,
     /// The name of the container's end.
     pub ifname: &'a IfName,
     /// In bytes. `None` means the kernel's default.
     pub mtu: Option<u32>,
-    /// The address of the container's end. `None` means a random one.
+    /// The MAC address of the container's end. `None` means a random one.
     pub mac: Option<Mac>,
     /// The bridge of the host end.
     pub master: Option<u32>,
@@ -52,11 +52,11 @@ pub fn requested_mac(cx: &Context<'_>) -> Result<Option<Mac>> {
     requested.as_deref().map(parse).transpose()
 }
 
-/// Makes both ends in one request, both down. The container's end gets its final name in its namespace, so udev and
+/// Creates both ends in one request, both down. The container's end gets its final name in its namespace, so udev and
 /// NetworkManager see no temporary name.
 pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
     let host = cx.session.host()?;
-    // If the kernel chose the addresses, a second request would have to read them, and systemd-udevd would change them.
+    // Random addresses here instead of the kernel's: those need a second request to read, and systemd-udevd changes them.
     let container_mac = new.mac.map_or_else(random_mac, Ok)?;
     let host_mac = random_mac()?;
     let mut name = host_name(new.owner);
@@ -109,13 +109,13 @@ pub fn bring_up(cx: &Context<'_>, pair: &Pair, ifname: &IfName) -> Result<()> {
     cx.session.container()?.commit(batch)
 }
 
-/// The name of the host end. It has the form of the reference's random names, but depends on the owner only, so DEL finds
-/// the link with one request.
+/// The name of the host end. It looks like the random names of the reference, but depends on the owner only, so DEL finds the link
+/// with one request.
 pub fn host_name(owner: &Owner) -> String {
     format!("veth{}", owner.short())
 }
 
-/// A random unicast address, locally administered.
+/// A random MAC address: unicast and locally administered.
 pub fn random_mac() -> Result<Mac> {
     let mut bytes: [u8; 6] = sys::random_bytes()?;
     bytes[0] = bytes[0] & 0xfc | 0x02;
@@ -157,7 +157,7 @@ pub fn clean(
     })
 }
 
-/// The host ends of the owners' pairs, as far as they exist.
+/// The existing host ends of the owners' pairs.
 fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<Link>> {
     let host = cx.session.host()?;
     let Some((at, owner)) = owners.one() else {
@@ -167,7 +167,7 @@ fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<
     {
         return Ok(vec![link]);
     }
-    // At ADD the name was not free, or the reference made the pair.
+    // The name was in use at ADD, or the reference made the pair.
     let Some(_) = netns else { return host_link::all_of(host, VETH, owners) };
     let Some(link) = cx.session.container()?.link(&at.ifname)? else { return Ok(Vec::new()) };
     let is_of_another = |link: &Link| host_link::is_of_another(link, owner);
@@ -178,7 +178,7 @@ fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<
     match peer(host, &link)? {
         Some(end) => Ok(vec![end]),
         None => {
-            // The peer is not on the host.
+            // The peer is not on the host: delete the pair through the container's end.
             cx.session.container()?.del_link(link.index)?;
             Ok(Vec::new())
         }
@@ -195,7 +195,7 @@ pub fn peer(host: &Rtnl, link: &Link) -> Result<Option<Link>> {
     Ok(host.link_at(index)?.filter(is_peer))
 }
 
-/// Whether the condition holds for the link of a container or for its peer on the host.
+/// Whether `holds` is true for the link of a container or for its peer on the host.
 pub fn either_end(host: &Rtnl, link: &Link, holds: impl Fn(&Link) -> bool) -> Result<bool> {
     Ok(holds(link) || peer(host, link)?.is_some_and(|peer| holds(&peer)))
 }
@@ -227,8 +227,8 @@ pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> 
     find_host_end(host, container)?.ok_or_else(missing)
 }
 
-/// The host end of a living attachment, also if the container renamed its interface: then the link of the result that names
-/// the owner.
+/// The host end of a living attachment. If the container renamed its interface, finds the link of the result whose alias names the
+/// owner. Fails if the host end is down or does not exist.
 pub fn host_end_of(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
     let host = cx.session.host()?;
     let owner = Owner::new(&cx.request.network, at);

@@ -89,7 +89,7 @@ fn put(
     }
 }
 
-/// The places of the addresses' elements: table, map and key.
+/// Table, map and key of the element of each address.
 pub fn address_elements(
     nets: &[IpNet],
 ) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {

@@ -50,7 +50,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac)
     Ok(())
 }
 
-/// The place of a port's element: table, set and key.
+/// Table, set and key of the element of a port.
 pub fn port_element(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
     (TABLE, PORTS, pack(&port_key(port)))
 }
