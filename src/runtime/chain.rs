@@ -1,5 +1,5 @@
-//! Runs the plugins of a network list on one session. A plugin of this executable is a function call; other plugins are executed.
-//! This module does not use the cache or the locks.
+//! Runs the plugins of a network list on one session. A plugin of this executable is a function call; other plugins are
+//! executed. This module does not use the cache or the locks.
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};

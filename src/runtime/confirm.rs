@@ -1,5 +1,6 @@
-//! The file of `gc --confirm`: the objects that earlier runs found. GC removes an object only after two runs, at least 10 minutes
-//! apart, found it with the same proof, and so did all runs between them. So a proof that is wrong for a short time removes nothing.
+//! The file of `gc --confirm`: the objects that earlier runs found. GC removes an object only after two runs, at least 10
+//! minutes apart, found it with the same proof, and so did all runs between them. So a proof that is wrong for a short time
+//! removes nothing.
 //!
 //! Times are seconds of CLOCK_BOOTTIME, because the wall clock can be set. They are valid in one boot. A missing, damaged or
 //! old file is no error: the run counts as the first one.
@@ -87,7 +88,8 @@ impl Confirmation {
         INTERVAL_MIN_S.saturating_sub_signed(self.now.saturating_sub(since))
     }
 
-    /// Removes the object of the last `seconds_until_confirmed`, because GC removes it. A later object with its name starts anew.
+    /// Removes the object of the last `seconds_until_confirmed`, because GC removes it. A later object with its name starts
+    /// anew.
     pub(super) fn remove_last(&mut self) {
         self.found.pop();
     }

@@ -1,5 +1,5 @@
-//! GC: deletes the attachments of the cache that have ended (see `plugin::life`) by a DEL with the list of their ADD. Then removes the
-//! rules, links and reservations of other owners that have ended, without a configuration.
+//! GC: deletes the attachments of the cache that have ended (see `plugin::life`) by a DEL with the list of their ADD. Then
+//! removes the rules, links and reservations of other owners that have ended, without a configuration.
 
 mod collect;
 mod host_objects;
@@ -41,8 +41,8 @@ use crate::steps::nft::localnet;
 pub struct Options {
     /// List the objects that a GC would remove, and remove nothing.
     pub is_dry_run: bool,
-    /// Call GC of the plugins, which also removes attachments that are not in the cache. This breaks attachments of runtimes that
-    /// have their own cache, and an ADD of another runtime in progress.
+    /// Call GC of the plugins, which also removes attachments that are not in the cache. This breaks attachments of runtimes
+    /// that have their own cache, and an ADD of another runtime in progress.
     pub uncached: bool,
     /// Remove an object only if an earlier run with this option has found it, too.
     pub confirm: bool,
@@ -196,7 +196,8 @@ impl Runtime {
         sys::catch_interrupts();
         let witness = Witness::new()?;
         let dead = self.dead_namespaces(&witness);
-        // This ends their attachments. With `--confirm` the namespaces stay until the attachments are removed: they are the proof.
+        // This ends their attachments. With `--confirm` the namespaces stay until the attachments are removed: they are the
+        // proof.
         if !options.is_dry_run && !options.confirm {
             self.remove_dead_namespaces(&witness);
         }
@@ -306,8 +307,8 @@ impl Runtime {
         Ok(Removed { network: network.clone(), at: at.clone(), reason })
     }
 
-    /// Removes all attachments, because the operator states that none is alive, such as after the end of a node in a container. Fails
-    /// if one is provably alive.
+    /// Removes all attachments, because the operator states that none is alive, such as after the end of a node in a container.
+    /// Fails if one is provably alive.
     pub fn remove_all(
         &self,
         is_dry_run: bool,
@@ -333,8 +334,8 @@ impl Runtime {
         Ok(collected)
     }
 
-    /// Removes the temporary files and lock files of killed processes, and the records that are not in the cache and not needed. A
-    /// failed removal has no effect on later calls.
+    /// Removes the temporary files and lock files of killed processes, and the records that are not in the cache and not
+    /// needed. A failed removal has no effect on later calls.
     fn sweep(&self, run: &mut GcRun<'_>) -> Result<()> {
         lock::sweep(&self.locks);
         let records = self.sweep_files();
@@ -365,8 +366,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Whether a record is still needed as the proof that the owner of a reservation, a rule or a link has ended. True if the owners
-    /// cannot be read.
+    /// Whether a record is still needed as the proof that the owner of a reservation, a rule or a link has ended. True if the
+    /// owners cannot be read.
     fn is_proof(&self, record: &Record, in_use: &OnceCell<Option<OwnersInUse>>) -> bool {
         let in_use = in_use.get_or_init(|| OwnersInUse::find(self).ok());
         in_use.as_ref().is_none_or(|in_use| in_use.has(record))
@@ -377,8 +378,8 @@ impl Runtime {
         Network::find(name, &self.configurations, warn)
     }
 
-    /// Calls GC of the plugins of a network: they remove all objects that belong to no attachment in the cache. Locks the network
-    /// exclusively, so no ADD runs meanwhile.
+    /// Calls GC of the plugins of a network: they remove all objects that belong to no attachment in the cache. Locks the
+    /// network exclusively, so no ADD runs meanwhile.
     fn gc_by_plugins(&self, name: &NetworkName, chosen: Option<&Network>) -> Result<()> {
         let _lock = Lock::network(&self.locks, name, Mode::Exclusive)?;
         let (mut keep, mut of_add) = (Vec::new(), None);

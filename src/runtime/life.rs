@@ -50,7 +50,8 @@ impl Runtime {
             // An error, such as a missing permission, is no failure: there is only less proof later.
             let _ = self.adopt(witness, entry, netns, made);
         }
-        // The found record is of a later ADD. If its container is alive, a DEL of this entry would remove that container's objects.
+        // The found record is of a later ADD. If its container is alive, a DEL of this entry would remove that container's
+        // objects.
         let is_later = |found: &Record| witness.life_of_record(found) == Life::Alive;
         match (verdict.life, &found) {
             (Life::Ended(_), Some(found)) if record.is_none() && is_later(found) => {
@@ -92,8 +93,8 @@ impl Runtime {
         self.records.adopt(&record, &made).map(drop)
     }
 
-    /// CNI_NETNS for the DEL of an entry. Empty if no namespace is at its path, or if it is the namespace of a later attachment or
-    /// of the host.
+    /// CNI_NETNS for the DEL of an entry. Empty if no namespace is at its path, or if it is the namespace of a later attachment
+    /// or of the host.
     pub(super) fn netns_of_del(&self, entry: &CacheEntry) -> PathBuf {
         match self.own_namespace(entry) {
             Ok(None) => PathBuf::new(),
@@ -102,8 +103,8 @@ impl Runtime {
         }
     }
 
-    /// The namespace at the path of an entry. `None` if there is none, if it belongs to a later attachment, or if it is the host's and
-    /// CNI_NETNS_OVERRIDE is not set.
+    /// The namespace at the path of an entry. `None` if there is none, if it belongs to a later attachment, or if it is the
+    /// host's and CNI_NETNS_OVERRIDE is not set.
     fn own_namespace(&self, entry: &CacheEntry) -> Result<Option<NetNs>> {
         let home = NetNs::own()?;
         let Ok(Some(netns)) = home.open_if_exists(&entry.netns) else { return Ok(None) };
@@ -119,8 +120,8 @@ impl Runtime {
         Ok(Some(netns).filter(|_| recorded.is(&now)))
     }
 
-    /// Finds the namespace of a container by its id in these entries. `None` if no entry has the id. Fails if none of its attachments
-    /// is provably alive with its namespace at the recorded path.
+    /// Finds the namespace of a container by its id in these entries. `None` if no entry has the id. Fails if none of its
+    /// attachments is provably alive with its namespace at the recorded path.
     pub fn namespace_of(&self, id: &str, entries: &[CacheEntry]) -> Result<Option<NetNs>> {
         let witness = Witness::new()?;
         let mut why = None;

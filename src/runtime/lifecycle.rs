@@ -45,8 +45,8 @@ pub struct Target<'a> {
     pub capability_args: &'a Json,
 }
 
-/// A successful ADD, which still holds its locks and has its pending record. The caller must call `keep` or `undo_after`. If the
-/// process ends before, the attachment counts as interrupted.
+/// A successful ADD, which still holds its locks and has its pending record. The caller must call `keep` or `undo_after`. If
+/// the process ends before, the attachment counts as interrupted.
 #[must_use]
 pub struct Added<'a> {
     /// The result of the last plugin, in the version of the network.
@@ -218,8 +218,8 @@ impl Runtime {
         self.delete(&merged_entry(&network, target, known), &network, &netns)
     }
 
-    /// Fails if the namespace is the host's, unless CNI_NETNS_OVERRIDE is set. An executed plugin could change the host before it
-    /// detects this.
+    /// Fails if the namespace is the host's, unless CNI_NETNS_OVERRIDE is set. An executed plugin could change the host before
+    /// it detects this.
     fn refuse_host_namespace(&self, home: &NetNs, netns: &NetNs) -> Result<()> {
         if self.settings.netns_override.is_some() || !netns.is(home)? {
             return Ok(());
@@ -344,8 +344,8 @@ impl Runtime {
         pending
     }
 
-    /// The pending record of an interrupted ADD or DEL. `None` if another runtime has attached the interface since: then the cache
-    /// entry or the record is that of the later ADD. The caller holds the lock of the container.
+    /// The pending record of an interrupted ADD or DEL. `None` if another runtime has attached the interface since: then the
+    /// cache entry or the record is that of the later ADD. The caller holds the lock of the container.
     pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let pending = self.pending_of(network, at)?;
         let cached = self.cache.read(network, at).ok().flatten();
@@ -401,8 +401,8 @@ impl Runtime {
         Chain { settings: &self.settings, network, parameters }
     }
 
-    /// Locks a network, shared, and a container. From then on, an interrupt stops the chain between two plugins, and a failed write
-    /// of the result is an error instead of a signal.
+    /// Locks a network, shared, and a container. From then on, an interrupt stops the chain between two plugins, and a failed
+    /// write of the result is an error instead of a signal.
     pub(super) fn lock(&self, network: &NetworkName, container: &ContainerId) -> Result<[Lock; 2]> {
         let network = Lock::network(&self.locks, network, Mode::Shared)?;
         let container = Lock::container(&self.locks, container)?;

@@ -40,8 +40,8 @@ impl Lock {
         Self::take(directory, &format!("network-{network}"), mode, WAIT_MAX)
     }
 
-    /// The shared lock of a network, without a wait. `None` while a GC holds the lock exclusively. A caller can hold the lock of a
-    /// container already; a wait in this order could be a deadlock.
+    /// The shared lock of a network, without a wait. `None` while a GC holds the lock exclusively. A caller can hold the lock
+    /// of a container already; a wait in this order could be a deadlock.
     pub fn network_without_gc(directory: &Path, network: &NetworkName) -> Result<Option<Self>> {
         let name = format!("network-{network}");
         match Self::take(directory, &name, Mode::Shared, Duration::ZERO) {
@@ -130,8 +130,8 @@ pub fn sweep(directory: &Path) {
     }
 }
 
-/// Calls `keep` with the name and the note of each namespace whose lock file exists and that no process holds locked. Removes the
-/// lock file if `keep` returns false.
+/// Calls `keep` with the name and the note of each namespace whose lock file exists and that no process holds locked. Removes
+/// the lock file if `keep` returns false.
 pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str) -> bool) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let (path, name) = (file.path(), file.file_name());

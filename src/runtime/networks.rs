@@ -1,7 +1,8 @@
-//! Lists the networks of a directory with the order in which each runtime uses them. This module does not depend on attachments.
+//! Lists the networks of a directory with the order in which each runtime uses them. This module does not depend on
+//! attachments.
 //!
-//! - containerd uses the files in the order of their names. It uses no network after a broken file, and does not check whether the
-//!   plugins exist.
+//! - containerd uses the files in the order of their names. It uses no network after a broken file, and does not check whether
+//!   the plugins exist.
 //! - CRI-O uses the same order. It skips a broken file, a network with a missing plugin, and a second network of the same name.
 //! - podman does the same, but reads only lists.
 //!

@@ -32,8 +32,8 @@ use crate::runtime::networks::{bridge, subnets};
 /// Old runtimes read `cniVersion`; new runtimes take the highest version in `cniVersions`.
 const VERSION: &str = "0.4.0";
 const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
-/// The subnets to choose from, by their first three bytes: first those of podman, 10.89.0.0/24 to 10.255.255.0/24, then those of
-/// 172.16.0.0/12 and 192.168.0.0/16, because a VPN can have all of 10.0.0.0/8.
+/// The subnets to choose from, by their first three bytes: first those of podman, 10.89.0.0/24 to 10.255.255.0/24, then those
+/// of 172.16.0.0/12 and 192.168.0.0/16, because a VPN can have all of 10.0.0.0/8.
 const CANDIDATES: [std::ops::Range<u32>; 3] =
     [0x0a_59_00..0x0b_00_00, 0xac_10_00..0xac_20_00, 0xc0_a8_00..0xc0_a9_00];
 const PREFIX_LENGTH: u8 = 24;
@@ -415,8 +415,8 @@ fn free_bridge(networks: &[Network]) -> Result<String> {
     Err(Error::internal("cannot find a free name for the bridge"))
 }
 
-/// Removes the bridge of a removed network. The bridge stays if it has a port or an address of another subnet, or if another network
-/// uses it.
+/// Removes the bridge of a removed network. The bridge stays if it has a port or an address of another subnet, or if another
+/// network uses it.
 fn remove_bridge(network: &Network, others: &[Network]) -> Result<()> {
     let Some(name) = bridge(network) else { return Ok(()) };
     if others.iter().any(|other| bridge(other) == Some(name)) {
@@ -454,8 +454,8 @@ fn lock(directory: &Path) -> Result<File> {
     }
 }
 
-/// Writes a temporary file and links it to `path`. Unlike rename(2), link(2) never replaces a file. Runtimes ignore the extension of
-/// the temporary file; containerd reads the directory again when that file is removed.
+/// Writes a temporary file and links it to `path`. Unlike rename(2), link(2) never replaces a file. Runtimes ignore the
+/// extension of the temporary file; containerd reads the directory again when that file is removed.
 fn publish(directory: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     file::sweep(directory);
     let aside = Aside::write(path, content, 0o644)?;

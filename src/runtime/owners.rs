@@ -23,11 +23,12 @@ use crate::runtime::reservations::{OwnedReservation, Survey};
 use crate::steps::link::host_link;
 use crate::steps::nft::{shared_rules, shared_set};
 
-/// The kinds of links of cnibox that can stay on the host after the end of a container's namespace: ifbs, and interfaces that were
-/// moved to the host. The kernel removes a veth pair with the namespace of either end.
+/// The kinds of links of cnibox that can stay on the host after the end of a container's namespace: ifbs, and interfaces that
+/// were moved to the host. The kernel removes a veth pair with the namespace of either end.
 const KINDS: [&str; 6] = ["ifb", "macvlan", "ipvlan", "vlan", "dummy", "tun"];
 
-/// The owners in the comments of elements, in the tables of cnibox and in its map in the table of iptables, and in link aliases.
+/// The owners in the comments of elements, in the tables of cnibox and in its map in the table of iptables, and in link
+/// aliases.
 pub fn on_host() -> Result<Vec<String>> {
     let host = Rtnl::open()?;
     let mut owners = Vec::new();
@@ -113,8 +114,8 @@ impl OwnersInUse {
 
 #[cfg(feature = "tool")]
 impl Survey {
-    /// The owners without a cache entry whose containers have ended, each with the proof. An owner with a cache entry is left to
-    /// its DEL.
+    /// The owners without a cache entry whose containers have ended, each with the proof. An owner with a cache entry is left
+    /// to its DEL.
     pub fn ended_owners(&self) -> HashMap<String, &str> {
         let mut ended = HashMap::new();
         for (record, life) in &self.records {
@@ -128,8 +129,8 @@ impl Survey {
 }
 
 impl Runtime {
-    /// Removes the rules and links of attachments of a network. Calls all plugins of this executable that create such objects; this
-    /// needs no configuration.
+    /// Removes the rules and links of attachments of a network. Calls all plugins of this executable that create such objects;
+    /// this needs no configuration.
     pub fn remove_owned(&self, network: &NetworkName, all: &[Attachment]) -> Result<()> {
         let mut plugins = Vec::new();
         for entry in self.settings.plugins.iter().filter(|entry| entry.facts.leaves_owned) {

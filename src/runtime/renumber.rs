@@ -1,7 +1,8 @@
-//! Updates the host after a DHCP server replaced the address of an attachment: the rules of all plugins, the sources of firewalld,
-//! the record, and the cache entry, with which CHECK compares.
+//! Updates the host after a DHCP server replaced the address of an attachment: the rules of all plugins, the sources of
+//! firewalld, the record, and the cache entry, with which CHECK compares.
 //!
-//! This takes the lock of the container without a wait. During an ADD, DEL or CHECK of this runtime it fails, and the daemon retries.
+//! This takes the lock of the container without a wait. During an ADD, DEL or CHECK of this runtime it fails, and the daemon
+//! retries.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -19,7 +20,8 @@ use crate::runtime::lock::Lock;
 use crate::steps::nft::renumber::{Move, renumber};
 use crate::steps::renumber::{Change, Follow};
 
-/// The function that the daemon calls after a change of address. `bus` is the address of the system D-Bus; `None` is the default.
+/// The function that the daemon calls after a change of address. `bus` is the address of the system D-Bus; `None` is the
+/// default.
 pub fn follower(bus: Option<OsString>) -> Follow {
     let bus = bus.filter(|bus| !bus.is_empty());
     Box::new(move |prefix, change| follow(prefix, bus.as_deref(), change))
@@ -96,8 +98,8 @@ fn update_record(records: &Records, change: &Change) -> Result<()> {
     if made == *before { Ok(()) } else { records.amend(&change.network, &change.at, &made) }
 }
 
-/// Updates the result in the cache. Returns false if there is no entry, or if its result has none of the old leases. Fails if the
-/// file belongs to another attachment; the file stays.
+/// Updates the result in the cache. Returns false if there is no entry, or if its result has none of the old leases. Fails if
+/// the file belongs to another attachment; the file stays.
 fn update_entry(cache: &Cache, change: &Change) -> Result<bool> {
     let Some(entry) = cache.read(&change.network, &change.at)? else { return Ok(false) };
     // A file from before cniCacheV1 does not name the attachment.

@@ -16,8 +16,9 @@ const RESERVED: [&str; 6] = [
     "cni.dev/attachments",
 ];
 
-/// The request configuration of a plugin: name and version of the network; the keys of the plugin, whose order and numbers do not
-/// change; then the keys of the runtime: the capability arguments that the plugin declares, and the attachments that GC keeps.
+/// The request configuration of a plugin: name and version of the network; the keys of the plugin, whose order and numbers do
+/// not change; then the keys of the runtime: the capability arguments that the plugin declares, and the attachments that GC
+/// keeps.
 pub fn configuration(
     network: &Network,
     plugin: &Json,

@@ -3,12 +3,12 @@
 //! A reservation is **alive** while the attachment of its owner is alive (see `plugin::life`). The attachment comes from the
 //! cache, from a pending record, or from a record without a cache entry. A reservation is **gone** with one of these proofs:
 //!
-//! 1. The attachment has ended, and its ADD reserved the address. A cache entry that is older than the reservation is no such proof:
-//!    a later ADD of the same container made the reservation.
+//! 1. The attachment has ended, and its ADD reserved the address. A cache entry that is older than the reservation is no such
+//!    proof: a later ADD of the same container made the reservation.
 //! 2. An earlier boot of this host made the reservation. The index has the boot id, so this does not depend on a clock.
 //!
-//! Every other reservation is **unknown**. With `"staleOnBoot": "keep"`, a reservation can belong to another host: there only proof 1
-//! counts.
+//! Every other reservation is **unknown**. With `"staleOnBoot": "keep"`, a reservation can belong to another host: there only
+//! proof 1 counts.
 //!
 //! A reservation that is gone cannot become alive: a new ADD writes a new file. The release holds the lock of the store and
 //! compares the file with the listed one.
@@ -89,8 +89,8 @@ pub struct Survey {
 }
 
 impl Runtime {
-    /// Reads all reservations, attachments and records. The only change is a record for an attachment that is alive and has none.
-    /// Prints a warning for each damaged file.
+    /// Reads all reservations, attachments and records. The only change is a record for an attachment that is alive and has
+    /// none. Prints a warning for each damaged file.
     pub fn survey(&self) -> Result<Survey> {
         let (mut pools, unreadable) = self.pools()?;
         unreadable.iter().for_each(warn_of);
@@ -139,8 +139,8 @@ impl Runtime {
         Ok(pools.iter().any(|pool| addresses(pool).any(|address| holds(pool, address))))
     }
 
-    /// The pools of the configured networks with `host-local`, and of other networks that have a directory in a data directory. Also
-    /// returns an error for each configuration that cannot be read.
+    /// The pools of the configured networks with `host-local`, and of other networks that have a directory in a data directory.
+    /// Also returns an error for each configuration that cannot be read.
     fn pools(&self) -> Result<(Vec<Pool>, Vec<Error>)> {
         let mut pools: Vec<Pool> = Vec::new();
         let mut unreadable = Vec::new();
@@ -177,7 +177,8 @@ impl Runtime {
         Ok((pools, unreadable))
     }
 
-    /// Releases a reservation under the lock of its store. Returns false if its file was removed or changed since it was listed.
+    /// Releases a reservation under the lock of its store. Returns false if its file was removed or changed since it was
+    /// listed.
     pub fn release(&self, pool: &Pool, reservation: &Reservation) -> Result<bool> {
         match Store::open_if_exists(&pool.data_dir, &pool.network, &self.settings.turns)? {
             Some(store) => store.locked(|locked| locked.release_listed(reservation)),

@@ -1,5 +1,5 @@
-//! The change of an attachment's address by a DHCP server after ADD. The daemon changes the interface, and then has the rules of
-//! the host and the cache entry updated.
+//! The change of an attachment's address by a DHCP server after ADD. The daemon changes the interface, and then has the rules
+//! of the host and the cache entry updated.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ pub struct Change {
     pub leases: Vec<(Success, Success)>,
 }
 
-/// Updates the rules of the host and the cache entry after a change. Idempotent, also after a partial update. Returns a text about
-/// the updated objects.
+/// Updates the rules of the host and the cache entry after a change. Idempotent, also after a partial update. Returns a text
+/// about the updated objects.
 ///
 /// The path is a prefix for all paths of the host.
 pub type Follow = Box<dyn Fn(&Path, &Change) -> Result<String> + Send + Sync>;

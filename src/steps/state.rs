@@ -75,8 +75,8 @@ impl StateFile {
     }
 }
 
-/// Locks the directory until the returned file is dropped; creates the directory if it is missing. If several attachments can write
-/// one file and the first one owns it, they need this lock. Fails with code 11 after 10 s.
+/// Locks the directory until the returned file is dropped; creates the directory if it is missing. If several attachments can
+/// write one file and the first one owns it, they need this lock. Fails with code 11 after 10 s.
 pub fn lock(dir: &str) -> Result<File> {
     lock_within(dir, LOCK_WAIT_MAX)
 }

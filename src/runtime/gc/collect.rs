@@ -94,8 +94,8 @@ impl Runtime {
         Ok(known)
     }
 
-    /// Locks an attachment and checks again that it is to be removed. `None` if another process holds a lock: an operation is in
-    /// progress.
+    /// Locks an attachment and checks again that it is to be removed. `None` if another process holds a lock: an operation is
+    /// in progress.
     fn stale(
         &self,
         witness: &Witness,
@@ -150,8 +150,8 @@ impl Runtime {
         }
     }
 
-    /// Deletes several ended attachments of one configuration together. Returns false if a plugin is not in this executable, or after
-    /// an error: then the caller runs DEL for each attachment, which reports the error.
+    /// Deletes several ended attachments of one configuration together. Returns false if a plugin is not in this executable, or
+    /// after an error: then the caller runs DEL for each attachment, which reports the error.
     fn delete_ended(&self, ended: &[Stale]) -> bool {
         let [first, _, ..] = ended else { return false };
         let Ok(network) = first.entry.network_of_add() else { return false };

@@ -30,8 +30,8 @@ fn title(record: &Record) -> String {
 }
 
 impl Runtime {
-    /// Removes the rules and links of owners that have ended, in one network or in all. Skips owners in the cache: DEL removes their
-    /// objects.
+    /// Removes the rules and links of owners that have ended, in one network or in all. Skips owners in the cache: DEL removes
+    /// their objects.
     pub(super) fn gc_of_host(
         &self,
         network: Option<&NetworkName>,
@@ -69,8 +69,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Locks an owner and checks again that it has ended. `None` if another process holds a lock, or if a later attachment has the
-    /// name.
+    /// Locks an owner and checks again that it has ended. `None` if another process holds a lock, or if a later attachment has
+    /// the name.
     fn locked(
         &self,
         witness: &Witness,
@@ -92,7 +92,8 @@ impl Runtime {
         Ok(is_confirmed.then(|| EndedOwner { record: record.clone(), proof, _locks: locks }))
     }
 
-    /// Removes the rules and links of owners of one network. Their records stay until `sweep`: they can be the proof for other objects.
+    /// Removes the rules and links of owners of one network. Their records stay until `sweep`: they can be the proof for other
+    /// objects.
     fn remove_ended(&self, ended: Vec<EndedOwner>, run: &mut GcRun<'_>) {
         let Some(first) = ended.first() else { return };
         let all: Vec<Attachment> = ended.iter().map(|ended| ended.record.at.clone()).collect();

@@ -11,8 +11,8 @@ use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Expected, Scope};
 use crate::steps::flow::undo::Undo;
 
-/// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses. With `link`, claims the addresses on it: fails if
-/// another container has them there.
+/// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses. With `link`, claims the addresses on it:
+/// fails if another container has them there.
 pub fn add_ipam<'a>(
     cx: &'a Context<'a>,
     at: &'a Attachment,

@@ -25,8 +25,8 @@ pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
     rtnl.link(ifname)?.ok_or_else(missing)
 }
 
-/// For DEL: whether the interface belongs to another attachment, because another network made it, or because the path now leads to
-/// the namespace of another container. Then DEL must not change it. A link without an owner counts as this attachment's.
+/// For DEL: whether the interface belongs to another attachment, because another network made it, or because the path now leads
+/// to the namespace of another container. Then DEL must not change it. A link without an owner counts as this attachment's.
 pub fn is_of_another(cx: &Context<'_>, at: &Attachment, link: &Link) -> Result<bool> {
     let owner = Owner::new(&cx.request.network, at);
     let is_of_another = |link: &Link| host_link::is_of_another(link, &owner);

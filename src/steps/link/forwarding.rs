@@ -1,9 +1,9 @@
-//! Enables IP forwarding of the host, which a gateway needs. DEL leaves it enabled, as the reference does, because other software may
-//! need it.
+//! Enables IP forwarding of the host, which a gateway needs. DEL leaves it enabled, as the reference does, because other
+//! software may need it.
 //!
-//! With IPv6 forwarding the kernel ignores router advertisements on links with `accept_ra` 1, and deletes the default routes that
-//! came from them: the first ADD would disconnect a host that advertisements configure. With `accept_ra` 2 a link also accepts them
-//! while it forwards.
+//! With IPv6 forwarding the kernel ignores router advertisements on links with `accept_ra` 1, and deletes the default routes
+//! that came from them: the first ADD would disconnect a host that advertisements configure. With `accept_ra` 2 a link also
+//! accepts them while it forwards.
 
 use std::net::IpAddr;
 
@@ -24,8 +24,9 @@ pub fn enable(host: &Rtnl, addresses: impl IntoIterator<Item = IpAddr>) -> Resul
     Ok(())
 }
 
-/// Sets accept_ra=2 on each link that accepts router advertisements now. The links of containers have accept_ra=0. The kernel ignores
-/// accept_ra of `all`; that of `default` would make later links accept advertisements, such as the links of other containers.
+/// Sets accept_ra=2 on each link that accepts router advertisements now. The links of containers have accept_ra=0. The kernel
+/// ignores accept_ra of `all`; that of `default` would make later links accept advertisements, such as the links of other
+/// containers.
 fn keep_advertisements(host: &Rtnl) -> Result<()> {
     for link in host.links()?.iter().filter(|link| link.accept_ra == Some(1)) {
         let key = |key: &str| sysctl::of_link(IpFamily::V6, &link.name, key);

@@ -7,8 +7,8 @@ use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
 use crate::plugin::restore::Parts;
 
-/// The prefix of the alternative name that `host-device` gives to a device in a container: it uses the alias as the reference does,
-/// so the alias cannot name the owner. The second part of the name after the prefix is the hash of the owner.
+/// The prefix of the alternative name that `host-device` gives to a device in a container: it uses the alias as the reference
+/// does, so the alias cannot name the owner. The second part of the name after the prefix is the hash of the owner.
 pub const MARK: &str = "cnibox.";
 
 /// The alias by which a link names its owner.
@@ -21,8 +21,8 @@ pub fn is_of(link: &Link, owners: &Owners) -> bool {
     owner_of(link).is_some_and(|owner| owners.contain(owner))
 }
 
-/// Whether a link names another owner: another network, container or interface. DEL leaves such a link, and the rules and routes of
-/// its addresses. A link of the reference names no owner.
+/// Whether a link names another owner: another network, container or interface. DEL leaves such a link, and the rules and
+/// routes of its addresses. A link of the reference names no owner.
 pub fn is_of_another(link: &Link, owner: &Owner) -> bool {
     if let Some(found) = owner_of(link) {
         return found != owner.as_str();

@@ -164,8 +164,8 @@ fn add(
     Ok(success)
 }
 
-/// Creates the link in the container through `rtnl`, a socket in the namespace of the parent. The link is down unless the IPAM plugin
-/// needs it.
+/// Creates the link in the container through `rtnl`, a socket in the namespace of the parent. The link is down unless the IPAM
+/// plugin needs it.
 fn make<'a>(
     rtnl: &Rtnl,
     container: &'a Rtnl,
@@ -196,8 +196,8 @@ fn make<'a>(
     Ok(link)
 }
 
-/// Creates the link. The kernel removes the links of a namespace some time after the last process left it. Until then the VLAN id of
-/// an ended container is in use, so ADD waits.
+/// Creates the link. The kernel removes the links of a namespace some time after the last process left it. Until then the VLAN
+/// id of an ended container is in use, so ADD waits.
 fn make_link(
     rtnl: &Rtnl,
     container: &Rtnl,
@@ -234,8 +234,8 @@ pub fn configure(
 }
 
 /// DEL and GC. They need neither the configuration nor the parent. An interface of another kind or with another owner
-/// stays: another network made it, or the path now leads to the namespace of another container. An interface without an owner was
-/// made by the reference, or by an ADD that was killed, and is removed.
+/// stays: another network made it, or the path now leads to the namespace of another container. An interface without an owner
+/// was made by the reference, or by an ADD that was killed, and is removed.
 pub fn clean(
     cx: &Context<'_>,
     scope: Scope<'_>,
@@ -305,7 +305,8 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: Result<NewInterface<'_>>) -
     verify::routes(container, &result)
 }
 
-/// STATUS: fails if the kernel lacks the kind of link, the parent cannot have such an interface, or STATUS of the IPAM plugin fails.
+/// STATUS: fails if the kernel lacks the kind of link, the parent cannot have such an interface, or STATUS of the IPAM plugin
+/// fails.
 fn status(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
     let new = &new?;
     // In a chain, the plugin before this one makes the parent.
@@ -327,8 +328,8 @@ fn status(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
     require_kind(cx.session.host()?, new).map_err(Error::into_not_available)
 }
 
-/// Fails if the kernel lacks the kind of link. Requests an invalid link, with a null MAC address and without a parent, so nothing is
-/// created; the errno shows whether the kind exists.
+/// Fails if the kernel lacks the kind of link. Requests an invalid link, with a null MAC address and without a parent, so
+/// nothing is created; the errno shows whether the kind exists.
 fn require_kind(host: &Rtnl, new: &NewInterface<'_>) -> Result<()> {
     let probe = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
     match host.make_link(&probe, new.kind, &[]) {

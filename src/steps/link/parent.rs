@@ -82,8 +82,8 @@ impl Parent<'_> {
         Err(Error::internal(format_args!("interface {} is not on {}", interface.name, parent.name)))
     }
 
-    /// STATUS: the parent, or `None` if it is in the container, because STATUS has no container. Fails if the parent cannot have
-    /// interfaces.
+    /// STATUS: the parent, or `None` if it is in the container, because STATUS has no container. Fails if the parent cannot
+    /// have interfaces.
     pub fn status(&self, cx: &Context<'_>) -> Result<Option<Link>> {
         if self.in_container {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! A veth pair between the host and a container.
 //!
-//! A failing ADD, DEL and GC remove the pair; the kernel removes it when the namespace of the container ends. The alias of the host
-//! end names the owner, so DEL and GC find the pair without the namespace.
+//! A failing ADD, DEL and GC remove the pair; the kernel removes it when the namespace of the container ends. The alias of the
+//! host end names the owner, so DEL and GC find the pair without the namespace.
 
 use std::net::IpAddr;
 
@@ -109,8 +109,8 @@ pub fn bring_up(cx: &Context<'_>, pair: &Pair, ifname: &IfName) -> Result<()> {
     cx.session.container()?.commit(batch)
 }
 
-/// The name of the host end. It looks like the random names of the reference, but depends on the owner only, so DEL finds the link
-/// with one request.
+/// The name of the host end. It looks like the random names of the reference, but depends on the owner only, so DEL finds the
+/// link with one request.
 pub fn host_name(owner: &Owner) -> String {
     format!("veth{}", owner.short())
 }
@@ -227,8 +227,8 @@ pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> 
     find_host_end(host, container)?.ok_or_else(missing)
 }
 
-/// The host end of a living attachment. If the container renamed its interface, finds the link of the result whose alias names the
-/// owner. Fails if the host end is down or does not exist.
+/// The host end of a living attachment. If the container renamed its interface, finds the link of the result whose alias names
+/// the owner. Fails if the host end is down or does not exist.
 pub fn host_end_of(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link> {
     let host = cx.session.host()?;
     let owner = Owner::new(&cx.request.network, at);

@@ -1,9 +1,10 @@
 //! Masquerading for published ports: packets from the subnet of a container to its own published port, and from 127.0.0.1,
-//! get the address of the host as source. Otherwise a neighbour of the container would get the reply directly from the container,
-//! from an address to which it did not send.
+//! get the address of the host as source. Otherwise a neighbour of the container would get the reply directly from the
+//! container, from an address to which it did not send.
 //!
-//! Only packets that `portmap` translated are masqueraded. Packets that another program translated to the same container keep their
-//! source. So a packet from these sources gets a mark before the translation, and loses it if `portmap` does not translate it:
+//! Only packets that `portmap` translated are masqueraded. Packets that another program translated to the same container keep
+//! their source. So a packet from these sources gets a mark before the translation, and loses it if `portmap` does not
+//! translate it:
 //!
 //! ```nft
 //! set portmap-sources-16 { type ipv4_addr; elements = { 10.1.0.0 comment "net c1 eth0" } }
@@ -21,8 +22,8 @@
 //! ```
 //!
 //! Each prefix length in use has its own two sets and two rules. Another `markMasqBit` has its own set of sources
-//! (`portmap-sources-16-bit-14`). `portmap` adds the elements. The comment of a source names one container that uses the source. Its
-//! DEL passes the element on to another such container, or deletes it.
+//! (`portmap-sources-16-bit-14`). `portmap` adds the elements. The comment of a source names one container that uses the
+//! source. Its DEL passes the element on to another such container, or deletes it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -92,7 +93,8 @@ impl Sources {
         })
     }
 
-    /// The sources that a table needs, by the names of its sets. A set of pairs of an earlier release has no set of sources yet.
+    /// The sources that a table needs, by the names of its sets. A set of pairs of an earlier release has no set of sources
+    /// yet.
     pub fn of_table<'a>(sets: impl Iterator<Item = &'a str> + Clone) -> Vec<Self> {
         let mut all: Vec<Self> = sets.clone().filter_map(Self::of).collect();
         for prefix_length in sets.filter_map(length) {
@@ -186,8 +188,8 @@ pub fn source_of(element: &Element) -> Element {
     Element { key, data: None, comment: element.comment.clone() }
 }
 
-/// Deletes the sources in `leaving`. If a pair with the same source stays, adds the source again with the owner of the last such
-/// pair.
+/// Deletes the sources in `leaving`. If a pair with the same source stays, adds the source again with the owner of the last
+/// such pair.
 pub fn pass_on(
     nft: &Nft,
     batch: &mut Batch,

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! `route_localnet` of other links is left to the administrator. A link stays in the set as long as it exists, because
-//! `route_localnet` stays set: DEL of `ptp` removes its own link from the set, GC the links that no longer exist. GC also adds links
-//! to containers that were renamed, or that lost their element in a flush by another program.
+//! `route_localnet` stays set: DEL of `ptp` removes its own link from the set, GC the links that no longer exist. GC also adds
+//! links to containers that were renamed, or that lost their element in a flush by another program.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -91,9 +91,9 @@ pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
     Ok(())
 }
 
-/// The links with `route_localnet` that an ADD adds to the set besides its own. If the set does not exist, as after a flush of all
-/// rules: the links to containers. If ADD replaces the rule of an earlier release, which covered all links: all links that have a
-/// kind. A physical link has none.
+/// The links with `route_localnet` that an ADD adds to the set besides its own. If the set does not exist, as after a flush of
+/// all rules: the links to containers. If ADD replaces the rule of an earlier release, which covered all links: all links that
+/// have a kind. A physical link has none.
 pub fn links_to_add(nft: &Nft, host: &Rtnl) -> Result<Vec<IfName>> {
     let found = nft.exist(&[Object::Chain(TABLE, FORMER_CHAIN), Object::Set(TABLE, SET)])?;
     let links = match found[..] {

@@ -18,11 +18,11 @@
 //! }
 //! ```
 //!
-//! The table `ip6 cnibox` has the same objects. The chains of the administrator, of iptables (100) and of firewalld (110) run before. A
-//! packet needs one lookup, independent of the number of containers.
+//! The table `ip6 cnibox` has the same objects. The chains of the administrator, of iptables (100) and of firewalld (110) run
+//! before. A packet needs one lookup, independent of the number of containers.
 //!
-//! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. If another attachment
-//! also needs an element, it becomes the owner. The map and the base chain stay.
+//! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. If another
+//! attachment also needs an element, it becomes the owner. The map and the base chain stay.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! Moves the elements of attachments from an address to another one, in the tables of cnibox and in the map of `firewall` in the
-//! table of iptables.
+//! Moves the elements of attachments from an address to another one, in the tables of cnibox and in the map of `firewall` in
+//! the table of iptables.
 //!
 //! The comment of an element names its owner. The element contains the address of the container in one of these places:
 //!
@@ -43,16 +43,16 @@ pub fn renumber(nft: &Nft, change: &Move) -> Result<Moved> {
         let family = IpFamily::of(change.to.addr()).into();
         let own = shared_rules::table(family);
         for set in nft.sets(own)? {
-            moved.take(nft, batch, SharedSet { table: own, name: &set.name }, change)?;
+            moved.move_set(nft, batch, SharedSet { table: own, name: &set.name }, change)?;
         }
-        moved.take(nft, batch, shared_set::accepted(family), change)
+        moved.move_set(nft, batch, shared_set::accepted(family), change)
     })?;
     Ok(moved)
 }
 
 impl Moved {
     /// Moves the elements of one set.
-    fn take(
+    fn move_set(
         &mut self,
         nft: &Nft,
         batch: &mut Batch,

@@ -64,8 +64,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Removes the rules of the owners, and the rules of the Go plugins for these owners. For one owner, `addresses` are its known
-    /// addresses.
+    /// Removes the rules of the owners, and the rules of the Go plugins for these owners. For one owner, `addresses` are its
+    /// known addresses.
     pub fn remove(
         nft: &Nft,
         batch: &mut Batch,

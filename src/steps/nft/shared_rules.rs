@@ -1,7 +1,7 @@
 //! The tables `cnibox`, one for each family, and their shared rules.
 //!
-//! Objects are named `<plugin>-<object>`. ADD adds the chains, sets and maps that it needs and that are missing; DEL leaves them. The
-//! comment of an element is its owner, and DEL removes the element.
+//! Objects are named `<plugin>-<object>`. ADD adds the chains, sets and maps that it needs and that are missing; DEL leaves
+//! them. The comment of an element is its owner, and DEL removes the element.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,8 @@ pub struct Chain {
     /// A rule at the start of the chain.
     pub first: Option<Vec<Expr>>,
     pub rules: Vec<Vec<Expr>>,
-    /// The corresponding chain of earlier releases. ADD removes its rules, and the chain if it has no other rules; CHECK accepts it.
+    /// The corresponding chain of earlier releases. ADD removes its rules, and the chain if it has no other rules; CHECK
+    /// accepts it.
     pub former: Option<Box<Self>>,
 }
 
@@ -178,7 +179,8 @@ impl Chain {
     }
 }
 
-/// Adds an element whose key is the name of a link of the owner. Replaces the element of another owner: its link no longer exists.
+/// Adds an element whose key is the name of a link of the owner. Replaces the element of another owner: its link no longer
+/// exists.
 pub fn put(
     nft: &Nft,
     batch: &mut Batch,

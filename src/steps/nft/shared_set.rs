@@ -1,8 +1,8 @@
 //! Sets and maps in which several attachments can need the same element: two containers on different links can have the same
 //! address, and one accept or masquerade of the address serves both.
 //!
-//! The comment of an element names its first owner. Each further owner has an element in a second set, which is added when it is
-//! needed:
+//! The comment of an element names its first owner. Each further owner has an element in a second set, which is added when it
+//! is needed:
 //!
 //! ```nft
 //! set owners-of-masquerade-sources {
@@ -23,9 +23,9 @@ use crate::netlink::nft::{
 use crate::plugin::life;
 use crate::plugin::owner::{Owner, hash};
 
-/// A set or map with shared elements. A key consists of addresses of the table's family, or of an address, a protocol and a port.
-/// The values of a map are names of bridges. No rule looks up packets in such a map, so each owner of an address can have another
-/// value.
+/// A set or map with shared elements. A key consists of addresses of the table's family, or of an address, a protocol and a
+/// port. The values of a map are names of bridges. No rule looks up packets in such a map, so each owner of an address can have
+/// another value.
 #[derive(Clone, Copy)]
 pub struct SharedSet<'a> {
     pub table: Table<'a>,
@@ -72,9 +72,9 @@ impl SharedSet<'_> {
         set.starts_with(OWNERS_OF)
     }
 
-    /// Sets the elements of an owner at these keys, and removes its other elements there. Also removes there the elements of owners
-    /// that have provably ended. Returns the change, or `None` if the keys had no other elements. Fails if another owner needs other
-    /// data for the same key; the error names that owner.
+    /// Sets the elements of an owner at these keys, and removes its other elements there. Also removes there the elements of
+    /// owners that have provably ended. Returns the change, or `None` if the keys had no other elements. Fails if another owner
+    /// needs other data for the same key; the error names that owner.
     pub fn put(
         &self,
         nft: &Nft,
@@ -100,8 +100,8 @@ impl SharedSet<'_> {
         self.change(nft, batch, &is_stale, wanted).map(Some)
     }
 
-    /// Sets the elements of an owner, and removes its other elements in the set. Also removes elements of owners that have provably
-    /// ended at the same keys.
+    /// Sets the elements of an owner, and removes its other elements in the set. Also removes elements of owners that have
+    /// provably ended at the same keys.
     pub fn put_all(
         &self,
         nft: &Nft,
@@ -123,7 +123,8 @@ impl SharedSet<'_> {
         self.change(nft, batch, &|_| false, wanted).map(drop)
     }
 
-    /// Removes the elements of owners for which `is_stale` is true. An element that has another owner, too, passes to that owner.
+    /// Removes the elements of owners for which `is_stale` is true. An element that has another owner, too, passes to that
+    /// owner.
     pub fn remove(
         &self,
         nft: &Nft,

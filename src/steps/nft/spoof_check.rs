@@ -3,8 +3,8 @@
 //! ```text
 //! table bridge cnibox {
 //!     set spoof-check-ports { type ifname; elements = { "veth1a2b3c4d" comment "dbnet 3f2a eth0" } }
-//!     set spoof-check-allowed { type ifname . ether_addr; elements = { "veth1a2b3c4d" . 02:00:00:00:00:01 comment "dbnet 3f2a eth0" } }
-//!     chain spoof-check-prerouting {
+//!     set spoof-check-allowed { type ifname . ether_addr; elements = { "veth1a2b3c4d" . 02:00:00:00:00:01 comment "dbnet 3f2a
+//!     eth0" } } chain spoof-check-prerouting {
 //!         type filter hook prerouting priority dstnat; policy accept;
 //!         iifname @spoof-check-ports iifname . ether saddr != @spoof-check-allowed drop
 //!     }

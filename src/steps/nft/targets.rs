@@ -7,9 +7,9 @@
 //! }
 //! ```
 //!
-//! `firewall` adds the set and its rule, and fills the set from the maps of `portmap`. So the order of the plugins has no effect, and
-//! ports that an earlier release published have targets, too. If the set exists, `portmap` adds and removes elements. Without a
-//! policy there is no set.
+//! `firewall` adds the set and its rule, and fills the set from the maps of `portmap`. So the order of the plugins has no
+//! effect, and ports that an earlier release published have targets, too. If the set exists, `portmap` adds and removes
+//! elements. Without a policy there is no set.
 
 use std::net::IpAddr;
 
