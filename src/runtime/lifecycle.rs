@@ -312,9 +312,8 @@ impl Runtime {
     /// Removes the cache entry, the record and last the pending record: after a crash it makes the next call repeat the DEL.
     pub(super) fn remove_files(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         // A file that belongs to another attachment stays. A damaged file is removed.
-        match self.cache.read(network, at) {
-            Err(error) if error.details.starts_with("it belongs to") => {}
-            _ => self.cache.remove(network, at)?,
+        if self.cache.holder(network, at).is_none() {
+            self.cache.remove(network, at)?;
         }
         self.records.remove(network, at)?;
         self.pending.remove(network, at)

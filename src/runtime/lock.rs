@@ -90,7 +90,7 @@ impl Lock {
             let file = open(directory, &path).map_err(cannot)?;
             fault::file_operation().map_err(cannot)?;
             if !flock::lock_within(&file, mode, &limit).map_err(cannot)? {
-                return Err(timeout(&path, &file::holder(&file)));
+                return Err(timeout(&path, wait, &file::holder(&file)));
             }
             // The previous holder may have removed the file. Then other processes lock a new file.
             if is_at(&file, &path) {
@@ -98,7 +98,7 @@ impl Lock {
                 return Ok(Self { path, file, is_exclusive });
             }
             if limit.left().is_zero() {
-                return Err(timeout(&path, "the file is removed again and again"));
+                return Err(timeout(&path, wait, "the file is removed again and again"));
             }
         }
     }
@@ -176,8 +176,10 @@ fn open(directory: &Path, path: &Path) -> io::Result<File> {
     }
 }
 
-fn timeout(path: &Path, reason: &str) -> Error {
-    let msg = format!("cannot lock {} within {} s: {reason}", path.display(), WAIT_MAX.as_secs());
+fn timeout(path: &Path, wait: Duration, reason: &str) -> Error {
+    let within =
+        if wait.is_zero() { String::new() } else { format!(" within {} s", wait.as_secs()) };
+    let msg = format!("cannot lock {}{within}: {reason}", path.display());
     Error::new(Code::TRY_AGAIN_LATER, msg)
 }
 
