@@ -34,11 +34,11 @@ impl Code {
 /// It is one pointer wide: each `?` copies a `Result`. If the error held its strings, these copies would be a tenth of the
 /// executable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(Box<Parts>);
+pub struct Error(Box<Fields>);
 
 /// The content of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct Fields {
     pub code: Code,
     /// `cannot <verb> <object>: <reason>`. Programs match on texts of the reference.
     pub msg: String,
@@ -51,7 +51,7 @@ impl Error {
     #[cold]
     #[inline(never)]
     pub fn new(code: Code, msg: impl Text) -> Self {
-        Self(Box::new(Parts { code, msg: msg.into_text(), details: String::new() }))
+        Self(Box::new(Fields { code, msg: msg.into_text(), details: String::new() }))
     }
 
     pub fn internal(msg: impl Text) -> Self {
@@ -143,15 +143,15 @@ impl Text for fmt::Arguments<'_> {
 }
 
 impl Deref for Error {
-    type Target = Parts;
+    type Target = Fields;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &Fields {
         &self.0
     }
 }
 
 impl DerefMut for Error {
-    fn deref_mut(&mut self) -> &mut Parts {
+    fn deref_mut(&mut self) -> &mut Fields {
         &mut self.0
     }
 }

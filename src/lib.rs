@@ -53,7 +53,7 @@ pub fn run(args: Vec<OsString>) -> u8 {
         None => cli::run(&args, plugins::PLUGINS),
         Some(first) => match find(first) {
             Some(entry) => call(entry, &args[1..]),
-            None if cli::knows(first) => cli::run(&args, plugins::PLUGINS),
+            None if cli::accepts(first) => cli::run(&args, plugins::PLUGINS),
             None if serve::command().is_empty() => cli::unknown(first, plugins::PLUGINS),
             None => serve::unknown(first, plugins::PLUGINS),
         },
@@ -63,7 +63,7 @@ pub fn run(args: Vec<OsString>) -> u8 {
 /// Calls a plugin. The plugin `dhcp` has commands, too.
 fn call(entry: &'static Entry, args: &[OsString]) -> u8 {
     match args.first() {
-        Some(word) if is_dhcp(entry) && cli::dhcp::knows(word) => cli::dhcp::run(args),
+        Some(word) if is_dhcp(entry) && cli::dhcp::is_command(word) => cli::dhcp::run(args),
         _ => serve::serve(entry, plugins::PLUGINS),
     }
 }

@@ -18,7 +18,7 @@ use crate::runtime::container_id_of;
 use crate::runtime::lifecycle::{Choice, Target};
 use crate::runtime::netns_lock::Purpose;
 
-use super::output::not_understood;
+use super::output::usage_error;
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 const IFNAME: &str = "eth0";
@@ -201,7 +201,7 @@ impl Del {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let (network, netns) = parameters::network_and_netns(&self.operands)?;
         if self.delete && netns.is_none() {
-            return Err(not_understood("--delete needs NETNS"));
+            return Err(usage_error("--delete needs NETNS"));
         }
         let path = netns.map(|netns| path_of(netns, self.delete)).transpose()?;
         let call = CallParameters::of(plugins, self.timeout)?;
@@ -215,7 +215,7 @@ impl Del {
             (_, Some(choice), Some(path)) => {
                 vec![(choice.name().clone(), attachment(&self.container_id, &self.ifname, path)?)]
             }
-            _ => return Err(not_understood("NETWORK and NETNS, or --container-id, are missing")),
+            _ => return Err(usage_error("NETWORK and NETNS, or --container-id, are missing")),
         };
         let mut errors = Vec::new();
         for (name, at) in attached {
@@ -269,5 +269,5 @@ fn ifname(name: String) -> Result<IfName> {
 
 /// An argument that is not valid.
 pub(super) fn invalid(error: Error) -> Error {
-    not_understood(error.to_string())
+    usage_error(error.to_string())
 }

@@ -79,7 +79,7 @@ impl Attachments {
         }
         if self.json {
             let shown: Vec<ShownAttachment<'_>> = lines.iter().map(Line::shown).collect();
-            super::output::say_list("attachments", &shown);
+            super::output::print_json_list("attachments", &shown);
         } else {
             print(&lines);
         }

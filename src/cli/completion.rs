@@ -9,8 +9,8 @@ use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
 
 use super::help_of_command;
-use super::output::not_understood;
-use super::output::{say, say_text};
+use super::output::usage_error;
+use super::output::{print_line, print_text};
 use super::parameters::{self, TIMEOUT_S};
 
 /// Print the script with which a shell completes command lines.
@@ -46,15 +46,15 @@ const FISH: &str = "complete -c cnibox -f -a '(cnibox completion words -- (comma
 impl Completion {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         match self.shell.as_str() {
-            "bash" => say_text(BASH),
-            "zsh" => say_text(ZSH),
-            "fish" => say_text(FISH),
+            "bash" => print_text(BASH),
+            "zsh" => print_text(ZSH),
+            "fish" => print_text(FISH),
             "words" => {
                 let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-                candidates(&words, plugins).iter().for_each(|word| say(word));
+                candidates(&words, plugins).iter().for_each(|word| print_line(word));
             }
             other => {
-                return Err(not_understood(format!(
+                return Err(usage_error(format!(
                     "there is no completion for {other}; there is bash, zsh, fish"
                 )));
             }

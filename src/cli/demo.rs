@@ -24,7 +24,7 @@ use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::{Choice, Target};
 use crate::runtime::multi_attach::NewAttachment;
 
-use super::output::{say_text, tell};
+use super::output::{print_args, print_text};
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 /// The example of the specification 1.0.0, section 1, with the bridge as the gateway, and with plugins that publish and
@@ -86,10 +86,10 @@ impl Demo {
         let mut runtime = parameters::runtime(plugins, TIMEOUT_S);
         // The plugins of the host are not shown here.
         runtime.settings.path.clear();
-        say_text(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
+        print_text(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
 
         let containers = [attach(&runtime, "c1", &[PUBLISHED])?, attach(&runtime, "c2", &[])?];
-        say_text(&picture::draw(&containers));
+        print_text(&picture::draw(&containers));
 
         let [one, two] = &containers;
         for (from, to, address) in [
@@ -100,7 +100,7 @@ impl Demo {
         ] {
             let listener = listen(to, SocketAddr::new(address, 0))?;
             let took = exchange(&from.netns, &listener, None)?;
-            tell(format_args!(
+            print_args(format_args!(
                 "tcp    {} to {address}: there and back in {}",
                 from.name,
                 millis(took)
@@ -111,21 +111,21 @@ impl Demo {
         for (name, from) in [("host", &host), (two.name, &two.netns)] {
             let took = exchange(from, &listener, Some(published))?;
             let port = format!("{published}, which {} publishes", one.name);
-            tell(format_args!("tcp    {name} to {port}: there and back in {}", millis(took)));
+            print_args(format_args!("tcp    {name} to {port}: there and back in {}", millis(took)));
         }
         for container in &containers {
             container.check(&runtime)?;
-            tell(format_args!("CHECK  {}: everything is as ADD made it", container.name));
+            print_args(format_args!("CHECK  {}: everything is as ADD made it", container.name));
         }
         for container in &containers {
             let started = Instant::now();
             let [NewAttachment { network, at, .. }] = &container.wanted;
             let attached = [(network.name.clone(), at.clone())];
             runtime.detach(&attached, Some(container.netns.path()))?;
-            tell(format_args!("DEL    {} in {}", container.name, millis(started.elapsed())));
+            print_args(format_args!("DEL    {} in {}", container.name, millis(started.elapsed())));
         }
         nothing_is_left(&containers)?;
-        tell(format_args!(
+        print_args(format_args!(
             "left   nothing but the empty bridge {BRIDGE}, which the next container will use"
         ));
         Ok(0)

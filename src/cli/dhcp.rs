@@ -39,7 +39,7 @@ struct Leases {
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Whether the first argument after `dhcp` is for this module.
-pub fn knows(word: &OsStr) -> bool {
+pub fn is_command(word: &OsStr) -> bool {
     word == "daemon" || word == "leases"
 }
 
@@ -48,7 +48,7 @@ pub fn run(args: &[OsString]) -> u8 {
     let (name, done) = match args {
         [first, flags @ ..] if first == "daemon" => match Flags::parse(flags) {
             Ok(None) => {
-                super::output::say_text(USAGE);
+                super::output::print_text(USAGE);
                 return 0;
             }
             Ok(Some(flags)) => {
@@ -63,7 +63,7 @@ pub fn run(args: &[OsString]) -> u8 {
         },
         _ => match parsed(args.get(1..).unwrap_or_default()) {
             Ok(leases) => ("dhcp leases", leases.run()),
-            Err(exit) => return super::ended("dhcp leases", &exit),
+            Err(exit) => return super::print_early_exit("dhcp leases", &exit),
         },
     };
     match done {
@@ -82,7 +82,7 @@ fn passed() -> PassedSockets {
 }
 
 fn parsed(args: &[OsString]) -> Result<Leases, EarlyExit> {
-    let texts = super::texts(args);
+    let texts = super::lossy_strings(args);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     Leases::from_args(&[super::output::NAME, "dhcp", "leases"], &texts)
 }
@@ -100,7 +100,7 @@ impl Leases {
             family.count_from(now);
         }
         if self.json {
-            super::output::say_list("leases", &leases);
+            super::output::print_json_list("leases", &leases);
             return Ok(());
         }
         let mut table = Table::new(&[

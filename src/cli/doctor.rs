@@ -28,7 +28,7 @@ use crate::error::Result;
 use crate::plugin::Entry;
 use crate::runtime::Runtime;
 
-use super::output::{self, not_understood, say};
+use super::output::{self, print_line, usage_error};
 use super::parameters;
 use finding::{Finding, Findings, Harm};
 use host::Host;
@@ -92,7 +92,7 @@ impl Doctor {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let asks_nothing = self.yes || self.dry_run;
         if asks_nothing && !self.fix {
-            return Err(not_understood("--yes and --dry-run need --fix"));
+            return Err(usage_error("--yes and --dry-run need --fix"));
         }
         let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
         let mut findings = examine(&runtime)?;
@@ -104,16 +104,17 @@ impl Doctor {
         let fixable: Vec<Harm> =
             findings.iter().filter(|found| found.is_fixable).map(|found| found.harm).collect();
         if self.fix && !fixable.is_empty() && (asks_nothing || may_fix(&fixable)?) {
-            let mut tell = |line: &str| if self.json { done.push(line.into()) } else { say(line) };
-            let removed = leaks::fix(&runtime, self.dry_run, &mut tell);
-            let set = advertisements::fix(self.dry_run, &mut tell);
+            let mut print =
+                |line: &str| if self.json { done.push(line.into()) } else { print_line(line) };
+            let removed = leaks::fix(&runtime, self.dry_run, &mut print);
+            let set = advertisements::fix(self.dry_run, &mut print);
             fixed = removed.and(set);
             if !self.dry_run {
                 findings.retain(|finding| !finding.is_fixable);
             }
         }
         if self.json {
-            output::say_json(&Document { findings: &findings, done: self.fix.then_some(done) });
+            output::print_json(&Document { findings: &findings, done: self.fix.then_some(done) });
         }
         fixed.map(|()| u8::from(findings.iter().any(|finding| finding.harm != Harm::Note)))
     }
@@ -124,7 +125,7 @@ const ANSWER_BYTES_MAX: u64 = 64;
 
 fn may_fix(fixable: &[Harm]) -> Result<bool> {
     if !stdin().is_terminal() {
-        return Err(not_understood("--fix needs a terminal for its question, or --yes"));
+        return Err(usage_error("--fix needs a terminal for its question, or --yes"));
     }
     let is_about_leaks = fixable.iter().all(|harm| *harm == Harm::Leaked);
     let more = if is_about_leaks { "" } else { ", and accept the router advertisements" };

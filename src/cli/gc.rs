@@ -9,7 +9,7 @@ use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::gc::{Collected, Options, Remainder, Removed, Waiting};
 
-use super::output::not_understood;
+use super::output::usage_error;
 use super::parameters;
 
 /// Less than that of an ADD or DEL: a timer calls gc, and the next one tries again.
@@ -69,14 +69,14 @@ impl Gc {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
         let is_json = self.json;
-        let mut tell = |line: &str| {
+        let mut print = |line: &str| {
             if !is_json {
-                super::output::say(line);
+                super::output::print_line(line);
             }
         };
-        let collected = self.collect(&runtime, &mut tell)?;
+        let collected = self.collect(&runtime, &mut print)?;
         if self.json {
-            super::output::say_json(&Document {
+            super::output::print_json(&Document {
                 dry_run: self.dry_run,
                 removed: &collected.removed,
                 remains: &collected.remains,
@@ -86,43 +86,43 @@ impl Gc {
         Error::joined(collected.errors).map(|()| 0)
     }
 
-    fn collect(&self, runtime: &Runtime, tell: &mut dyn FnMut(&str)) -> Result<Collected> {
+    fn collect(&self, runtime: &Runtime, print: &mut dyn FnMut(&str)) -> Result<Collected> {
         if self.confirm && (self.uncached || self.unknown.is_some() || self.none_alive) {
             let msg =
                 "--confirm needs a proof, which --uncached, --unknown and --none-alive do without";
-            return Err(not_understood(msg));
+            return Err(usage_error(msg));
         }
         if self.none_alive {
             if !self.operands.is_empty() || self.uncached || self.unknown.is_some() {
-                return Err(not_understood("--none-alive is about all attachments"));
+                return Err(usage_error("--none-alive is about all attachments"));
             }
-            return runtime.remove_all(self.dry_run, tell);
+            return runtime.remove_all(self.dry_run, print);
         }
         if let Some(name) = &self.unknown {
             if !self.operands.is_empty() || self.uncached {
-                return Err(not_understood("--unknown names the only attachment to remove"));
+                return Err(usage_error("--unknown names the only attachment to remove"));
             }
             let (network, at) = attachment(name)?;
             let removed = runtime.remove_unknown(&network, &at, self.dry_run)?;
-            tell(&removed.line(self.dry_run));
+            print(&removed.line(self.dry_run));
             return Ok(Collected { removed: vec![removed], ..Collected::default() });
         }
         let (network, _) = parameters::network_and_netns(&self.operands)?;
         let choice = network.map(parameters::choice).transpose()?;
         let options =
             Options { is_dry_run: self.dry_run, uncached: self.uncached, confirm: self.confirm };
-        runtime.gc(choice.as_ref(), options, tell)
+        runtime.gc(choice.as_ref(), options, print)
     }
 }
 
 fn attachment(name: &str) -> Result<(NetworkName, Attachment)> {
     let parts: Vec<&str> = name.split('/').collect();
     let [network, container_id, ifname] = parts[..] else {
-        return Err(not_understood(format!("{name:?} is not NETWORK/CONTAINER/IFNAME")));
+        return Err(usage_error(format!("{name:?} is not NETWORK/CONTAINER/IFNAME")));
     };
     let read = || -> Result<_> {
         let (container_id, ifname) = (ContainerId::new(container_id)?, IfName::new(ifname)?);
         Ok((NetworkName::new(network)?, Attachment { container_id, ifname }))
     };
-    read().map_err(|error| not_understood(error.to_string()))
+    read().map_err(|error| usage_error(error.to_string()))
 }

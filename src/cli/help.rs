@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::plugin::{Entry, VERSION};
 
 use super::manual::{Key, Manual, Manuals};
-use super::output::{NAME, not_understood, say_text};
+use super::output::{NAME, print_text, usage_error};
 use super::similar::hint;
 use super::{HELP, commands, has_command, help_of_command, overview};
 
@@ -39,23 +39,23 @@ pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
             return Ok(0);
         }
         ["-h" | "--help"] => {
-            say_text(USAGE);
+            print_text(USAGE);
             return Ok(0);
         }
         ["--markdown", subject] | [subject, "--markdown"] => (true, *subject),
         [subject] => (false, *subject),
-        [_, other, ..] => return Err(not_understood(format!("Unrecognized argument: {other}"))),
+        [_, other, ..] => return Err(usage_error(format!("Unrecognized argument: {other}"))),
     };
     let manuals = Manuals::unpack();
     match find(&manuals, subject) {
-        Some(manual) if is_markdown => say_text(manual.text),
-        Some(manual) => say_text(&print(manual, &mut Plain::default())),
-        None if has_command(subject) => say_text(&help_of_command(subject)),
+        Some(manual) if is_markdown => print_text(manual.text),
+        Some(manual) => print_text(&print(manual, &mut Plain::default())),
+        None if has_command(subject) => print_text(&help_of_command(subject)),
         None => {
             let mut known: Vec<&str> = plugins.iter().map(|entry| entry.name).collect();
             known.extend(commands().iter().map(|(name, _)| name));
             let hint = hint(subject, &known);
-            return Err(not_understood(format!("there is no plugin or command {subject}{hint}")));
+            return Err(usage_error(format!("there is no plugin or command {subject}{hint}")));
         }
     }
     Ok(0)
@@ -72,14 +72,14 @@ Options:
 impl Man {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let Some(plugin) = &self.plugin else {
-            say_text(&page_of_tool(plugins));
+            print_text(&page_of_tool(plugins));
             return Ok(0);
         };
         let manuals = Manuals::unpack();
         let manual = find(&manuals, plugin)
-            .ok_or_else(|| not_understood(format!("there is no plugin {plugin}")))?;
+            .ok_or_else(|| usage_error(format!("there is no plugin {plugin}")))?;
         let title = title(&format!("{NAME}-{plugin}"));
-        say_text(&(title + &print(manual, &mut Roff::default())));
+        print_text(&(title + &print(manual, &mut Roff::default())));
         Ok(0)
     }
 }

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::plugin::Entry;
 
-use super::output::{NOT_UNDERSTOOD, not_understood};
+use super::output::{USAGE_ERROR, usage_error};
 use choice::Choice;
 use directory::Directory;
 #[cfg(feature = "tool")]
@@ -136,10 +136,10 @@ impl Install {
 
     fn install(&self, path: &Path, plugins: &'static [Entry]) -> Result<Report> {
         if self.symbolic && self.copy {
-            return Err(not_understood(format_args!("--symbolic and --copy exclude each other")));
+            return Err(usage_error(format_args!("--symbolic and --copy exclude each other")));
         }
         if self.backup && !self.force {
-            return Err(not_understood(format_args!("--backup needs --force")));
+            return Err(usage_error(format_args!("--backup needs --force")));
         }
         let names = self.choice().names(plugins)?;
         if !self.force && self.prefix.is_empty() {
@@ -191,7 +191,7 @@ impl Uninstall {
 
 /// The error of a command, with its directory in front.
 fn in_directory(error: Error, path: &Path, un: &str) -> Error {
-    if error.code == NOT_UNDERSTOOD {
+    if error.code == USAGE_ERROR {
         return error;
     }
     let from = if un.is_empty() { "into" } else { "from" };

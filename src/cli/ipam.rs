@@ -16,8 +16,8 @@ use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, RangeUse, title};
 
-use super::output::not_understood;
-use super::output::say;
+use super::output::print_line;
+use super::output::usage_error;
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
@@ -69,7 +69,7 @@ type Reservations<'a> = Vec<(&'a Pool, &'a OwnedReservation)>;
 impl Ipam {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let action = self.action.as_str();
-        let wrong = |what: &str| not_understood(["ipam ", action, ": ", what].concat());
+        let wrong = |what: &str| usage_error(["ipam ", action, ": ", what].concat());
         let changes = matches!(action, "release" | "reserve");
         if !matches!(action, "list" | "leaks") && !changes {
             return Err(wrong("not one of list, leaks, release, reserve"));
@@ -106,7 +106,7 @@ impl Ipam {
     fn list(&self, pools: &[Pool]) {
         if self.json {
             let networks: Vec<Network<'_>> = pools.iter().map(Network::new).collect();
-            return super::output::say_list("networks", &networks);
+            return super::output::print_json_list("networks", &networks);
         }
         let mut table = Table::new(&["RANGE", "NETWORK", "SIZE", "USED", "FREE"]);
         for pool in pools {
@@ -116,7 +116,7 @@ impl Ipam {
             }
         }
         table.print_within(COLUMNS, &[0, 1]);
-        say("");
+        print_line("");
         let mut table = Table::new(&["ADDRESS", "NETWORK", "OWNER", "POD", "AGE", "STATE"]);
         let all = all(pools);
         for (pool, owned) in &all {
@@ -136,10 +136,10 @@ impl Ipam {
         if self.json {
             let shown: Vec<ShownReservation<'_>> =
                 leaks.iter().map(|(pool, owned)| ShownReservation::new(pool, owned)).collect();
-            return super::output::say_list("leaks", &shown);
+            return super::output::print_json_list("leaks", &shown);
         }
         for (pool, owned) in leaks {
-            say(&with_reason(pool, owned));
+            print_line(&with_reason(pool, owned));
         }
     }
 
@@ -160,12 +160,12 @@ impl Ipam {
         for (pool, owned) in wanted {
             match self.release_one(runtime, pool, owned) {
                 Ok(()) if self.json => released.push(ShownReservation::new(pool, owned)),
-                Ok(()) => self.tell("release", &with_reason(pool, owned)),
+                Ok(()) => self.print_change("release", &with_reason(pool, owned)),
                 Err(error) => errors.push(error),
             }
         }
         if self.json {
-            super::output::say_json(&Changed {
+            super::output::print_json(&Changed {
                 dry_run: self.dry_run,
                 released: Some(released),
                 reserved: None,
@@ -187,9 +187,9 @@ impl Ipam {
     }
 
     /// A line about what was done, or would be done.
-    fn tell(&self, verb: &str, text: &str) {
+    fn print_change(&self, verb: &str, text: &str) {
         let (would, past) = if self.dry_run { ("would ", " ") } else { ("", "d ") };
-        say(&[would, verb, past, text].concat());
+        print_line(&[would, verb, past, text].concat());
     }
 
     /// The error of a release that needs --force.
@@ -212,13 +212,13 @@ impl Ipam {
                     reserved.push(Reserved { network: &pool.network, address: *address });
                 }
                 Ok(pool) => {
-                    self.tell("reserve", &format!("{address} of network {}", pool.network));
+                    self.print_change("reserve", &format!("{address} of network {}", pool.network));
                 }
                 Err(error) => errors.push(error),
             }
         }
         if self.json {
-            super::output::say_json(&Changed {
+            super::output::print_json(&Changed {
                 dry_run: self.dry_run,
                 released: None,
                 reserved: Some(reserved),
@@ -252,7 +252,7 @@ impl Ipam {
 }
 
 fn address(text: &str) -> Result<IpAddr> {
-    text.parse().map_err(|_| not_understood(format!("{text:?} is not an IP address")))
+    text.parse().map_err(|_| usage_error(format!("{text:?} is not an IP address")))
 }
 
 fn all(pools: &[Pool]) -> Reservations<'_> {

@@ -65,7 +65,7 @@ impl Lint {
             }
         }
         if self.json {
-            output::say_list("findings", &shown);
+            output::print_json_list("findings", &shown);
         }
         for (_, error) in &unreadable {
             warn(format_args!("{error}"));

@@ -18,7 +18,7 @@ use crate::runtime::Runtime;
 use crate::runtime::remains::Remains;
 use crate::runtime::reservations::{OwnerState, Survey};
 
-use super::output::say_text;
+use super::output::print_text;
 use super::{ipam, parameters};
 
 /// Print metrics as OpenMetrics text: pools, reservations, attachments, published ports, leaks, and the durations of calls.
@@ -52,7 +52,7 @@ impl Metrics {
         times(&mut text, &runtime)?;
         text.push_str("# EOF\n");
         match self.file.as_ref().map(Path::new) {
-            None => say_text(&text),
+            None => print_text(&text),
             // The collector reads `*.prom` only, and as another user.
             Some(path) => file::replace(path, text.as_bytes(), 0o666).map_err(|error| {
                 let msg = format!("cannot write {}", path.display());

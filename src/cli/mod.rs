@@ -50,7 +50,7 @@ use crate::error::Result;
 use crate::kernel::sys::{warn, warn_lines};
 use crate::plugin::{Entry, VERSION};
 
-use output::{NAME, NOT_UNDERSTOOD, PLUGIN_DIRECTORY, say, say_text, tell};
+use output::{NAME, PLUGIN_DIRECTORY, USAGE_ERROR, print_args, print_line, print_text};
 use overview::overview;
 pub use overview::unknown;
 
@@ -140,14 +140,14 @@ fn has_command(name: &str) -> bool {
 }
 
 /// Whether a first argument is for the tool: an option, or one of its commands.
-pub fn knows(first: &str) -> bool {
+pub fn accepts(first: &str) -> bool {
     first.starts_with('-') || has_command(first)
 }
 
 /// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
 pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
     let words = args;
-    let args = texts(args);
+    let args = lossy_strings(args);
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.first().copied() {
         None | Some("-h" | "--help") => {
@@ -170,20 +170,20 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
     }
     match Tool::from_args(&[NAME], &args) {
         Ok(tool) => exit_code(tool.run(plugins, words)),
-        Err(exit) => ended(NAME, &exit),
+        Err(exit) => print_early_exit(NAME, &exit),
     }
 }
 
 /// The arguments as argh takes them.
-fn texts(args: &[OsString]) -> Vec<String> {
+fn lossy_strings(args: &[OsString]) -> Vec<String> {
     args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
 }
 
 /// Prints why the command does not run: its help, or an error in the arguments. Returns the exit code.
-fn ended(name: &str, exit: &EarlyExit) -> u8 {
+fn print_early_exit(name: &str, exit: &EarlyExit) -> u8 {
     match exit.status {
         Ok(()) => {
-            say_text(&exit.output);
+            print_text(&exit.output);
             0
         }
         Err(()) => {
@@ -222,7 +222,7 @@ impl Tool {
             Command::Attachments(attachments) => attachments.run(plugins),
             Command::List(list) => list.run(plugins),
             Command::Version(Version {}) => {
-                tell(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
+                print_args(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
                 Ok(0)
             }
             #[cfg(feature = "install")]
@@ -252,7 +252,7 @@ impl List {
         // Relative to the root, as busybox writes paths.
         let [directory, slash] = if self.full { [&PLUGIN_DIRECTORY[1..], "/"] } else { [""; 2] };
         for entry in plugins {
-            say(&[directory, slash, entry.name].concat());
+            print_line(&[directory, slash, entry.name].concat());
         }
         Ok(0)
     }
@@ -262,7 +262,7 @@ impl List {
 fn exit_code(done: Result<u8>) -> u8 {
     done.unwrap_or_else(|error| {
         warn(format_args!("{NAME}: {error}"));
-        if error.code == NOT_UNDERSTOOD { 2 } else { 1 }
+        if error.code == USAGE_ERROR { 2 } else { 1 }
     })
 }
 

@@ -17,8 +17,8 @@ use crate::runtime::networks::ListedNetwork;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
 use super::attach::invalid;
-use super::output::not_understood;
-use super::output::say;
+use super::output::print_line;
+use super::output::usage_error;
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
@@ -136,7 +136,7 @@ fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
         }
     }
     if is_json {
-        super::output::say_list("networks", &shown);
+        super::output::print_json_list("networks", &shown);
     } else {
         table.print();
     }
@@ -223,7 +223,7 @@ impl Create {
     fn run(&self, runtime: &Runtime) -> Result<()> {
         let new = self.network()?;
         runtime.create_network(&new)?;
-        say(&new.name);
+        print_line(&new.name);
         let (listed, _) = runtime.networks()?;
         match listed.as_slice() {
             [first, _, ..] if first.network.name == new.name && first.containerd.is_some() => {
@@ -240,7 +240,7 @@ impl Create {
         let wanted = &self.kind;
         let Some((_, kind)) = Kind::ALL.into_iter().find(|(name, _)| name == wanted) else {
             let all = Kind::ALL.map(|(name, _)| name).join(", ");
-            return Err(not_understood(format!("--type {wanted}: not one of {all}")));
+            return Err(usage_error(format!("--type {wanted}: not one of {all}")));
         };
         let mut new = NewNetwork {
             name: NetworkName::new(&*self.name).map_err(invalid)?,
@@ -276,7 +276,7 @@ impl Create {
         }
         match kind {
             Kind::Vlan if new.parent.is_none() || new.vlan.is_none() => {
-                Err(not_understood("a vlan needs --parent and -o vlan=ID"))
+                Err(usage_error("a vlan needs --parent and -o vlan=ID"))
             }
             _ => Ok(new),
         }
@@ -296,29 +296,29 @@ fn set(new: &mut NewNetwork, key: &str, value: &str) -> Result<()> {
             new.vlan = Some(parse::<u16>(&option, value, "the number of a VLAN")?.into());
         }
         ("isolate", Kind::Bridge) => new.isolate = parse(&option, value, "true or false")?,
-        _ => return Err(not_understood(format!("-o {key}={value}: not an option of this type"))),
+        _ => return Err(usage_error(format!("-o {key}={value}: not an option of this type"))),
     }
     Ok(())
 }
 
 fn ifname(option: &str, name: &str) -> Result<IfName> {
-    IfName::new(name).map_err(|error| not_understood(format!("{option}: {error}")))
+    IfName::new(name).map_err(|error| usage_error(format!("{option}: {error}")))
 }
 
 fn parse<T: FromStr>(option: &str, value: &str, what: &str) -> Result<T> {
-    value.parse().map_err(|_| not_understood(format!("{option}: {value:?} is not {what}")))
+    value.parse().map_err(|_| usage_error(format!("{option}: {value:?} is not {what}")))
 }
 
 impl Remove {
     fn run(&self, runtime: &Runtime) -> Result<()> {
         if self.names.is_empty() {
-            return Err(not_understood("NAME is missing"));
+            return Err(usage_error("NAME is missing"));
         }
         let mut errors = Vec::new();
         for name in &self.names {
             let name = NetworkName::new(name.as_str()).map_err(invalid)?;
             match runtime.remove_network(&name, self.force) {
-                Ok(()) => say(&name),
+                Ok(()) => print_line(&name),
                 Err(error) => errors.push(error),
             }
         }

@@ -15,11 +15,11 @@ use crate::kernel::terminal::printable;
 pub(super) const NAME: &str = "cnibox";
 
 /// Marks an error in the arguments, which has an exit code of its own.
-pub(super) const NOT_UNDERSTOOD: Code = Code(u32::MAX);
+pub(super) const USAGE_ERROR: Code = Code(u32::MAX);
 
 #[cfg(any(feature = "runtime", feature = "install"))]
-pub(super) fn not_understood(msg: impl Text) -> Error {
-    Error::new(NOT_UNDERSTOOD, msg)
+pub(super) fn usage_error(msg: impl Text) -> Error {
+    Error::new(USAGE_ERROR, msg)
 }
 
 /// The usual directory of plugins.
@@ -31,23 +31,23 @@ pub(super) fn cannot_write(error: &io::Error) -> Error {
 }
 
 /// Prints a document.
-pub(super) fn say_json(document: &impl Serialize) {
-    say_text(&json::pretty(document));
+pub(super) fn print_json(document: &impl Serialize) {
+    print_text(&json::pretty(document));
 }
 
 /// Prints a document that has only a list.
-pub(super) fn say_list<T: Serialize>(key: &str, list: &[T]) {
-    say_json(&BTreeMap::from([(key, list)]));
+pub(super) fn print_json_list<T: Serialize>(key: &str, list: &[T]) {
+    print_json(&BTreeMap::from([(key, list)]));
 }
 
 /// Prints a line: it stays one line, whatever is in it. If it cannot be written, the program ends with exit code 1.
-pub(super) fn say(line: &str) {
-    say_text(&printable(line.trim_end()));
+pub(super) fn print_line(line: &str) {
+    print_text(&printable(line.trim_end()));
 }
 
 /// The same for a document or a manual, which has several lines and no text of others as it is.
 #[expect(clippy::disallowed_methods, reason = "no caller could do more")]
-pub(super) fn say_text(text: &str) {
+pub(super) fn print_text(text: &str) {
     let text = [text.trim_end(), "\n"].concat();
     if let Err(error) = sys::write_all(io::stdout().as_fd(), text.as_bytes()) {
         warn(format_args!("{NAME}: cannot write to stdout: {}", sys::reason(&error)));
@@ -57,6 +57,6 @@ pub(super) fn say_text(text: &str) {
 
 /// The same for a line that is formatted, which takes less code than a `String`.
 #[inline(never)]
-pub(super) fn tell(line: fmt::Arguments<'_>) {
-    say(&line.to_string());
+pub(super) fn print_args(line: fmt::Arguments<'_>) {
+    print_line(&line.to_string());
 }

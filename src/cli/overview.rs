@@ -3,7 +3,7 @@
 use crate::kernel::sys::warn;
 use crate::plugin::{Entry, VERSION};
 
-use super::output::{NAME, say_text};
+use super::output::{NAME, print_text};
 use super::similar::hint;
 use super::{HELP, commands};
 
@@ -56,7 +56,7 @@ pub(super) fn overview(plugins: &[Entry]) {
         true => "\n   or: cnibox dhcp daemon|leases [arguments...]",
         false => "",
     };
-    say_text(&format!(
+    print_text(&format!(
         "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
          Usage: {NAME} COMMAND [arguments...]\n   \
          or: {NAME} --list[-full]{of_install}{of_dhcp}\n   \

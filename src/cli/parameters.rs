@@ -18,7 +18,7 @@ use crate::runtime::chain::CallSettings;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::Choice;
 
-use super::output::not_understood;
+use super::output::usage_error;
 
 /// Where plugins are, unless CNI_PATH says so: the usual directory, Debian's, Fedora's.
 const PLUGINS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
@@ -55,7 +55,7 @@ fn variable(name: &str) -> Option<OsString> {
 
 fn text(name: &str) -> Result<String> {
     let text = variable(name).unwrap_or_default().into_string();
-    text.map_err(|_| not_understood(format!("{name}: not UTF-8")))
+    text.map_err(|_| usage_error(format!("{name}: not UTF-8")))
 }
 
 /// The network of an argument: a name, or the path of a file.
@@ -64,17 +64,17 @@ pub(super) fn choice(network: &str) -> Result<Choice> {
         return Network::load(Path::new(network)).map(Choice::Configuration);
     }
     let name = NetworkName::new(network);
-    name.map(Choice::Named).map_err(|error| not_understood(error.to_string()))
+    name.map(Choice::Named).map_err(|error| usage_error(error.to_string()))
 }
 
 /// The path of a namespace that is given as a path, as a name, or as the id of a process in it.
 pub(super) fn netns(argument: &str) -> Result<PathBuf> {
     if argument.is_empty() || argument == "." || argument == ".." {
-        return Err(not_understood(format!("{argument:?} is no network namespace")));
+        return Err(usage_error(format!("{argument:?} is no network namespace")));
     }
     if argument.contains('/') {
         let path = std::path::absolute(argument)
-            .map_err(|error| not_understood(format!("{argument:?}: {error}")))?;
+            .map_err(|error| usage_error(format!("{argument:?}: {error}")))?;
         return Ok(cleaned(&path));
     }
     if argument.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -89,7 +89,7 @@ pub(super) fn network_and_netns(operands: &[String]) -> Result<(Option<&str>, Op
         [] => Ok((None, None)),
         [network] => Ok((Some(network), None)),
         [network, netns] => Ok((Some(network), Some(netns))),
-        [_, _, other, ..] => Err(not_understood(format!("Unrecognized argument: {other}"))),
+        [_, _, other, ..] => Err(usage_error(format!("Unrecognized argument: {other}"))),
     }
 }
 
@@ -112,7 +112,7 @@ pub(super) fn named(argument: &str) -> Result<PathBuf> {
     if path.parent() == Some(Path::new(NAMED_NAMESPACES)) {
         return Ok(path);
     }
-    Err(not_understood(format!("{argument:?} is not the name of a network namespace")))
+    Err(usage_error(format!("{argument:?} is not the name of a network namespace")))
 }
 
 /// The name of the interface, from the option or from CNI_IFNAME.
@@ -130,7 +130,7 @@ pub(super) fn cni_args() -> Result<String> {
     for pair in pairs {
         let parts =
             pair.split_once('=').filter(|(key, value)| !key.is_empty() && !value.is_empty());
-        parts.ok_or_else(|| not_understood(format!("CNI_ARGS: invalid pair {pair:?}")))?;
+        parts.ok_or_else(|| usage_error(format!("CNI_ARGS: invalid pair {pair:?}")))?;
     }
     Ok(args)
 }
@@ -143,8 +143,8 @@ pub(super) fn capability_args() -> Result<Json> {
     }
     match Json::parse(args.as_bytes()) {
         Ok(object @ Json::Object(_)) => Ok(object),
-        Ok(_) => Err(not_understood("CAP_ARGS: not an object")),
-        Err(error) => Err(not_understood(format!("CAP_ARGS: {error}"))),
+        Ok(_) => Err(usage_error("CAP_ARGS: not an object")),
+        Err(error) => Err(usage_error(format!("CAP_ARGS: {error}"))),
     }
 }
 
@@ -181,7 +181,7 @@ impl AddOptions<'_> {
             // All of the text: a semicolon would begin another pair of CNI_ARGS.
             let is_valid = ip.parse::<IpAddr>().is_ok() || ip.parse::<IpNet>().is_ok();
             if !is_valid {
-                return Err(not_understood(format!("--ip: {ip:?} is no IP address")));
+                return Err(usage_error(format!("--ip: {ip:?} is no IP address")));
             }
         }
         match self.ip {
@@ -193,7 +193,7 @@ impl AddOptions<'_> {
             _ => return Err(cannot("use several addresses", "ips")),
         }
         if let Some(mac) = self.mac {
-            mac.parse::<Mac>().map_err(|error| not_understood(format!("--mac: {error}")))?;
+            mac.parse::<Mac>().map_err(|error| usage_error(format!("--mac: {error}")))?;
             match network.is_capable_of("mac") {
                 true => set(caps, "mac", mac.into()),
                 false => push(args, "MAC", mac),
@@ -226,7 +226,7 @@ fn push(args: &mut String, key: &str, value: &str) {
 
 /// The port mappings of `[IP:]HOST:CONTAINER[/PROTOCOL]`, where HOST and CONTAINER are ports or ranges of equal length.
 fn mappings_of(text: &str) -> Result<Vec<Json>> {
-    let invalid = |reason: &str| not_understood(format!("--publish {text}: {reason}"));
+    let invalid = |reason: &str| usage_error(format!("--publish {text}: {reason}"));
     let (address, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
     let protocol = protocol.to_ascii_lowercase();
     if !matches!(protocol.as_str(), "tcp" | "udp" | "sctp") {
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(apply("{}", "", &["10.0.0.2", "fd00::2"]), Err(Code::INVALID_CONFIG));
         for ip in ["x", "10.0.0.2/33", "10.0.0.2/", "10.0.0.2/24;GATEWAY=10.0.0.9", "10.0.0.2;MAC="]
         {
-            assert_eq!(apply("{}", "", &[ip]), Err(crate::cli::output::NOT_UNDERSTOOD), "{ip}");
+            assert_eq!(apply("{}", "", &[ip]), Err(crate::cli::output::USAGE_ERROR), "{ip}");
         }
     }
 }

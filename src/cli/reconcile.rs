@@ -9,7 +9,7 @@ use crate::plugin::Entry;
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::reconcile::{Reconciled, Restored, Skipped};
 
-use super::output::{say, tell};
+use super::output::{print_args, print_line};
 use super::parameters::{self, TIMEOUT_S};
 
 /// Restore rules, routes, queueing disciplines and forwarding that another program removed from living attachments.
@@ -50,7 +50,7 @@ impl Reconcile {
         let name = choice.as_ref().map(Choice::name);
         let Reconciled { restored, skipped, errors } = runtime.reconcile(name, self.dry_run)?;
         if self.json {
-            super::output::say_json(&Document {
+            super::output::print_json(&Document {
                 dry_run: self.dry_run,
                 restored: &restored,
                 skipped: &skipped,
@@ -65,7 +65,7 @@ impl Reconcile {
         let done = if self.dry_run { "would restore" } else { "restored" };
         for Restored { network, at, plugin, difference } in restored {
             let at = title(at);
-            tell(format_args!("{done} {at} in network {network}: {plugin}: {difference}"));
+            print_args(format_args!("{done} {at} in network {network}: {plugin}: {difference}"));
         }
         let mut lines: Vec<String> = Vec::new();
         for Skipped { network, at, plugin, reason } in skipped {
@@ -79,7 +79,7 @@ impl Reconcile {
             }
         }
         for line in lines {
-            say(&line);
+            print_line(&line);
         }
     }
 }

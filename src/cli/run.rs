@@ -18,7 +18,7 @@ use crate::runtime::container_id_of;
 use crate::runtime::multi_attach::{self, NewAttachment};
 use crate::runtime::netns_lock::Purpose;
 
-use super::output::not_understood;
+use super::output::usage_error;
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 /// Where state is; without privileges a private and empty one.
@@ -194,7 +194,7 @@ fn is_same(own: &NetNs, path: &Path, netns: &NetNs) -> bool {
 fn command(words: &[OsString], count: usize) -> Result<&[OsString]> {
     match words.len().checked_sub(count).map(|start| &words[start..]) {
         Some(command) if !command.is_empty() => Ok(command),
-        _ => Err(not_understood("the command is missing")),
+        _ => Err(usage_error("the command is missing")),
     }
 }
 
@@ -213,9 +213,9 @@ pub(super) fn wanted(
             Some((name, ifname)) => (name, ifname.to_owned()),
             None => (argument.as_str(), format!("eth{index}")),
         };
-        let ifname = IfName::new(ifname).map_err(|error| not_understood(error.to_string()))?;
+        let ifname = IfName::new(ifname).map_err(|error| usage_error(error.to_string()))?;
         if wanted.iter().any(|other| other.at.ifname == ifname) {
-            return Err(not_understood(format!("two networks have the interface {ifname}")));
+            return Err(usage_error(format!("two networks have the interface {ifname}")));
         }
         wanted.push(NewAttachment {
             network: super::attach::find(runtime, name)?,
@@ -236,7 +236,7 @@ pub(super) fn wanted(
                 parts.apply(network, args, capability_args)?;
             }
             None if parts.publish.is_empty() && parts.ip.is_empty() && parts.mac.is_none() => {}
-            None => return Err(not_understood("a port or an address needs a network")),
+            None => return Err(usage_error("a port or an address needs a network")),
         }
     }
     Ok(wanted)

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::output::say;
+use super::output::print_line;
 use crate::kernel::terminal::printable;
 
 /// Rows of cells. The first row is the header.
@@ -66,7 +66,7 @@ impl Table {
                 line.extend(is_cut.then_some('~'));
                 line.extend(std::iter::repeat_n(' ', GAP + width.saturating_sub(count)));
             }
-            say(&line);
+            print_line(&line);
         }
     }
 }

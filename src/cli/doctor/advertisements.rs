@@ -24,15 +24,15 @@ pub(super) fn advertisements(host: &Host<'_>, found: &mut Findings) -> Result<()
     Ok(())
 }
 
-/// Lets these links accept advertisements again. The next one of a router brings the route back. `say` gets a line for each link.
-pub(super) fn fix(is_dry_run: bool, say: &mut dyn FnMut(&str)) -> Result<()> {
+/// Lets these links accept advertisements again. The next one of a router brings the route back. `print` gets a line for each link.
+pub(super) fn fix(is_dry_run: bool, print: &mut dyn FnMut(&str)) -> Result<()> {
     for name in ignoring(&Rtnl::open()?)? {
         let key = accept_ra(&name);
         let set = if is_dry_run { "would set" } else { "set" };
         if !is_dry_run {
             sysctl::set(&key, "2")?;
         }
-        say(&format!("{set} {key} to 2"));
+        print(&format!("{set} {key} to 2"));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::fmt::{Arguments, Display};
 
 use serde::Serialize;
 
-use crate::cli::output::tell;
+use crate::cli::output::print_args;
 use crate::kernel::sys::warn;
 
 /// The order is that of the findings.
@@ -80,7 +80,7 @@ impl Findings {
 impl Finding {
     pub(super) fn print(&self) {
         let Self { harm, what, why, fix, .. } = self;
-        let print = if *harm == Harm::Note { warn } else { tell };
+        let print = if *harm == Harm::Note { warn } else { print_args };
         print(format_args!("{}: {what}", harm.name()));
         print(format_args!("    {why}"));
         if !fix.is_empty() {

@@ -69,8 +69,8 @@ impl Leaks {
     }
 }
 
-/// Removes the remains. `say` gets a line for each, the errors go on stderr.
-pub(super) fn fix(runtime: &Runtime, is_dry_run: bool, say: &mut dyn FnMut(&str)) -> Result<()> {
+/// Removes the remains. `print` gets a line for each, the errors go on stderr.
+pub(super) fn fix(runtime: &Runtime, is_dry_run: bool, print: &mut dyn FnMut(&str)) -> Result<()> {
     let options = Options { is_dry_run, ..Options::default() };
-    Error::joined(runtime.gc(None, options, say)?.errors)
+    Error::joined(runtime.gc(None, options, print)?.errors)
 }

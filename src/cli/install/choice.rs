@@ -1,6 +1,6 @@
 //! The names that the arguments choose.
 
-use crate::cli::output::not_understood;
+use crate::cli::output::usage_error;
 use crate::error::Result;
 use crate::plugin::Entry;
 
@@ -29,7 +29,7 @@ impl Choice<'_> {
             if is_chosen && !exclude.contains(&entry.name) {
                 let name = [self.prefix, entry.name].concat();
                 if !leads_to(&name, entry.name) {
-                    return Err(not_understood(format_args!(
+                    return Err(usage_error(format_args!(
                         "--prefix {}: not buildkit-cni- or cnv-",
                         self.prefix
                     )));
@@ -38,7 +38,7 @@ impl Choice<'_> {
             }
         }
         for alias in self.aliases {
-            let refused = |why: &str| Err(not_understood(format_args!("--alias {alias}: {why}")));
+            let refused = |why: &str| Err(usage_error(format_args!("--alias {alias}: {why}")));
             let Some((name, plugin)) = alias.split_once('=') else {
                 return refused("it is not ALIAS=PLUGIN");
             };
@@ -51,7 +51,7 @@ impl Choice<'_> {
             }
         }
         match names.is_empty() {
-            true => Err(not_understood(format_args!("no plugin is chosen"))),
+            true => Err(usage_error(format_args!("no plugin is chosen"))),
             false => Ok(names),
         }
     }
@@ -67,7 +67,7 @@ fn split<'a>(option: &str, lists: &'a [String], plugins: &[Entry]) -> Result<Vec
     let names: Vec<&str> = lists.iter().flat_map(|list| list.split(',')).collect();
     match names.iter().find(|name| !plugins.iter().any(|entry| entry.name == **name)) {
         Some(name) => {
-            Err(not_understood(format_args!("{option} {name}: cnibox has no plugin of that name")))
+            Err(usage_error(format_args!("{option} {name}: cnibox has no plugin of that name")))
         }
         None => Ok(names),
     }

@@ -70,14 +70,14 @@ impl Report {
         if is_json {
             let (version, directory) = (VERSION, directory.to_string_lossy());
             let document = Document { directory, dry_run: is_dry_run, version, report: self };
-            return cli::output::say_json(&document);
+            return cli::output::print_json(&document);
         }
         for Change { verb: [infinitive, past], name, kind, replaced, has_backup } in &self.changes {
             let [would, verb] = if is_dry_run { ["would ", infinitive] } else { ["", past] };
             let colon = if kind.is_empty() { "" } else { ": " };
             let of = if replaced.is_empty() { "" } else { ", in place of " };
             let backup = if *has_backup { ", with a backup" } else { "" };
-            cli::output::tell(format_args!(
+            cli::output::print_args(format_args!(
                 "{would}{verb} {name}{colon}{kind}{of}{replaced}{backup}"
             ));
         }

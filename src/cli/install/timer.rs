@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf, absolute};
 
-use crate::cli::output::{PLUGIN_DIRECTORY, not_understood};
+use crate::cli::output::{PLUGIN_DIRECTORY, usage_error};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::file;
@@ -42,14 +42,14 @@ impl Timer {
         let place = absolute(directory).map_err(|error| failed("find", directory, &error))?;
         let Ok(inside) = place.strip_prefix(&root) else {
             let (place, root) = (place.display(), root.display());
-            return Err(not_understood(format!("--timer {root}: {place} is not below it")));
+            return Err(usage_error(format!("--timer {root}: {place} is not below it")));
         };
         let plugins = format!("/{}", inside.display());
         // A unit would need quotes for other characters.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
         if !plugins.chars().all(is_plain) {
             let msg = format!("--timer: no unit can have the path {plugins:?}");
-            return Err(not_understood(msg));
+            return Err(usage_error(msg));
         }
         Ok(Self { root, plugins })
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::cli::manual::Manuals;
-use crate::cli::output::tell;
+use crate::cli::output::print_args;
 use crate::cni::json::Json;
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
@@ -95,7 +95,7 @@ pub(super) fn print(document: &Document, Finding { at, is_fault, text }: &Findin
     let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
     let word = if *is_fault { "" } else { "note: " };
     let file = document.file.display();
-    let print = if *is_fault { tell } else { warn };
+    let print = if *is_fault { print_args } else { warn };
     print(format_args!("{file}:{line}:{column}: {word}{text}"));
     if !shown.is_empty() {
         print(format_args!("    {shown}"));
