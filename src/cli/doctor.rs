@@ -61,7 +61,7 @@ pub(super) struct Doctor {
 
 /// The output of --json.
 #[derive(Serialize)]
-struct Document<'a> {
+struct JsonOutput<'a> {
     findings: &'a [Finding],
     /// The lines of --fix.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,7 +114,7 @@ impl Doctor {
             }
         }
         if self.json {
-            output::print_json(&Document { findings: &findings, done: self.fix.then_some(done) });
+            output::print_json(&JsonOutput { findings: &findings, done: self.fix.then_some(done) });
         }
         fixed.map(|()| u8::from(findings.iter().any(|finding| finding.harm != Harm::Note)))
     }
@@ -138,7 +138,7 @@ fn may_fix(fixable: &[Harm]) -> Result<bool> {
 
 /// The findings of all checks.
 fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
-    let host = Host::look(runtime)?;
+    let host = Host::read(runtime)?;
     let mut found = Findings::default();
     for (object, check) in CHECKS.iter().copied() {
         if let Err(error) = check(&host, &mut found) {

@@ -9,7 +9,7 @@ use crate::kernel::{file, sys};
 
 /// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     /// The kernel cannot execute it, for this reason.
     Damaged(&'static str),
     /// This executable, or a copy of it.
@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Other,
 }
 
-impl Kind {
+impl FileKind {
     pub(super) fn of(path: &Path, metadata: &Metadata) -> io::Result<Self> {
         if !metadata.is_file() {
             return Ok(Self::Damaged("it is not a file"));
@@ -137,21 +137,21 @@ mod tests {
     #[test]
     fn a_file_is_recognised_by_its_content() {
         let own = elf(b"");
-        let kind = |content: &[u8]| Kind::of_content(content, &own);
-        assert_eq!(kind(&own), Kind::Own);
-        assert_eq!(kind(&elf(b"text")), Kind::Other);
+        let kind = |content: &[u8]| FileKind::of_content(content, &own);
+        assert_eq!(kind(&own), FileKind::Own);
+        assert_eq!(kind(&elf(b"text")), FileKind::Other);
         let cnibox = elf(b"v1.9.1+cnibox.0.1.0");
-        assert_eq!(kind(&cnibox), Kind::Cnibox);
-        assert_eq!(kind(&elf(GO)), Kind::Go);
+        assert_eq!(kind(&cnibox), FileKind::Cnibox);
+        assert_eq!(kind(&elf(GO)), FileKind::Go);
         for length in [HEADERS_BYTES - 1, 64, 20] {
-            assert_eq!(kind(&cnibox[..length]), Kind::Damaged("it is truncated"), "{length}");
+            assert_eq!(kind(&cnibox[..length]), FileKind::Damaged("it is truncated"), "{length}");
         }
-        assert_eq!(kind(&cnibox[..cnibox.len() - 1]), Kind::Damaged("it is truncated"));
+        assert_eq!(kind(&cnibox[..cnibox.len() - 1]), FileKind::Damaged("it is truncated"));
         let mut other = own.clone();
         other[18] = 183;
-        assert_eq!(kind(&other), Kind::Damaged("it is for another processor"));
-        assert_eq!(kind(b"#!/bin/sh\n"), Kind::Other);
-        assert_eq!(kind(b"garbage"), Kind::Damaged("it is neither an ELF file nor a script"));
+        assert_eq!(kind(&other), FileKind::Damaged("it is for another processor"));
+        assert_eq!(kind(b"#!/bin/sh\n"), FileKind::Other);
+        assert_eq!(kind(b"garbage"), FileKind::Damaged("it is neither an ELF file nor a script"));
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut file = own.clone();
                 file[at] = u8::try_from(value).unwrap();
-                Kind::of_content(&file, &own);
+                FileKind::of_content(&file, &own);
             }
         }
     }

@@ -56,7 +56,7 @@ pub(super) struct Gc {
 /// The output of --json.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<'a> {
+struct JsonOutput<'a> {
     dry_run: bool,
     removed: &'a [Removed],
     remains: &'a [Remainder],
@@ -76,7 +76,7 @@ impl Gc {
         };
         let collected = self.collect(&runtime, &mut print)?;
         if self.json {
-            super::output::print_json(&Document {
+            super::output::print_json(&JsonOutput {
                 dry_run: self.dry_run,
                 removed: &collected.removed,
                 remains: &collected.remains,

@@ -3,13 +3,13 @@
 //! Each change is a rename, so a name is at any time either the old file or the new one. A killed command is completed by its
 //! repetition.
 
-mod choice;
 mod directory;
-mod look;
+mod existing;
 mod manifest;
 mod plan;
 mod removal;
 mod report;
+mod selection;
 mod stage;
 #[cfg(feature = "runtime")]
 mod timer;
@@ -23,14 +23,14 @@ use crate::kernel::sys;
 use crate::plugin::Entry;
 
 use super::output::{USAGE_ERROR, usage_error};
-use choice::Choice;
 use directory::Directory;
 #[cfg(feature = "tool")]
-pub(in crate::cli) use look::Found;
+pub(in crate::cli) use existing::ExistingFile;
 #[cfg(feature = "tool")]
 pub(in crate::cli) use manifest::{Installed, Manifest};
 use plan::{LinkMethod, Plan};
 use report::Report;
+use selection::Selection;
 #[cfg(feature = "runtime")]
 use timer::Timer;
 
@@ -141,7 +141,7 @@ impl Install {
         if self.backup && !self.force {
             return Err(usage_error(format_args!("--backup needs --force")));
         }
-        let names = self.choice().names(plugins)?;
+        let names = self.selection().names(plugins)?;
         if !self.force && self.prefix.is_empty() {
             directory::refuse_path(path)?;
         }
@@ -154,8 +154,8 @@ impl Install {
         Ok(Report { changes: plan.changes(), left: Vec::new() })
     }
 
-    fn choice(&self) -> Choice<'_> {
-        Choice {
+    fn selection(&self) -> Selection<'_> {
+        Selection {
             only: &self.only,
             exclude: &self.exclude,
             aliases: &self.alias,

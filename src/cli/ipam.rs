@@ -105,7 +105,7 @@ impl Ipam {
 
     fn list(&self, pools: &[Pool]) {
         if self.json {
-            let networks: Vec<Network<'_>> = pools.iter().map(Network::new).collect();
+            let networks: Vec<ShownNetwork<'_>> = pools.iter().map(ShownNetwork::new).collect();
             return super::output::print_json_list("networks", &networks);
         }
         let mut table = Table::new(&["RANGE", "NETWORK", "SIZE", "USED", "FREE"]);
@@ -149,7 +149,7 @@ impl Ipam {
         for address in addresses {
             let mut found = all(pools);
             found.retain(|(_, owned)| owned.reservation.address == *address);
-            match only(*address, &found) {
+            match require_one_network(*address, &found) {
                 Ok(()) => wanted.extend(found),
                 Err(error) => errors.push(error),
             }
@@ -209,7 +209,7 @@ impl Ipam {
         for address in addresses {
             match self.reserve_one(runtime, pools, *address) {
                 Ok(pool) if self.json => {
-                    reserved.push(Reserved { network: &pool.network, address: *address });
+                    reserved.push(ReservedAddress { network: &pool.network, address: *address });
                 }
                 Ok(pool) => {
                     self.print_change("reserve", &format!("{address} of network {}", pool.network));
@@ -239,7 +239,7 @@ impl Ipam {
                 found.push((pool, ()));
             }
         }
-        only(address, &found)?;
+        require_one_network(address, &found)?;
         let pool = found[0].0;
         let held = pool.reservations.iter().find(|owned| owned.reservation.address == address);
         if held.is_none() && (self.dry_run || runtime.reserve(pool, address)?) {
@@ -272,7 +272,7 @@ fn leaks(pools: &[Pool]) -> Reservations<'_> {
 }
 
 /// The network of an address has to be the only one.
-fn only<T>(address: IpAddr, found: &[(&Pool, T)]) -> Result<()> {
+fn require_one_network<T>(address: IpAddr, found: &[(&Pool, T)]) -> Result<()> {
     let (one, other) = match found {
         [_] => return Ok(()),
         [] => return Err(Error::config(format_args!("cannot find {address} in any network"))),
@@ -345,16 +345,16 @@ fn age(age: Duration) -> String {
 /// The output of `list --json`: a network with its ranges and reservations.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Network<'a> {
+struct ShownNetwork<'a> {
     name: &'a NetworkName,
     data_dir: Cow<'a, str>,
     configured: bool,
-    ranges: Vec<Range>,
+    ranges: Vec<ShownRange>,
     reservations: Vec<ShownReservation<'a>>,
 }
 
 #[derive(Serialize)]
-struct Range {
+struct ShownRange {
     subnet: IpNet,
     first: IpAddr,
     last: IpAddr,
@@ -371,11 +371,11 @@ struct Changed<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     released: Option<Vec<ShownReservation<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reserved: Option<Vec<Reserved<'a>>>,
+    reserved: Option<Vec<ReservedAddress<'a>>>,
 }
 
 #[derive(Serialize)]
-struct Reserved<'a> {
+struct ReservedAddress<'a> {
     network: &'a NetworkName,
     address: IpAddr,
 }
@@ -407,9 +407,9 @@ struct Pod<'a> {
     name: &'a str,
 }
 
-impl<'a> Network<'a> {
+impl<'a> ShownNetwork<'a> {
     fn new(pool: &'a Pool) -> Self {
-        let range = |RangeUse { range, used, free }: &RangeUse| Range {
+        let range = |RangeUse { range, used, free }: &RangeUse| ShownRange {
             subnet: range.subnet,
             first: range.first,
             last: range.last,

@@ -1,9 +1,9 @@
 //! `cnibox lint`: mistakes in network configurations, with the line of each.
 
 mod document;
+mod json_path;
 mod keys;
 mod network;
-mod place;
 mod ranges;
 mod values;
 
@@ -21,7 +21,7 @@ use super::manual::Manuals;
 use super::output;
 use super::parameters;
 pub(super) use document::name;
-use document::{Document, Host, ShownFinding, print};
+use document::{Document, Inputs, ShownFinding, print};
 use ranges::Claim;
 
 /// Find mistakes in network configurations. Exit code 1 if there is a mistake.
@@ -83,7 +83,7 @@ struct Examined {
 
 fn examine(paths: &[PathBuf], plugins: &'static [Entry], path: &[PathBuf]) -> Result<Examined> {
     let manuals = Manuals::unpack();
-    let host = Host { manuals: &manuals, plugins, path };
+    let inputs = Inputs { manuals: &manuals, plugins, path };
     let (mut documents, mut claims, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for (file, content) in contents(paths)? {
         let mut document = match content {
@@ -95,11 +95,11 @@ fn examine(paths: &[PathBuf], plugins: &'static [Entry], path: &[PathBuf]) -> Re
         };
         match Json::of_text(&document.text) {
             Err(error) => {
-                let (at, reason) = place::of_error(&document.text, &error);
-                document.insert(at, true, format!("cannot read JSON: {reason}"));
+                let (offset, reason) = json_path::offset_and_reason(&document.text, &error);
+                document.insert(offset, true, format!("cannot read JSON: {reason}"));
             }
             Ok(json) => {
-                network::examine(&mut document, &json, &host, &mut claims, documents.len());
+                network::examine(&mut document, &json, &inputs, &mut claims, documents.len());
             }
         }
         documents.push(document);

@@ -36,12 +36,12 @@ pub(super) struct Networks {
     #[argh(switch)]
     json: bool,
     #[argh(subcommand)]
-    change: Option<Change>,
+    action: Option<Action>,
 }
 
 #[derive(FromArgs)]
 #[argh(subcommand)]
-enum Change {
+enum Action {
     Create(Create),
     Remove(Remove),
 }
@@ -100,10 +100,10 @@ struct Remove {
 impl Networks {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, TIMEOUT_S);
-        match &self.change {
+        match &self.action {
             None => list(&runtime, self.json)?,
-            Some(Change::Create(create)) => create.run(&runtime)?,
-            Some(Change::Remove(remove)) => remove.run(&runtime)?,
+            Some(Action::Create(create)) => create.run(&runtime)?,
+            Some(Action::Remove(remove)) => remove.run(&runtime)?,
         }
         Ok(0)
     }

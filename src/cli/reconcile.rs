@@ -36,7 +36,7 @@ pub(super) struct Reconcile {
 /// The output of --json.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<'a> {
+struct JsonOutput<'a> {
     dry_run: bool,
     restored: &'a [Restored],
     skipped: &'a [Skipped],
@@ -50,7 +50,7 @@ impl Reconcile {
         let name = choice.as_ref().map(Choice::name);
         let Reconciled { restored, skipped, errors } = runtime.reconcile(name, self.dry_run)?;
         if self.json {
-            super::output::print_json(&Document {
+            super::output::print_json(&JsonOutput {
                 dry_run: self.dry_run,
                 restored: &restored,
                 skipped: &skipped,

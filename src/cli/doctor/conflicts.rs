@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::runtime::conf;
 
 use super::finding::{Findings, Harm, quoted};
-use super::host::{Configured, Host};
+use super::host::{ConfiguredNetwork, Host};
 use crate::cli::lint::{Faults, name};
 
 pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -49,7 +49,7 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
 }
 
 /// Adds the conflict of two networks, if they have one that is not about ranges.
-fn between(first: &Configured, second: &Configured, found: &mut Findings) {
+fn between(first: &ConfiguredNetwork, second: &ConfiguredNetwork, found: &mut Findings) {
     let file = second.network.file.display();
     let word = quoted(&file);
     let (title, other) = (&*second.network.name, name(&first.network.file));
@@ -79,7 +79,7 @@ fn between(first: &Configured, second: &Configured, found: &mut Findings) {
 }
 
 /// The VLAN of the ports.
-fn vlan(network: &Configured) -> Option<&Json> {
+fn vlan(network: &ConfiguredNetwork) -> Option<&Json> {
     let bridge = network.plugins().find(|plugin| conf::kind(plugin) == "bridge");
     bridge?.get("vlan")
 }

@@ -15,8 +15,8 @@ use crate::netlink::xtables;
 
 use super::finding::{Findings, Harm};
 use super::fixes::{self, DroppingChain, fix, manager_of};
-use super::host::{Configured, Host};
-use super::packets::{Flow, Forwarded, Purpose, Uplinks, flows, with_foreign_address};
+use super::host::{ConfiguredNetwork, Host};
+use super::packets::{Flow, Forwarded, TrafficKind, Uplinks, flows, with_foreign_address};
 use crate::cli::output::NAME;
 use crate::plugins::firewall::passage::{self, End};
 
@@ -39,7 +39,7 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for (family, program) in [(IpFamily::V4, "iptables-legacy"), (IpFamily::V6, "ip6tables-legacy")]
     {
         let Some(forward) = xtables::forward(family == IpFamily::V6) else { continue };
-        let judge = Judge {
+        let base = BaseChain {
             what: format!("FORWARD of {program}"),
             policy: forward.policy,
             families: &[family],
@@ -49,8 +49,8 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
                 program: &forward.program,
             },
         };
-        let passed = Passed::of_each(host, &forward.program, None)?;
-        judge.networks(host, &passed, &uplinks, found);
+        let passed = RulesAfterAdd::of_each(host, &forward.program, None)?;
+        base.check_networks(host, &passed, &uplinks, found);
     }
     let mut unknown = host.networks.iter().filter_map(|net| net.passage.as_ref().err());
     unknown.next().map_or(Ok(()), |error| Err(error.clone()))
@@ -81,16 +81,16 @@ fn in_table(
         return Ok(());
     }
     let program = nft.program(table, chains)?;
-    let passed = Passed::of_each(host, &program, Some(table))?;
+    let passed = RulesAfterAdd::of_each(host, &program, Some(table))?;
     for (chain, policy) in bases {
         let manager = manager_of(table, chain, flags.has_owner, &program);
-        let judge = Judge {
+        let base = BaseChain {
             what: format!("chain {chain} of table {table}"),
             policy,
             families: families(table),
             target: DroppingChain { manager, chain, program: &program },
         };
-        judge.networks(host, &passed, uplinks, found);
+        base.check_networks(host, &passed, uplinks, found);
     }
     Ok(())
 }
@@ -104,17 +104,17 @@ fn families(table: Table<'_>) -> &'static [IpFamily] {
 }
 
 /// The rules of a table as the packets of a network pass them after an ADD.
-struct Passed {
+struct RulesAfterAdd {
     /// From its containers.
     from: Program,
     /// To its containers.
     to: Program,
 }
 
-impl Passed {
+impl RulesAfterAdd {
     /// For each network of the host.
     fn of_each(host: &Host<'_>, program: &Program, table: Option<Table<'_>>) -> Result<Vec<Self>> {
-        let of = |net: &Configured| {
+        let of = |net: &ConfiguredNetwork| {
             let passed = |end| passage::passed(program, table, net.passage(), end);
             Ok(Self { from: passed(End::Source)?, to: passed(End::Destination)? })
         };
@@ -130,7 +130,7 @@ impl Passed {
 }
 
 /// A base chain.
-struct Judge<'a> {
+struct BaseChain<'a> {
     what: String,
     policy: Policy,
     families: &'a [IpFamily],
@@ -140,16 +140,16 @@ struct Judge<'a> {
 /// The results for a network.
 #[derive(Default)]
 struct Results {
-    dropped: Vec<(Purpose, DroppedBy)>,
-    doubt: Option<(Purpose, Doubt)>,
+    dropped: Vec<(TrafficKind, DroppedBy)>,
+    doubt: Option<(TrafficKind, Doubt)>,
     families: Vec<IpFamily>,
 }
 
-impl Judge<'_> {
-    fn networks(
+impl BaseChain<'_> {
+    fn check_networks(
         &self,
         host: &Host<'_>,
-        passed: &[Passed],
+        passed: &[RulesAfterAdd],
         uplinks: &Uplinks,
         found: &mut Findings,
     ) {
@@ -160,14 +160,14 @@ impl Judge<'_> {
             let mut results = Results::default();
             for family in self.families.iter().copied() {
                 for flow in flows(net, family, uplinks) {
-                    self.flow(&flow, passed, family, &mut results);
+                    self.check_flow(&flow, passed, family, &mut results);
                 }
             }
             self.report(net, &results, uplinks, found);
         }
     }
 
-    fn packet(&self, forwarded: &Forwarded, passed: &Passed) -> Outcome {
+    fn outcome(&self, forwarded: &Forwarded, passed: &RulesAfterAdd) -> Outcome {
         let (packet, program) = (&forwarded.packet, passed.by(forwarded.container));
         let judge = |packet: &Packet| program.judge(self.target.chain, self.policy, packet);
         let outcome = judge(packet);
@@ -183,12 +183,18 @@ impl Judge<'_> {
     }
 
     /// A packet is dropped if it is dropped on the way to each uplink.
-    fn flow(&self, flow: &Flow, passed: &Passed, family: IpFamily, results: &mut Results) {
+    fn check_flow(
+        &self,
+        flow: &Flow,
+        passed: &RulesAfterAdd,
+        family: IpFamily,
+        results: &mut Results,
+    ) {
         let (mut drop, mut doubt, mut are_all_dropped) = (None, None, true);
-        for way in &flow.ways {
+        for path in &flow.paths {
             let mut is_dropped = false;
-            for packet in way {
-                match self.packet(packet, passed) {
+            for packet in path {
+                match self.outcome(packet, passed) {
                     Outcome::Accepted => {}
                     Outcome::Dropped(by) => {
                         is_dropped = true;
@@ -201,11 +207,11 @@ impl Judge<'_> {
             }
             are_all_dropped &= is_dropped;
         }
-        let purpose = flow.purpose;
+        let traffic = flow.traffic;
         match drop {
             Some(by) if are_all_dropped => {
-                if !results.dropped.iter().any(|(other, _)| *other == purpose) {
-                    results.dropped.push((purpose, by));
+                if !results.dropped.iter().any(|(other, _)| *other == traffic) {
+                    results.dropped.push((traffic, by));
                 }
                 if !results.families.contains(&family) {
                     results.families.push(family);
@@ -213,24 +219,30 @@ impl Judge<'_> {
             }
             Some(by) => {
                 let on = "oifname".into();
-                results.doubt.get_or_insert((purpose, Doubt { location: by.location, on }));
+                results.doubt.get_or_insert((traffic, Doubt { location: by.location, on }));
             }
             None => {
                 if let Some(doubt) = doubt {
-                    results.doubt.get_or_insert((purpose, doubt));
+                    results.doubt.get_or_insert((traffic, doubt));
                 }
             }
         }
     }
 
-    fn report(&self, net: &Configured, results: &Results, uplinks: &Uplinks, found: &mut Findings) {
+    fn report(
+        &self,
+        net: &ConfiguredNetwork,
+        results: &Results,
+        uplinks: &Uplinks,
+        found: &mut Findings,
+    ) {
         let name = &net.network.name;
         if let Some((_, by)) = results.dropped.first() {
-            let purposes: Vec<&str> =
-                results.dropped.iter().map(|(purpose, _)| purpose.text()).collect();
-            let place = |by| fixes::place(by, net.passage());
+            let kinds: Vec<&str> =
+                results.dropped.iter().map(|(traffic, _)| traffic.text()).collect();
+            let place = |by| fixes::location_of_accept(by, net.passage());
             let wanted: Vec<_> =
-                results.dropped.iter().map(|(purpose, by)| (*purpose, place(by))).collect();
+                results.dropped.iter().map(|(traffic, by)| (*traffic, place(by))).collect();
             let links = results.families.iter().flat_map(|family| uplinks.of(*family));
             let mut links: Vec<_> = links.collect();
             links.dedup_by_key(|link| link.index);
@@ -238,16 +250,16 @@ impl Judge<'_> {
             let what = format_args!(
                 "{} drops the packets of {name} ({}): {}",
                 self.what,
-                purposes.join(", "),
-                self.site(&by.location)
+                kinds.join(", "),
+                self.rule_title(&by.location)
             );
             found.add(Harm::Broken, what, WHY, format_args!("{fix}"));
-        } else if let Some((purpose, doubt)) = &results.doubt {
+        } else if let Some((traffic, doubt)) = &results.doubt {
             let what = format_args!(
                 "cannot tell whether {} drops packets of {name} ({}): {} decides by {}",
                 self.what,
-                purpose.text(),
-                self.site(&doubt.location),
+                traffic.text(),
+                self.rule_title(&doubt.location),
                 doubt.on
             );
             found.add(Harm::Note, what, WHY_DOUBT, format_args!(""));
@@ -255,7 +267,7 @@ impl Judge<'_> {
     }
 
     /// A rule or the policy, for messages.
-    fn site(&self, location: &RuleLocation) -> String {
+    fn rule_title(&self, location: &RuleLocation) -> String {
         let number = match self.target.manager {
             fixes::Manager::Iptables(program) if program.ends_with("legacy") => "number",
             _ => "handle",

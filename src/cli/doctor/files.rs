@@ -10,7 +10,7 @@ use crate::kernel::sys;
 
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
-use crate::cli::executable::Kind;
+use crate::cli::executable::FileKind;
 #[cfg(feature = "install")]
 use crate::cli::install::{Installed, Manifest};
 use crate::cli::output::NAME;
@@ -73,8 +73,8 @@ fn of_directory(
     found: &mut Findings,
 ) -> Result<()> {
     // Hard links and symbolic links lead to few files. `None`: this executable.
-    let mut seen: Vec<((u64, u64), Option<Kind>)> = Vec::new();
-    let mut groups: Vec<(Kind, Vec<&str>)> = Vec::new();
+    let mut seen: Vec<((u64, u64), Option<FileKind>)> = Vec::new();
+    let mut groups: Vec<(FileKind, Vec<&str>)> = Vec::new();
     let mut all: Vec<&str> = host.plugins.iter().map(|entry| entry.name).collect();
     all.push(NAME);
     // `installed` reports an unusable manifest.
@@ -101,7 +101,7 @@ fn of_directory(
                     }
                 }
             }
-            Err(_) if path.is_symlink() => Some(Kind::Damaged("its link leads to no file")),
+            Err(_) if path.is_symlink() => Some(FileKind::Damaged("its link leads to no file")),
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {
@@ -117,15 +117,15 @@ fn of_directory(
     }
     let has_own = seen.iter().any(|(_, kind)| kind.is_none());
     for (kind, names) in &groups {
-        let mut chosen: Vec<Name<'_>> = Vec::new();
+        let mut chosen: Vec<PluginName<'_>> = Vec::new();
         for name in names.iter().copied() {
             let is_plugin = host.plugins.iter().any(|entry| entry.name == name);
-            chosen.push(Name { name, plugin: if is_plugin { name } else { "" }, kind: "" });
+            chosen.push(PluginName { name, plugin: if is_plugin { name } else { "" }, kind: "" });
         }
         #[cfg(feature = "install")]
         for name in &mut chosen {
             if let Some(known) = installed.iter().find(|known| known.name == name.name) {
-                *name = Name::of(known);
+                *name = PluginName::of(known);
             }
         }
         add(directory, *kind, &chosen, has_own, found);
@@ -134,32 +134,32 @@ fn of_directory(
 }
 
 /// `None`: this executable, or a copy of it.
-fn kind(path: &Path, metadata: &Metadata) -> Result<Option<Kind>> {
+fn kind(path: &Path, metadata: &Metadata) -> Result<Option<FileKind>> {
     if sys::is_own_executable(metadata) {
         return Ok(None);
     }
-    let kind = Kind::of(path, metadata).map_err(|error| failed(path, &error))?;
-    Ok(Some(kind).filter(|kind| *kind != Kind::Own))
+    let kind = FileKind::of(path, metadata).map_err(|error| failed(path, &error))?;
+    Ok(Some(kind).filter(|kind| *kind != FileKind::Own))
 }
 
 /// A name in a plugin directory: its plugin, if it is known, and its kind in the words of a manifest.
-pub(super) struct Name<'a> {
+pub(super) struct PluginName<'a> {
     pub(super) name: &'a str,
     pub(super) plugin: &'a str,
     pub(super) kind: &'a str,
 }
 
 #[cfg(feature = "install")]
-impl<'a> Name<'a> {
+impl<'a> PluginName<'a> {
     pub(super) fn of(installed: &'a Installed) -> Self {
         Self { name: &installed.name, plugin: &installed.plugin, kind: &installed.kind }
     }
 }
 
 /// The options of `install` for names. They can be those of a manifest, which can have any text.
-pub(super) fn options(names: &[Name<'_>]) -> String {
+pub(super) fn options(names: &[PluginName<'_>]) -> String {
     let (mut only, mut options) = (Vec::new(), String::new());
-    for Name { name, plugin, kind } in names {
+    for PluginName { name, plugin, kind } in names {
         if plugin.is_empty() {
             continue;
         }
@@ -182,22 +182,28 @@ pub(super) fn options(names: &[Name<'_>]) -> String {
 }
 
 /// `has_own`: the directory has links to this executable, too.
-fn add(directory: &Path, kind: Kind, names: &[Name<'_>], has_own: bool, found: &mut Findings) {
+fn add(
+    directory: &Path,
+    kind: FileKind,
+    names: &[PluginName<'_>],
+    has_own: bool,
+    found: &mut Findings,
+) {
     let (what, why) = match kind {
-        Kind::Damaged(why) => (why, "Each call of the plugin fails."),
-        Kind::Own => return,
-        Kind::Cnibox => ("it is another build of cnibox", "A runtime calls that build."),
-        Kind::Go => {
+        FileKind::Damaged(why) => (why, "Each call of the plugin fails."),
+        FileKind::Own => return,
+        FileKind::Cnibox => ("it is another build of cnibox", "A runtime calls that build."),
+        FileKind::Go => {
             ("it is a program in Go, as the reference plugins are", "A runtime calls that program.")
         }
-        Kind::Other => ("it is another program", "A runtime calls that program."),
+        FileKind::Other => ("it is another program", "A runtime calls that program."),
     };
     // A package or a copy has replaced some of the links.
-    let is_wrong = has_own || matches!(kind, Kind::Damaged(_));
+    let is_wrong = has_own || matches!(kind, FileKind::Damaged(_));
     let word = quoted(directory.display());
     // `install` replaces no directory. Other files get backups: they can be those of a distribution.
     let mut moves = String::new();
-    for Name { name, .. } in names {
+    for PluginName { name, .. } in names {
         if fs::symlink_metadata(directory.join(name)).is_ok_and(|file| file.is_dir()) {
             let (from, to) = (directory.join(name), directory.join(format!("{name}.moved")));
             let (from, to) = (quoted(from.display()), quoted(to.display()));

@@ -9,8 +9,8 @@ use crate::netlink::rtnl::Link;
 use crate::plugins::firewall::passage::Passage;
 
 use super::finding::quoted;
-use super::host::Configured;
-use super::packets::{Purpose, gateway_link};
+use super::host::ConfiguredNetwork;
+use super::packets::{TrafficKind, gateway_link};
 
 /// The base chain that drops packets.
 pub(super) struct DroppingChain<'a> {
@@ -32,11 +32,11 @@ pub(super) enum Manager<'a> {
 }
 
 /// Packets to accept: before this rule, or without a rule at the end of the chain.
-pub(super) type Wanted = (Purpose, RuleLocation);
+pub(super) type PacketsToAccept = (TrafficKind, RuleLocation);
 
 /// The place for a rule that accepts packets: in the base chain, before the rule that leads to the drop. Docker and the plugin
 /// `firewall` insert their jumps at the beginning of that chain, so in their chains for the administrator it is before the drop.
-pub(super) fn place(by: &DroppedBy, passage: Option<&Passage>) -> RuleLocation {
+pub(super) fn location_of_accept(by: &DroppedBy, passage: Option<&Passage>) -> RuleLocation {
     let is_administrators = match passage {
         Some(Passage::Forward { admin_chain }) => by.location.chain == *admin_chain,
         _ => false,
@@ -54,8 +54,8 @@ const DOCKER_USER: &str = "DOCKER-USER";
 /// The commands for all wanted packets of a network; words if there is no command.
 pub(super) fn fix(
     target: &DroppingChain<'_>,
-    wanted: &[Wanted],
-    net: &Configured,
+    wanted: &[PacketsToAccept],
+    net: &ConfiguredNetwork,
     families: &[IpFamily],
     uplinks: &[&Link],
 ) -> String {
@@ -63,8 +63,8 @@ pub(super) fn fix(
     let mut wanted = wanted.to_vec();
     wanted.sort_by_key(|(_, before)| std::cmp::Reverse(target.number(before)));
     let mut commands = Vec::new();
-    for (purpose, before) in &wanted {
-        let Some(rules) = conditions(*purpose, net, families, uplinks) else {
+    for (traffic, before) in &wanted {
+        let Some(rules) = conditions(*traffic, net, families, uplinks) else {
             return in_words(target, &before.chain, net);
         };
         for rule in rules {
@@ -77,7 +77,7 @@ pub(super) fn fix(
     commands.join(" && ")
 }
 
-fn in_words(target: &DroppingChain<'_>, chain: &str, net: &Configured) -> String {
+fn in_words(target: &DroppingChain<'_>, chain: &str, net: &ConfiguredNetwork) -> String {
     let name = &net.network.name;
     let table = match target.manager {
         Manager::Firewalld => return in_words_of_firewalld(net),
@@ -88,7 +88,7 @@ fn in_words(target: &DroppingChain<'_>, chain: &str, net: &Configured) -> String
 }
 
 /// firewalld accepts the packets of its sources. The plugin firewall makes containers such sources while it runs.
-fn in_words_of_firewalld(net: &Configured) -> String {
+fn in_words_of_firewalld(net: &ConfiguredNetwork) -> String {
     let (name, file) = (&net.network.name, quoted(net.network.file.display()));
     let backend = net.plugin("firewall").map(|plugin| plugin.text_at("backend"));
     match (backend, net.passage()) {
@@ -117,17 +117,17 @@ enum Source {
     Subnet(IpFamily, String),
 }
 
-/// The rules for a purpose. `None` if a name cannot be part of a command, or if there is no link to name.
+/// The rules for a traffic. `None` if a name cannot be part of a command, or if there is no link to name.
 fn conditions(
-    purpose: Purpose,
-    net: &Configured,
+    traffic: TrafficKind,
+    net: &ConfiguredNetwork,
     families: &[IpFamily],
     uplinks: &[&Link],
 ) -> Option<Vec<Accept>> {
-    match purpose {
-        Purpose::Answers => return Some(vec![Accept::Answers]),
-        Purpose::Published => return Some(vec![Accept::Published]),
-        Purpose::Out => {}
+    match traffic {
+        TrafficKind::Answers => return Some(vec![Accept::Answers]),
+        TrafficKind::Published => return Some(vec![Accept::Published]),
+        TrafficKind::Out => {}
     }
     let link = gateway_link(net);
     let to: Vec<&str> = match &link {

@@ -30,14 +30,14 @@ pub(super) struct Host<'a> {
     /// The directory of the configurations.
     pub(super) configurations: &'a Path,
     /// The usable networks, in the order of their files.
-    pub(super) networks: Vec<Configured>,
+    pub(super) networks: Vec<ConfiguredNetwork>,
     pub(super) home: NetNs,
     pub(super) rtnl: Rtnl,
     pub(super) remains: Result<Remains>,
 }
 
 /// A network of the host.
-pub(super) struct Configured {
+pub(super) struct ConfiguredNetwork {
     pub(super) network: Network,
     /// The bridge on the host that the network makes or uses.
     pub(super) bridge: Option<String>,
@@ -54,7 +54,7 @@ pub(super) struct Configured {
 }
 
 impl<'a> Host<'a> {
-    pub(super) fn look(runtime: &'a Runtime) -> Result<Self> {
+    pub(super) fn read(runtime: &'a Runtime) -> Result<Self> {
         let home = NetNs::own()?;
         let rtnl = Rtnl::open()?;
         let links = rtnl.links()?;
@@ -68,7 +68,7 @@ impl<'a> Host<'a> {
         for (_, network) in Network::all(&runtime.configurations)? {
             // The check of the configurations reports broken ones.
             let Ok(network) = network else { continue };
-            networks.push(Configured::new(network, &rtnl, &links, attachments)?);
+            networks.push(ConfiguredNetwork::new(network, &rtnl, &links, attachments)?);
         }
         Ok(Self {
             runtime,
@@ -84,7 +84,7 @@ impl<'a> Host<'a> {
 
     /// Whether a network uses a plugin, with this key if it is not empty.
     pub(super) fn uses(&self, kind: &str, key: &str) -> bool {
-        for plugin in self.networks.iter().flat_map(Configured::plugins) {
+        for plugin in self.networks.iter().flat_map(ConfiguredNetwork::plugins) {
             if conf::kind(plugin) == kind && (key.is_empty() || is_set(plugin, key)) {
                 return true;
             }
@@ -93,7 +93,7 @@ impl<'a> Host<'a> {
     }
 }
 
-impl Configured {
+impl ConfiguredNetwork {
     fn new(
         network: Network,
         rtnl: &Rtnl,
@@ -183,7 +183,7 @@ fn is_set(plugin: &Json, key: &str) -> bool {
 }
 
 /// The names of networks, for messages.
-pub(super) fn names(networks: &[&Configured]) -> String {
+pub(super) fn names(networks: &[&ConfiguredNetwork]) -> String {
     let names: Vec<&str> = networks.iter().map(|net| &*net.network.name).collect();
     names.join(", ")
 }

@@ -4,10 +4,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::cli::install::{Found, Installed, Manifest};
+use crate::cli::install::{ExistingFile, Installed, Manifest};
 use crate::error::Result;
 
-use super::files::{Name, options};
+use super::files::{PluginName, options};
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
 
@@ -28,7 +28,9 @@ pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             let mut shadowed = Vec::new();
             for entry in &manifest.names {
                 let path = earlier.join(&entry.name);
-                if path.is_file() && Found::look(&path)?.is_some_and(|found| !found.is_ours()) {
+                if path.is_file()
+                    && ExistingFile::examine(&path)?.is_some_and(|found| !found.is_ours())
+                {
                     shadowed.push(entry.name.as_str());
                 }
             }
@@ -53,7 +55,8 @@ fn missing(directory: &Path, manifest: &Manifest, found: &mut Findings) {
         let file = fs::symlink_metadata(directory.join(&entry.name));
         file.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     };
-    let missing: Vec<Name<'_>> = manifest.names.iter().filter(is_missing).map(Name::of).collect();
+    let missing: Vec<PluginName<'_>> =
+        manifest.names.iter().filter(is_missing).map(PluginName::of).collect();
     if missing.is_empty() {
         return;
     }

@@ -31,7 +31,7 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             let probe = NewLink { name: "cnibox-probe", mac, ..NewLink::default() };
             let made = scratch.rtnl()?.make_link(&probe, kind, &[]);
             if made.is_err_and(|error| error.is_unsupported()) {
-                note(&mut missing, option, entry.name, "", host.uses(entry.name, ""));
+                add_missing(&mut missing, option, entry.name, "", host.uses(entry.name, ""));
             }
         }
     }
@@ -41,7 +41,7 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             let (plugin, text) = (entry.name, error.to_string());
             let options = options(&text);
             for option in &options {
-                note(&mut missing, option, plugin, key, host.uses(plugin, key));
+                add_missing(&mut missing, option, plugin, key, host.uses(plugin, key));
             }
             if options.is_empty() {
                 found.add(
@@ -59,7 +59,13 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-fn note(missing: &mut Vec<MissingOption>, option: &str, plugin: &str, key: &str, is_used: bool) {
+fn add_missing(
+    missing: &mut Vec<MissingOption>,
+    option: &str,
+    plugin: &str,
+    key: &str,
+    is_used: bool,
+) {
     let name = if key.is_empty() { plugin.to_owned() } else { format!("{plugin} ({key})") };
     match missing.iter_mut().find(|known| known.option == option) {
         Some(known) => {

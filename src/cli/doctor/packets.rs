@@ -14,20 +14,20 @@ use crate::plugins::firewall::passage::End;
 use crate::runtime::conf;
 
 use super::forwarding::{BRIDGED, value};
-use super::host::{Configured, Host};
+use super::host::{ConfiguredNetwork, Host};
 
 /// The connection that a packet belongs to, and its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Purpose {
+pub(super) enum TrafficKind {
     /// The first packet of a container's connection to another network, or to its neighbours if the host forwards no others.
     Out,
-    /// The later packets of any connection, both ways.
+    /// The later packets of any connection, in both directions.
     Answers,
     /// The first packet to a published port.
     Published,
 }
 
-impl Purpose {
+impl TrafficKind {
     pub(super) const ALL: [Self; 3] = [Self::Out, Self::Answers, Self::Published];
 
     pub(super) fn text(self) -> &'static str {
@@ -103,7 +103,8 @@ fn default_links(host: &Host<'_>, family: IpFamily) -> Result<Vec<u32>> {
 
 /// Loopback, the bridges of networks and their ports, and the links that plugins made.
 fn is_of_containers(host: &Host<'_>, link: &Link) -> bool {
-    let is_bridge = |net: &Configured| gateway_link(net).as_deref() == Some(link.name.as_str());
+    let is_bridge =
+        |net: &ConfiguredNetwork| gateway_link(net).as_deref() == Some(link.name.as_str());
     link.mac.is_none()
         || link.name == "lo"
         || link.master.is_some()
@@ -112,7 +113,7 @@ fn is_of_containers(host: &Host<'_>, link: &Link) -> bool {
 }
 
 /// The link on the host that the packets of a network pass. `None`: each container has one.
-pub(super) fn gateway_link(net: &Configured) -> Option<String> {
+pub(super) fn gateway_link(net: &ConfiguredNetwork) -> Option<String> {
     let bridge = net.bridge.as_ref()?;
     let plugin = net.plugins().find(|plugin| conf::kind(plugin) == "bridge");
     Some(match plugin.and_then(|plugin| plugin.get("vlan")) {
@@ -123,10 +124,10 @@ pub(super) fn gateway_link(net: &Configured) -> Option<String> {
     })
 }
 
-/// The packets of one purpose for one subnet: for each uplink those that pass it.
+/// The packets of one traffic for one subnet: for each uplink those that pass it.
 pub(super) struct Flow {
-    pub(super) purpose: Purpose,
-    pub(super) ways: Vec<Vec<Forwarded>>,
+    pub(super) traffic: TrafficKind,
+    pub(super) paths: Vec<Vec<Forwarded>>,
 }
 
 /// A packet, and which end of it is the container.
@@ -136,7 +137,7 @@ pub(super) struct Forwarded {
 }
 
 /// The packets of a network in a family that the chains of hook forward see.
-pub(super) fn flows(net: &Configured, family: IpFamily, uplinks: &Uplinks) -> Vec<Flow> {
+pub(super) fn flows(net: &ConfiguredNetwork, family: IpFamily, uplinks: &Uplinks) -> Vec<Flow> {
     let key = if family == IpFamily::V4 { BRIDGED } else { BRIDGED_V6 };
     let is_bridged = value(key) == "1" && net.bridge.is_some();
     if !net.has_family(family) || !net.is_routed && !is_bridged {
@@ -164,10 +165,10 @@ pub(super) fn flows(net: &Configured, family: IpFamily, uplinks: &Uplinks) -> Ve
         } else {
             others.push(own.clone());
         }
-        for purpose in Purpose::ALL {
-            if purpose != Purpose::Published || net.is_routed && net.has("portmap") {
-                let ways = others.iter().map(|other| packets(purpose, net, family, &own, other));
-                flows.push(Flow { purpose, ways: ways.collect() });
+        for traffic in TrafficKind::ALL {
+            if traffic != TrafficKind::Published || net.is_routed && net.has("portmap") {
+                let paths = others.iter().map(|other| packets(traffic, net, family, &own, other));
+                flows.push(Flow { traffic, paths: paths.collect() });
             }
         }
     }
@@ -180,8 +181,8 @@ const HOST_END: &str = "veth";
 const BRIDGED_V6: &str = "net/bridge/bridge-nf-call-ip6tables";
 
 fn packets(
-    purpose: Purpose,
-    net: &Configured,
+    traffic: TrafficKind,
+    net: &ConfiguredNetwork,
     family: IpFamily,
     own: &Side,
     other: &Side,
@@ -201,10 +202,10 @@ fn packets(
         packet: new(other, own, state, is_dnat),
         container: End::Destination,
     };
-    match purpose {
-        Purpose::Out => vec![out(CtState::NEW, false)],
-        Purpose::Published => vec![back(CtState::NEW, true)],
-        Purpose::Answers => {
+    match traffic {
+        TrafficKind::Out => vec![out(CtState::NEW, false)],
+        TrafficKind::Published => vec![back(CtState::NEW, true)],
+        TrafficKind::Answers => {
             let mut packets = Vec::new();
             for is_dnat in [false, true] {
                 if !is_dnat || net.has("portmap") {

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use crate::cli::executable::Kind;
+use crate::cli::executable::FileKind;
 use crate::cli::output::NAME;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::plugin::VERSION;
 
-use super::choice::Name;
-use super::look::Found;
+use super::existing::ExistingFile;
 use super::manifest::{Installed, Manifest};
 use super::report::Change;
+use super::selection::NameAndPlugin;
 
 /// How a name leads to the executable.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) struct Planned {
     plugin: &'static str,
     pub(super) method: LinkMethod,
     /// The file that it has.
-    found: Option<Found>,
+    found: Option<ExistingFile>,
     pub(super) is_changed: bool,
     /// The file is another's, and gets a backup before it is replaced.
     pub(super) needs_backup: bool,
@@ -64,7 +64,7 @@ impl<'a> Plan<'a> {
         path: &'a Path,
         method: LinkMethod,
         keeps: bool,
-        names: Vec<Name>,
+        names: Vec<NameAndPlugin>,
     ) -> Result<Self> {
         // The installation replaces a damaged manifest.
         let old = Manifest::read(path).unwrap_or_else(|error| {
@@ -89,7 +89,7 @@ impl<'a> Plan<'a> {
             return Ok(());
         }
         let method = if self.entries.is_empty() { LinkMethod::Executable } else { self.method };
-        let found = Found::look(&self.path.join(&name))?;
+        let found = ExistingFile::examine(&self.path.join(&name))?;
         let is_foreign = found.as_ref().is_some_and(|found| !found.is_ours());
         let is_current = found.as_ref().is_some_and(|found| self.is_current(found, method));
         self.entries.push(Planned {
@@ -104,8 +104,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Whether the file is the one that the name would get.
-    fn is_current(&self, found: &Found, method: LinkMethod) -> bool {
-        let is_own = found.kind == Kind::Own && found.target.is_none();
+    fn is_current(&self, found: &ExistingFile, method: LinkMethod) -> bool {
+        let is_own = found.kind == FileKind::Own && found.target.is_none();
         match (method, self.entries.first()) {
             (LinkMethod::Symbolic, _) => {
                 found.target.as_ref().is_some_and(|target| target.as_os_str() == NAME)
@@ -121,7 +121,7 @@ impl<'a> Plan<'a> {
 
     /// A name of an earlier installation that the arguments do not choose gets this build, too.
     fn add_earlier(&mut self, name: &str) -> Result<()> {
-        let found = Found::look(&self.path.join(name))?;
+        let found = ExistingFile::examine(&self.path.join(name))?;
         if name == NAME || !found.is_some_and(|found| found.is_ours()) {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl<'a> Plan<'a> {
     pub(super) fn changes(&self) -> Vec<Change> {
         let changed = self.entries.iter().filter(|entry| entry.is_changed);
         let change = |entry: &Planned| {
-            let replaced = entry.found.as_ref().map_or("", Found::noun);
+            let replaced = entry.found.as_ref().map_or("", ExistingFile::noun);
             let is_new = replaced.is_empty();
             let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
             let kind = entry.method.text();

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::plugin::Entry;
 
 use super::directory::{self, Directory, MANIFEST, failed, remove, rename, sync};
-use super::look::Found;
+use super::existing::ExistingFile;
 use super::manifest::{Installed, Manifest, is_plain};
 use super::report::{Change, Left, Report};
 
@@ -68,7 +68,7 @@ fn names<'a>(manifest: &'a Manifest, backups: &'a BTreeSet<String>) -> Vec<&'a s
 /// A package or a copy of files has no manifest. Nothing is left of a removal that was killed at its end.
 fn without_manifest(directory: &Directory, plugins: &[Entry]) -> Result<()> {
     for name in plugins.iter().map(|plugin| plugin.name).chain([NAME]) {
-        if Found::look(&directory.file(name))?.is_some_and(|found| found.is_ours()) {
+        if ExistingFile::examine(&directory.file(name))?.is_some_and(|found| found.is_ours()) {
             return Err(Error::internal(format_args!(
                 "{name} is there, but no {MANIFEST}: another program installed it"
             )));
@@ -85,7 +85,7 @@ fn put_back(
     is_dry_run: bool,
     report: &mut Report,
 ) -> Result<()> {
-    let verb = match (Found::look(place)?, backup) {
+    let verb = match (ExistingFile::examine(place)?, backup) {
         (None, None) => return Ok(()),
         // The installation was killed before it replaced the file.
         (Some(found), Some(backup)) if !found.is_ours() && is_same(place, backup) => {

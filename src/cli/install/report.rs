@@ -54,7 +54,7 @@ pub(super) struct Left {
 /// The output of --json.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<'a> {
+struct JsonOutput<'a> {
     directory: Cow<'a, str>,
     dry_run: bool,
     version: &'static str,
@@ -69,7 +69,7 @@ impl Report {
         }
         if is_json {
             let (version, directory) = (VERSION, directory.to_string_lossy());
-            let document = Document { directory, dry_run: is_dry_run, version, report: self };
+            let document = JsonOutput { directory, dry_run: is_dry_run, version, report: self };
             return cli::output::print_json(&document);
         }
         for Change { verb: [infinitive, past], name, kind, replaced, has_backup } in &self.changes {

@@ -11,10 +11,10 @@ use crate::cni::json::Json;
 use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 
-use super::place::{Path as JsonPath, line_and_column};
+use super::json_path::{JsonPath, line_and_column};
 
 /// The rules use it beside the document.
-pub(super) struct Host<'a> {
+pub(super) struct Inputs<'a> {
     pub(super) manuals: &'a Manuals,
     pub(super) plugins: &'static [Entry],
     /// CNI_PATH.
@@ -31,7 +31,7 @@ pub(super) struct Document {
 #[derive(Debug)]
 pub(super) struct Finding {
     /// Where in the text, in bytes.
-    pub(super) at: usize,
+    pub(super) offset: usize,
     pub(super) is_fault: bool,
     pub(super) text: String,
 }
@@ -74,7 +74,7 @@ impl Document {
     }
 
     pub(super) fn add(&mut self, path: &JsonPath<'_>, is_fault: bool, text: String) {
-        self.insert(path.place_in(&self.text), is_fault, text);
+        self.insert(path.offset_in(&self.text), is_fault, text);
     }
 
     pub(super) fn faults(&self) -> usize {
@@ -82,16 +82,19 @@ impl Document {
     }
 
     /// Inserts a finding after those of the same place.
-    pub(super) fn insert(&mut self, at: usize, is_fault: bool, text: String) {
-        let place =
-            self.findings.iter().position(|finding| finding.at > at).unwrap_or(self.findings.len());
-        self.findings.insert(place, Finding { at, is_fault, text });
+    pub(super) fn insert(&mut self, offset: usize, is_fault: bool, text: String) {
+        let place = self
+            .findings
+            .iter()
+            .position(|finding| finding.offset > offset)
+            .unwrap_or(self.findings.len());
+        self.findings.insert(place, Finding { offset, is_fault, text });
     }
 }
 
 /// Faults on stdout, notes on stderr, each with its line below.
-pub(super) fn print(document: &Document, Finding { at, is_fault, text }: &Finding) {
-    let (line, column) = line_and_column(&document.text, *at);
+pub(super) fn print(document: &Document, Finding { offset, is_fault, text }: &Finding) {
+    let (line, column) = line_and_column(&document.text, *offset);
     let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
     let word = if *is_fault { "" } else { "note: " };
     let file = document.file.display();
@@ -114,7 +117,7 @@ pub(super) struct ShownFinding<'a> {
 
 impl<'a> ShownFinding<'a> {
     pub(super) fn new(document: &'a Document, finding: &'a Finding) -> Self {
-        let (line, column) = line_and_column(&document.text, finding.at);
+        let (line, column) = line_and_column(&document.text, finding.offset);
         let file = document.file.to_string_lossy();
         let kind = if finding.is_fault { "fault" } else { "note" };
         Self { file, line, column, kind, text: &finding.text }

@@ -4,7 +4,7 @@ use crate::cni::json::Json;
 use crate::runtime::conf;
 
 use super::document::Document;
-use super::place::Path;
+use super::json_path::JsonPath;
 use crate::cli::manual::{Key, Manual, Manuals};
 use crate::cli::similar::{hint, nearest};
 
@@ -76,13 +76,13 @@ pub(super) fn examine_list(
         keys.push(Key { path, is_in_args: false, of_type, default: "", meaning: "" });
     }
     let walk = Walk { owner: "a list of plugins", keys: &keys, free: "" };
-    walk.object(document, &Path::default(), "", json);
+    walk.object(document, &JsonPath::default(), "", json);
 }
 
 /// The keys of a plugin.
 pub(super) fn examine<'a>(
     document: &mut Document,
-    path: &Path<'a>,
+    path: &JsonPath<'a>,
     plugin: &'a Json,
     known: &Known<'_>,
 ) {
@@ -98,7 +98,7 @@ pub(super) fn examine<'a>(
 /// The capabilities that a plugin declares and those that it has.
 pub(super) fn examine_capabilities(
     document: &mut Document,
-    path: &Path<'_>,
+    path: &JsonPath<'_>,
     plugin: &Json,
     known: &Known<'_>,
 ) {
@@ -137,7 +137,13 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// `prefix` is the path of the object in the manual, with a dot at its end: `ipam.ranges[][].`.
-    fn object<'b>(&self, document: &mut Document, path: &Path<'b>, prefix: &str, object: &'b Json) {
+    fn object<'b>(
+        &self,
+        document: &mut Document,
+        path: &JsonPath<'b>,
+        prefix: &str,
+        object: &'b Json,
+    ) {
         let Json::Object(entries) = object else { return };
         for (name, value) in entries {
             let full = format!("{prefix}{name}");
@@ -166,7 +172,7 @@ impl Walk<'_> {
         }
     }
 
-    fn value<'b>(&self, document: &mut Document, path: &Path<'b>, full: &str, value: &'b Json) {
+    fn value<'b>(&self, document: &mut Document, path: &JsonPath<'b>, full: &str, value: &'b Json) {
         match value {
             Json::Object(_) => self.object(document, path, &format!("{full}."), value),
             Json::Array(items) => {
@@ -199,7 +205,7 @@ impl Walk<'_> {
         self.below(full).iter().any(|rest| rest.starts_with(['.', '[']))
     }
 
-    fn unknown(&self, document: &mut Document, path: &Path<'_>, prefix: &str, name: &str) {
+    fn unknown(&self, document: &mut Document, path: &JsonPath<'_>, prefix: &str, name: &str) {
         let object = prefix.trim_end_matches(['.', '[', ']']);
         if !object.is_empty() && object == self.free {
             return;

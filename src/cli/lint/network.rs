@@ -6,9 +6,9 @@ use crate::names::NetworkName;
 use crate::plugin::execute::Program;
 use crate::runtime::conf;
 
-use super::document::{Document, Host};
+use super::document::{Document, Inputs};
+use super::json_path::JsonPath;
 use super::keys::{self, ANY, Known};
-use super::place::Path;
 use super::ranges::{self, Claim};
 use super::values::{self, Made};
 use crate::cli::similar::hint;
@@ -35,11 +35,11 @@ const KEYS: [(&str, &str); 10] = [
 pub(super) fn examine(
     document: &mut Document,
     json: &Json,
-    host: &Host<'_>,
+    inputs: &Inputs<'_>,
     claims: &mut Vec<Claim>,
     index: usize,
 ) {
-    let root = Path::default();
+    let root = JsonPath::default();
     if !matches!(json, Json::Object(_)) {
         return document.fault(&root, "the network configuration is not an object");
     }
@@ -66,19 +66,19 @@ pub(super) fn examine(
     let mut made = Made::default();
     for (at, (path, plugin)) in plugins.iter().enumerate() {
         let before = document.faults();
-        examine_plugin(document, path, plugin, host, at == 0);
-        ranges::examine(document, path, plugin, &name, claims, index, host.plugins);
+        examine_plugin(document, path, plugin, inputs, at == 0);
+        ranges::examine(document, path, plugin, &name, claims, index, inputs.plugins);
         // The error of the plugin would be about the same mistake.
         if document.faults() == before {
-            values::examine(document, path, plugin, host, &made);
+            values::examine(document, path, plugin, inputs, &made);
         }
-        made.add(plugin, host);
+        made.add(plugin, inputs);
     }
 }
 
 /// Returns the name, empty if there is no valid one.
 fn examine_name(document: &mut Document, json: &Json) -> String {
-    let root = Path::default();
+    let root = JsonPath::default();
     match json.get("name") {
         None => document.fault(&root, "the network has no name"),
         Some(Json::String(name)) => match NetworkName::new(name.as_str()) {
@@ -92,8 +92,8 @@ fn examine_name(document: &mut Document, json: &Json) -> String {
 }
 
 fn examine_versions(document: &mut Document, json: &Json) {
-    let root = Path::default();
-    let mut examine = |path: Path<'_>, version: &Json| {
+    let root = JsonPath::default();
+    let mut examine = |path: JsonPath<'_>, version: &Json| {
         if let Json::String(text) = version
             && Version::negotiate(text).is_err()
         {
@@ -113,9 +113,9 @@ fn examine_versions(document: &mut Document, json: &Json) {
 
 fn examine_plugin<'a>(
     document: &mut Document,
-    path: &Path<'a>,
+    path: &JsonPath<'a>,
     plugin: &'a Json,
-    host: &Host<'_>,
+    inputs: &Inputs<'_>,
     is_first: bool,
 ) {
     if !matches!(plugin, Json::Object(_)) {
@@ -126,37 +126,37 @@ fn examine_plugin<'a>(
         Some(Json::String(_)) | None => return document.fault(path, "the plugin has no type"),
         Some(_) => return document.fault(&path.key("type"), "type is not a string"),
     };
-    examine_type(document, &path.key("type"), kind, host);
+    examine_type(document, &path.key("type"), kind, inputs);
     let ipam = plugin.get("ipam").map_or("", conf::kind);
     if !ipam.is_empty() {
         let place = path.key("ipam").key("type");
-        examine_type(document, &place, ipam, host);
-        if host.plugins.iter().any(|entry| entry.name == ipam && !entry.is_ipam) {
+        examine_type(document, &place, ipam, inputs);
+        if inputs.plugins.iter().any(|entry| entry.name == ipam && !entry.is_ipam) {
             document.fault(&place, format!("{ipam} is not an IPAM plugin"));
         }
     }
-    let Some(manual) = host.manuals.of(kind) else { return };
+    let Some(manual) = inputs.manuals.of(kind) else { return };
     if is_first && manual.is_chained() {
         let text = format!("{kind} follows another plugin; it cannot be the first");
         document.fault(&path.key("type"), text);
     }
-    let known = Known::of(host.manuals, kind, plugin);
+    let known = Known::of(inputs.manuals, kind, plugin);
     keys::examine(document, path, plugin, &known);
     keys::examine_capabilities(document, path, plugin, &known);
 }
 
 /// A type that is neither on CNI_PATH nor in this executable.
-fn examine_type(document: &mut Document, path: &Path<'_>, kind: &str, host: &Host<'_>) {
-    if Program::find(kind, host.path, host.plugins).is_ok() {
+fn examine_type(document: &mut Document, path: &JsonPath<'_>, kind: &str, inputs: &Inputs<'_>) {
+    if Program::find(kind, inputs.path, inputs.plugins).is_ok() {
         return;
     }
     let mut on_path: Vec<String> = Vec::new();
-    for directory in host.path {
+    for directory in inputs.path {
         for entry in directory.read_dir().into_iter().flatten().flatten() {
             on_path.extend(entry.file_name().into_string());
         }
     }
-    let mut known: Vec<&str> = host.plugins.iter().map(|entry| entry.name).collect();
+    let mut known: Vec<&str> = inputs.plugins.iter().map(|entry| entry.name).collect();
     for name in &on_path {
         known.push(name);
     }

@@ -13,14 +13,14 @@ use crate::plugin::Entry;
 use crate::runtime::{conf, networks};
 
 use super::document::{Document, name};
-use super::place::Path;
+use super::json_path::JsonPath;
 
 /// The addresses of a range of a network.
 pub(super) struct Claim {
     /// The number of the document.
     document: usize,
     /// The place of the range in its text.
-    at: usize,
+    offset: usize,
     network: String,
     /// As written, for messages.
     subnet: String,
@@ -41,7 +41,7 @@ impl Claim {
 /// Collects the ranges of a plugin, and compares them with those of the same network.
 pub(super) fn examine(
     document: &mut Document,
-    path: &Path<'_>,
+    path: &JsonPath<'_>,
     plugin: &Json,
     network: &str,
     claims: &mut Vec<Claim>,
@@ -80,7 +80,7 @@ pub(super) fn examine(
             }
             let claim = Claim {
                 document: index,
-                at: place.place_in(&document.text),
+                offset: place.offset_in(&document.text),
                 network: network.to_owned(),
                 subnet: subnet.clone(),
                 first: range.first,
@@ -102,7 +102,7 @@ pub(super) fn examine(
 }
 
 /// The ranges of `ipam`, with their places.
-fn configured<'a>(path: &Path<'a>, ipam: &'a Json) -> Vec<(Path<'a>, &'a Json)> {
+fn configured<'a>(path: &JsonPath<'a>, ipam: &'a Json) -> Vec<(JsonPath<'a>, &'a Json)> {
     let mut found = Vec::new();
     if ipam.get("subnet").is_some() {
         found.push((path.key("subnet"), ipam));
@@ -133,7 +133,7 @@ pub(super) fn compare_networks(claims: &[Claim], documents: &mut [Document]) {
                 "{} overlaps the range {} of network {} in {file}",
                 claim.subnet, other.subnet, other.network
             );
-            document.insert(claim.at, true, text);
+            document.insert(claim.offset, true, text);
         }
     }
 }
@@ -168,7 +168,7 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
                 };
                 let text =
                     format!("{} overlaps the route of this host to {dst} by {link}", claim.subnet);
-                document.insert(claim.at, false, text);
+                document.insert(claim.offset, false, text);
             }
         }
     }

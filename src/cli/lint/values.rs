@@ -10,8 +10,8 @@ use crate::plugin::{Context, Entry, Facts, Session};
 use crate::plugins::bandwidth;
 use crate::runtime::conf;
 
-use super::document::{Document, Host};
-use super::place::Path;
+use super::document::{Document, Inputs};
+use super::json_path::JsonPath;
 
 /// What the plugins of a list make, as far as their configurations tell it.
 #[derive(Default)]
@@ -24,9 +24,9 @@ pub(super) struct Made {
 
 impl Made {
     /// Adds what the next plugin of the list makes.
-    pub(super) fn add(&mut self, plugin: &Json, host: &Host<'_>) {
-        self.has_v6 |= gives_v6(plugin, host);
-        let entry = entry(host, conf::kind(plugin));
+    pub(super) fn add(&mut self, plugin: &Json, inputs: &Inputs<'_>) {
+        self.has_v6 |= gives_v6(plugin, inputs);
+        let entry = entry(inputs, conf::kind(plugin));
         let is_pair = entry.is_some_and(|entry| entry.facts.kinds.contains(&Facts::VETH));
         let configured = [plugin.get("args").and_then(|args| args.get("cni")), Some(plugin)];
         let mut configured = configured.into_iter().flatten().filter_map(|keys| keys.get("mtu"));
@@ -65,14 +65,14 @@ fn result(made: &Made) -> Result<Json> {
 /// Reports the error of a plugin, and that of its IPAM plugin. `made` is what the plugins before make.
 pub(super) fn examine<'a>(
     document: &mut Document,
-    path: &Path<'a>,
+    path: &JsonPath<'a>,
     plugin: &'a Json,
-    host: &Host<'_>,
+    inputs: &Inputs<'_>,
     made: &Made,
 ) {
     let kind = conf::kind(plugin);
-    if let Some(entry) = entry(host, kind).filter(|entry| !entry.is_ipam)
-        && let Err(error) = call(entry, host, plugin, made)
+    if let Some(entry) = entry(inputs, kind).filter(|entry| !entry.is_ipam)
+        && let Err(error) = call(entry, inputs, plugin, made)
     {
         let text = error.to_string();
         document.fault(&place(&text, path, plugin), text);
@@ -82,31 +82,31 @@ pub(super) fn examine<'a>(
             document.note(&place(&text, path, plugin), text);
         }
     }
-    if let Some((entry, ipam)) = ipam_of(plugin, host)
-        && let Err(error) = call(entry, host, plugin, made)
+    if let Some((entry, ipam)) = ipam_of(plugin, inputs)
+        && let Err(error) = call(entry, inputs, plugin, made)
     {
         let text = error.to_string();
         document.fault(&place(&text, &path.key("ipam"), ipam), text);
     }
 }
 
-fn entry(host: &Host<'_>, kind: &str) -> Option<&'static Entry> {
-    host.plugins.iter().find(|entry| entry.name == kind)
+fn entry(inputs: &Inputs<'_>, kind: &str) -> Option<&'static Entry> {
+    inputs.plugins.iter().find(|entry| entry.name == kind)
 }
 
 /// The IPAM plugin of a plugin, with its configuration, if it is one of this executable.
-fn ipam_of<'a>(plugin: &'a Json, host: &Host<'_>) -> Option<(&'static Entry, &'a Json)> {
+fn ipam_of<'a>(plugin: &'a Json, inputs: &Inputs<'_>) -> Option<(&'static Entry, &'a Json)> {
     let ipam = plugin.get("ipam")?;
-    entry(host, conf::kind(ipam)).filter(|entry| entry.is_ipam).map(|entry| (entry, ipam))
+    entry(inputs, conf::kind(ipam)).filter(|entry| entry.is_ipam).map(|entry| (entry, ipam))
 }
 
 /// Lets a plugin examine a configuration. The error is one about the configuration.
-fn call(entry: &Entry, host: &Host<'_>, plugin: &Json, made: &Made) -> Result<()> {
+fn call(entry: &Entry, inputs: &Inputs<'_>, plugin: &Json, made: &Made) -> Result<()> {
     // flannel has no IPAM plugin of its own: the key is a part of its delegate's.
     let is_replaced = !entry.is_ipam && entry.name != "flannel";
     let has_ipam = plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
     let replacement =
-        (is_replaced && has_ipam).then(|| ipam(gives_v6(plugin, host))).transpose()?;
+        (is_replaced && has_ipam).then(|| ipam(gives_v6(plugin, inputs))).transpose()?;
     let (request, status) = request(plugin, replacement, made)?;
     let at = Attachment { container_id: ContainerId::new("lint")?, ifname: IfName::new("eth0")? };
     let verb = match entry {
@@ -116,7 +116,7 @@ fn call(entry: &Entry, host: &Host<'_>, plugin: &Json, made: &Made) -> Result<()
         _ => Verb::Check(at),
     };
     let session = Session::without_container();
-    let context = Context { request: &request, session: &session, plugins: host.plugins };
+    let context = Context { request: &request, session: &session, plugins: inputs.plugins };
     match entry.run(&context, &verb) {
         Err(error) if [Code::DECODE, Code::INVALID_CONFIG].contains(&error.code) => Err(error),
         _ => Ok(()),
@@ -124,11 +124,11 @@ fn call(entry: &Entry, host: &Host<'_>, plugin: &Json, made: &Made) -> Result<()
 }
 
 /// Whether the IPAM plugin of a plugin gives every container an IPv6 address. A wrong configuration gives none.
-fn gives_v6(plugin: &Json, host: &Host<'_>) -> bool {
-    let Some((entry, _)) = ipam_of(plugin, host) else { return false };
+fn gives_v6(plugin: &Json, inputs: &Inputs<'_>) -> bool {
+    let Some((entry, _)) = ipam_of(plugin, inputs) else { return false };
     let Ok((request, _)) = request(plugin, None, &Made::default()) else { return false };
     let session = Session::without_container();
-    let context = Context { request: &request, session: &session, plugins: host.plugins };
+    let context = Context { request: &request, session: &session, plugins: inputs.plugins };
     entry.expected(&context).is_ok_and(|expected| expected.has_v6)
 }
 
@@ -154,14 +154,14 @@ fn request(plugin: &Json, ipam: Option<Json>, made: &Made) -> Result<(Request, V
 }
 
 /// The place of the key that a text names, or that has the value that it names.
-fn place<'a>(text: &str, path: &Path<'a>, object: &'a Json) -> Path<'a> {
+fn place<'a>(text: &str, path: &JsonPath<'a>, object: &'a Json) -> JsonPath<'a> {
     let mut best = (0, path.clone());
     search(text, path, object, &mut best);
     best.1
 }
 
 /// Searches the key that a text names: its name counts more than its value. `best` has its points and its path.
-fn search<'a>(text: &str, path: &Path<'a>, json: &'a Json, best: &mut (u8, Path<'a>)) {
+fn search<'a>(text: &str, path: &JsonPath<'a>, json: &'a Json, best: &mut (u8, JsonPath<'a>)) {
     match json {
         Json::Object(entries) => {
             for (key, value) in entries {

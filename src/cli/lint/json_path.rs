@@ -6,7 +6,7 @@ use crate::cni::json::Entries;
 
 /// The way from the root of a document to a key or to an item of a list.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Path<'a>(Vec<Segment<'a>>);
+pub(super) struct JsonPath<'a>(Vec<Segment<'a>>);
 
 #[derive(Clone, Copy, Debug)]
 enum Segment<'a> {
@@ -14,7 +14,7 @@ enum Segment<'a> {
     Item(usize),
 }
 
-impl<'a> Path<'a> {
+impl<'a> JsonPath<'a> {
     pub(super) fn key(&self, key: &'a str) -> Self {
         self.with(Segment::Key(key))
     }
@@ -31,7 +31,7 @@ impl<'a> Path<'a> {
 
     /// Where the last step begins in the text of a valid document, in bytes: at the key, or at the item. If the way ends
     /// early, the last place that exists.
-    pub(super) fn place_in(&self, text: &str) -> usize {
+    pub(super) fn offset_in(&self, text: &str) -> usize {
         let Ok(mut value) = serde_json::from_str::<&RawValue>(text) else { return 0 };
         let mut place = value;
         for step in &self.0 {
@@ -65,7 +65,7 @@ impl Segment<'_> {
 }
 
 /// The place of an error in bytes, and its reason.
-pub(super) fn of_error(text: &str, error: &serde_json::Error) -> (usize, String) {
+pub(super) fn offset_and_reason(text: &str, error: &serde_json::Error) -> (usize, String) {
     let before = text.split_inclusive('\n').take(error.line().saturating_sub(1));
     let line_start: usize = before.map(str::len).sum();
     let at = (line_start + error.column().saturating_sub(1)).min(text.len());
@@ -88,13 +88,13 @@ mod tests {
     const TEXT: &str = r#" {"a": [1, {"b\u0062": "x]", "c" : {}}, "y"],
   "A": {"z": [[], [true]]} }"#;
 
-    fn at<'a>(path: &Path<'a>) -> &'a str {
-        &TEXT[path.place_in(TEXT)..]
+    fn at<'a>(path: &JsonPath<'a>) -> &'a str {
+        &TEXT[path.offset_in(TEXT)..]
     }
 
     #[test]
     fn a_path_leads_to_the_key_or_the_item() {
-        let root = Path::default();
+        let root = JsonPath::default();
         assert!(at(&root).starts_with("{\"a\""));
         // Of equal keys the last, in any case.
         assert!(at(&root.key("a")).starts_with("\"A\": {"));
@@ -105,9 +105,9 @@ mod tests {
         assert!(at(&z.item(5)).starts_with("\"z\""), "the last place that exists");
         let text = r#"{"l": [1, {"b\u0062": "x]", "c" : {}}, "y"]}"#;
         let second = root.key("l").item(1);
-        assert!(text[second.key("bb").place_in(text)..].starts_with("\"b\\u0062\""));
-        assert!(text[second.key("c").place_in(text)..].starts_with("\"c\" : {}"));
-        assert!(text[root.key("l").item(2).place_in(text)..].starts_with("\"y\"]"));
+        assert!(text[second.key("bb").offset_in(text)..].starts_with("\"b\\u0062\""));
+        assert!(text[second.key("c").offset_in(text)..].starts_with("\"c\" : {}"));
+        assert!(text[root.key("l").item(2).offset_in(text)..].starts_with("\"y\"]"));
     }
 
     #[test]

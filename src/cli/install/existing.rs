@@ -6,14 +6,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::cli::executable::Kind;
+use crate::cli::executable::FileKind;
 use crate::cli::output::NAME;
 use crate::error::Result;
 
 use super::directory::failed;
 
-pub(in crate::cli) struct Found {
-    pub(super) kind: Kind,
+pub(in crate::cli) struct ExistingFile {
+    pub(super) kind: FileKind,
     /// The text of a symbolic link.
     pub(super) target: Option<PathBuf>,
     /// Device and inode of the file, not of a link to it.
@@ -23,9 +23,9 @@ pub(in crate::cli) struct Found {
     pub(super) is_directory: bool,
 }
 
-impl Found {
+impl ExistingFile {
     /// `None` if there is no file.
-    pub(in crate::cli) fn look(path: &Path) -> Result<Option<Self>> {
+    pub(in crate::cli) fn examine(path: &Path) -> Result<Option<Self>> {
         match Self::of(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             found => found.map(Some).map_err(|error| failed("examine", path, &error)),
@@ -38,13 +38,13 @@ impl Found {
         let Ok(metadata) = fs::metadata(path) else {
             // Where the executable is gone, the link is one of ours.
             let kind = match target.as_deref().map(Path::as_os_str) == Some(OsStr::new(NAME)) {
-                true => Kind::Cnibox,
-                false => Kind::Damaged("its link leads to no file"),
+                true => FileKind::Cnibox,
+                false => FileKind::Damaged("its link leads to no file"),
             };
             return Ok(Self { kind, target, inode: (0, 0), is_alone: false, is_directory: false });
         };
         Ok(Self {
-            kind: Kind::of(path, &metadata)?,
+            kind: FileKind::of(path, &metadata)?,
             target,
             inode: (metadata.dev(), metadata.ino()),
             is_alone: metadata.nlink() == 1,
@@ -54,26 +54,26 @@ impl Found {
 
     /// A build of cnibox, or a link to one.
     pub(in crate::cli) fn is_ours(&self) -> bool {
-        matches!(self.kind, Kind::Own | Kind::Cnibox)
+        matches!(self.kind, FileKind::Own | FileKind::Cnibox)
     }
 
     /// Why the file is not ours.
     pub(super) fn reason(&self) -> &'static str {
         match self.kind {
-            Kind::Damaged(why) => why,
-            Kind::Go => "it is a program in Go",
-            Kind::Own | Kind::Cnibox | Kind::Other => "it is another program",
+            FileKind::Damaged(why) => why,
+            FileKind::Go => "it is a program in Go",
+            FileKind::Own | FileKind::Cnibox | FileKind::Other => "it is another program",
         }
     }
 
     /// The file in words.
     pub(super) fn noun(&self) -> &'static str {
         match self.kind {
-            Kind::Damaged(_) => "a damaged file",
-            Kind::Own => "another link or copy of cnibox",
-            Kind::Cnibox => "another build of cnibox",
-            Kind::Go => "a program in Go",
-            Kind::Other => "another program",
+            FileKind::Damaged(_) => "a damaged file",
+            FileKind::Own => "another link or copy of cnibox",
+            FileKind::Cnibox => "another build of cnibox",
+            FileKind::Go => "a program in Go",
+            FileKind::Other => "another program",
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::plugin::Entry;
 use super::manifest::is_plain;
 
 /// The arguments that choose.
-pub(super) struct Choice<'a> {
+pub(super) struct Selection<'a> {
     pub(super) only: &'a [String],
     pub(super) exclude: &'a [String],
     /// ALIAS=PLUGIN
@@ -16,14 +16,14 @@ pub(super) struct Choice<'a> {
 }
 
 /// A name, and the plugin that a call under it runs.
-pub(super) type Name = (String, &'static str);
+pub(super) type NameAndPlugin = (String, &'static str);
 
-impl Choice<'_> {
+impl Selection<'_> {
     /// The names of the plugins, then the aliases.
-    pub(super) fn names(&self, plugins: &'static [Entry]) -> Result<Vec<Name>> {
+    pub(super) fn names(&self, plugins: &'static [Entry]) -> Result<Vec<NameAndPlugin>> {
         let only = split("--only", self.only, plugins)?;
         let exclude = split("--exclude", self.exclude, plugins)?;
-        let mut names: Vec<Name> = Vec::new();
+        let mut names: Vec<NameAndPlugin> = Vec::new();
         for entry in plugins {
             let is_chosen = only.is_empty() || only.contains(&entry.name);
             if is_chosen && !exclude.contains(&entry.name) {
