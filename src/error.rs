@@ -14,7 +14,7 @@ pub struct Code(pub u32);
 impl Code {
     pub const INCOMPATIBLE_VERSION: Self = Self(1);
     pub const UNSUPPORTED_FIELD: Self = Self(2);
-    /// It tells the runtime that no cleanup is necessary. A plugin cannot know that for the whole chain.
+    /// The runtime takes this code as "no cleanup is necessary". A plugin cannot know that for the whole chain.
     pub const UNKNOWN_CONTAINER: Self = Self(3);
     pub const INVALID_ENVIRONMENT: Self = Self(4);
     pub const IO: Self = Self(5);
@@ -47,7 +47,7 @@ pub struct Fields {
 }
 
 impl Error {
-    /// Marks the paths to errors as cold, as `with_details` does.
+    /// `#[cold]`, as `with_details` is: the compiler moves the code for errors out of the common path.
     #[cold]
     #[inline(never)]
     pub fn new(code: Code, msg: impl Text) -> Self {
@@ -77,7 +77,7 @@ impl Error {
         self
     }
 
-    /// The first of several errors, with the others in its details.
+    /// Returns the first error, with the others in its details. `Ok` if there is no error.
     #[cold]
     pub fn joined(errors: Vec<Self>) -> Result<()> {
         let mut errors = errors.into_iter();
@@ -88,7 +88,7 @@ impl Error {
         Err(first)
     }
 
-    /// Adds the error of the cleanup that followed, if it failed, too.
+    /// Adds the error of the cleanup after this error, if the cleanup failed, too.
     pub fn and(self, cleanup: Result<()>) -> Self {
         match cleanup {
             Ok(()) => self,
@@ -96,13 +96,14 @@ impl Error {
         }
     }
 
-    /// For STATUS: an error that would fail an ADD has code 50.
+    /// For STATUS: sets code 50. The error is one with which ADD would fail.
     pub fn into_not_available(mut self) -> Self {
         self.code = Code::NOT_AVAILABLE;
         self
     }
 
-    /// Puts a text in front of the message: callers match on both.
+    /// Puts `TEXT: ` in front of the message. `context` moves the message into the details; here it stays in `msg`, since
+    /// runtimes match on both.
     pub fn in_front(mut self, text: impl Display) -> Self {
         self.msg = format!("{text}: {}", self.msg);
         self
@@ -119,7 +120,7 @@ impl Error {
     }
 }
 
-/// A text of an error. `format_args!` gives the shortest code.
+/// A parameter that becomes the text of an error. `format_args!` compiles to less code than `format!`.
 pub trait Text {
     fn into_text(self) -> String;
 }

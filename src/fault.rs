@@ -1,5 +1,5 @@
-//! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can cover every failure.
-//! Debug builds also change two time limits and the length of datagrams for tests. `lib::run` arms it.
+//! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can cover every failure. Tests
+//! can also change two timeouts and the longest datagram of debug builds. `lib::run` reads the numbers from the environment.
 
 #[cfg(debug_assertions)]
 pub use imp::{arm, set_limits};
@@ -20,7 +20,7 @@ mod imp {
     /// In bytes. 0 means the usual limit.
     static SEND_LIMIT: AtomicU32 = AtomicU32::new(0);
 
-    /// The numbers begin with 1. `None` means that no operation fails.
+    /// Sets the numbers, from 1, of the kernel request and of the file operation that fail. `None`: none fails.
     pub fn arm(kernel_at: Option<u32>, file_at: Option<u32>) {
         KERNEL_LEFT.store(kernel_at.unwrap_or(0), Relaxed);
         FILE_LEFT.store(file_at.unwrap_or(0), Relaxed);
@@ -36,24 +36,24 @@ mod imp {
         count(&FILE_LEFT)
     }
 
-    /// Limits in seconds, and one in bytes. `None` means the usual limit.
+    /// Sets `lock` and `bus` in seconds, `send` in bytes. `None` means the usual limit.
     pub fn set_limits(lock: Option<u32>, bus: Option<u32>, send: Option<u32>) {
         LOCK_LIMIT.store(lock.unwrap_or(0), Relaxed);
         BUS_LIMIT.store(bus.unwrap_or(0), Relaxed);
         SEND_LIMIT.store(send.unwrap_or(0), Relaxed);
     }
 
-    /// The wait for a lock. A test can shorten it.
+    /// The timeout of the wait for a lock. A test can shorten it.
     pub fn lock_limit(usual: Duration) -> Duration {
         usual.min(limit(&LOCK_LIMIT, usual))
     }
 
-    /// The wait for a reply of D-Bus. A test can extend it, since a loaded machine needs more time.
+    /// The timeout of a D-Bus reply. A test can extend it, since a loaded machine needs more time.
     pub fn bus_limit(usual: Duration) -> Duration {
         limit(&BUS_LIMIT, usual)
     }
 
-    /// The longest transaction of nf_tables. A test can shorten it, since only the host can shorten send buffers.
+    /// The largest nf_tables transaction in bytes. A test can lower it, since only the host can shrink send buffers.
     pub fn send_limit(usual: usize) -> usize {
         match SEND_LIMIT.load(Relaxed) {
             0 => usual,
@@ -74,7 +74,7 @@ mod imp {
 
         match left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)) {
             Ok(1) => {
-                // A test that does not find this line has no further operation to fail. Without stderr it tries more.
+                // A test raises n until a run does not print this line. If the write fails, the test only runs longer.
                 writeln!(io::stderr(), "cnibox: fault injected").ok();
                 Err(io::Error::from_raw_os_error(EIO))
             }

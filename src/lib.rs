@@ -1,9 +1,9 @@
 //! `cnibox`: every CNI plugin in one executable. The name of the executable selects the plugin.
 //!
-//! All code is in this library, which `main.rs` calls. Modules that `tests/threads.rs` uses are public; in the others the compiler
-//! finds code that nothing uses.
+//! All code is in this library, which `main.rs` calls. Only the modules that `tests/threads.rs` uses are public: in private
+//! modules the compiler warns about dead code.
 
-// An executable with fewer features uses less of the rooms that it shares.
+// A build with fewer features does not use all code of the shared modules.
 #![cfg_attr(not(feature = "default"), allow(dead_code, unused_imports))]
 
 mod cli;
@@ -29,7 +29,7 @@ use crate::plugin::Entry;
 
 /// Prefixes of plugin names that distributions and tools use.
 const PREFIXES: [&str; 2] = ["buildkit-cni-", "cnv-"];
-/// The longest chain of symbolic links that is followed, as in the kernel.
+/// The most symbolic links that `plugin_behind` follows, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// Runs the program. The first argument is the name of the executable. Returns the exit code.
@@ -68,13 +68,13 @@ fn call(entry: &'static Entry, args: &[OsString]) -> u8 {
     }
 }
 
-/// Without the feature this is a constant, so the executable does not contain the daemon.
+/// False without the feature `dhcp`. The value is then a constant, so the compiler leaves the daemon out of the executable.
 fn is_dhcp(entry: &Entry) -> bool {
     cfg!(feature = "dhcp") && entry.name == "dhcp"
 }
 
-/// The plugin that a path names: by its last component, or by the last component of a link on the way to this executable.
-/// It does not use /proc: the caller can have changed the root directory.
+/// The plugin that the path of this executable names: by its last component, or by that of a symbolic link which it leads to.
+/// Does not use /proc: the caller can have changed the root directory.
 fn plugin_behind(path: &Path) -> Option<&'static Entry> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -87,7 +87,7 @@ fn plugin_behind(path: &Path) -> Option<&'static Entry> {
     None
 }
 
-/// The plugin that a call under this name runs, if the name does not lead to another one by a symbolic link.
+/// The plugin with this name, or with this name after one of the prefixes.
 fn find(name: &str) -> Option<&'static Entry> {
     let by_name = |name: &str| plugins::PLUGINS.iter().find(|entry| entry.name == name);
     by_name(name).or_else(|| PREFIXES.iter().find_map(|prefix| by_name(name.strip_prefix(prefix)?)))
@@ -97,7 +97,8 @@ fn base_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// In a debug build a test can make the n-th kernel request or the n-th file operation fail, and can change limits.
+/// Reads the variables CNIBOX_FAIL_* and CNIBOX_LIMIT_*, in debug builds only: tests make the n-th kernel request or the n-th
+/// file operation fail, and change limits.
 #[cfg(debug_assertions)]
 fn arm_faults() {
     let number = |name: &str| std::env::var_os(name)?.to_str()?.parse().ok();

@@ -1,4 +1,4 @@
-//! The program: hands its arguments to the library.
+//! The program: passes its arguments to the library.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Validated names: a value of these types is always valid.
+//! Validated names: the constructors check the text, so a value of these types is always valid.
 
 pub mod reserved;
 
@@ -29,7 +29,7 @@ pub struct ContainerId(String);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetworkName(String);
 
-/// One interface of one container. It owns everything that its ADD makes.
+/// One interface of one container: the owner of everything that its ADD makes.
 ///
 /// Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -113,7 +113,7 @@ impl NetworkName {
     }
 }
 
-/// A name is a string in documents, too, and is checked when one is read.
+/// In JSON, a name is a string. Deserialization checks it.
 macro_rules! strings {
     ($($name:ident: $read:expr;)+) => {$(
         impl Serialize for $name {
@@ -149,12 +149,12 @@ impl Mac {
 }
 
 impl Mac {
-    /// Parses an argument. The error has the reference's message.
+    /// Parses a MAC address of a configuration or of CNI_ARGS. The error has the message of the reference.
     pub fn of_argument(text: &str) -> Result<Self> {
         text.parse().map_err(|_| Self::invalid_argument(text))
     }
 
-    /// The error for a text that is not the address of an interface.
+    /// The error for a text that is no unicast MAC address.
     pub fn invalid_argument(text: &str) -> Error {
         Error::config(format_args!("invalid args {text} for MAC addr")).with_details("mac")
     }
@@ -173,7 +173,7 @@ impl IpFamily {
         Self::of(address) == self
     }
 
-    /// The length of an address.
+    /// The length of an address in bits.
     pub fn bits(self) -> u8 {
         match self {
             Self::V4 => 32,
@@ -217,8 +217,8 @@ impl FromStr for Mac {
 impl Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = [b':'; 17];
-        for (place, byte) in text.chunks_mut(3).zip(self.0) {
-            place[..2].copy_from_slice(&digits(byte));
+        for (group, byte) in text.chunks_mut(3).zip(self.0) {
+            group[..2].copy_from_slice(&digits(byte));
         }
         f.write_str(str::from_utf8(&text).unwrap_or_default())
     }

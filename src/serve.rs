@@ -1,5 +1,5 @@
-//! Serves one call of a plugin: reads the environment and stdin, runs the plugin, and prints the result. No other code
-//! prints a result, so a caller never gets two documents.
+//! Serves one call of a plugin: reads the environment and stdin, runs the plugin, and prints the result. Only this file prints
+//! the result of a plugin, so a caller never gets two documents.
 
 use std::env::var_os;
 use std::io;
@@ -17,7 +17,8 @@ use crate::plugin::{Context, Entry, Session, VERSION};
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 
-/// Serves the call of the environment. Without CNI_COMMAND it prints the banner: runtimes read the version from it.
+/// Serves the call that the CNI_ variables describe. Without CNI_COMMAND it prints the banner: runtimes read the version from
+/// it.
 pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
     sys::survive_failed_writes();
     let command = command();
@@ -105,7 +106,7 @@ fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(),
     read.and(done)
 }
 
-/// The log that the environment or the host asks for.
+/// The log of calls, if the environment or the host turns it on.
 fn log() -> Option<Log> {
     let text = |name: &str| var_os(name)?.into_string().ok();
     Log::open(text("CNIBOX_LOG").as_deref(), text("TRACEPARENT"))

@@ -1,5 +1,5 @@
-//! The rules of the Go plugin `firewall` in CNI-FORWARD of iptables-nft: two for each address. Its shared chains stay, as after
-//! its own DEL.
+//! The rules of the Go plugin `firewall` in the chain CNI-FORWARD of iptables-nft: two for each address. The shared chains
+//! stay, as after a DEL of the Go plugin.
 
 use std::net::IpAddr;
 
@@ -8,6 +8,7 @@ use crate::netlink::nft::{Batch, Condition, Expr, Family, Nft, Rule, Table, Verd
 
 const CHAIN: &str = "CNI-FORWARD";
 
+/// Adds the deletion of the rules for these addresses to the batch.
 pub fn remove(nft: &Nft, batch: &mut Batch, family: Family, addresses: &[IpAddr]) -> Result<()> {
     let table = Table { family, name: "filter" };
     for rule in nft.rules_of(table, CHAIN)? {
@@ -18,15 +19,15 @@ pub fn remove(nft: &Nft, batch: &mut Batch, family: Family, addresses: &[IpAddr]
     Ok(())
 }
 
-/// For CHECK: whether packets from each of the addresses and answers to it pass.
+/// For CHECK: whether each address has both rules: one accepts packets from the address, one accepts answers to it.
 pub fn has(nft: &Nft, family: Family, addresses: &[IpAddr]) -> Result<bool> {
     let rules = nft.rules_of(Table { family, name: "filter" }, CHAIN)?;
     let count = |address: &IpAddr| rules.iter().filter(|rule| is_about(rule, *address)).count();
     Ok(addresses.iter().all(|address| count(address) >= 2))
 }
 
-/// `-s 10.1.0.5/32 -j ACCEPT`, or `-d 10.1.0.5/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT`. A rule with a
-/// comment or another condition belongs to the administrator.
+/// Whether the rule is `-s ADDRESS/32 -j ACCEPT`, or `-d ADDRESS/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT`. A
+/// rule with a comment or another condition belongs to the administrator.
 fn is_about(rule: &Rule, address: IpAddr) -> bool {
     let conditions = rule.conditions();
     let [condition] = conditions.as_slice() else { return false };
@@ -41,12 +42,12 @@ fn is_about(rule: &Rule, address: IpAddr) -> bool {
         )
     });
     let matches = rule.exprs.iter().filter(|expr| matches!(expr, Expr::XtMatch { .. })).count();
-    let is_it = match matches {
+    let has_address = match matches {
         0 => *condition == Condition::saddr(address),
         1 => *condition == Condition::daddr(address) && rule.xt_match("conntrack").is_some(),
         _ => false,
     };
-    is_it
+    has_address
         && is_plain
         && rule.comment.is_none()
         && rule.exprs.contains(&Expr::Verdict(Verdict::Accept))

@@ -1,4 +1,4 @@
-//! Host ports that the Go plugin `portmap` has published, with either backend. They come before those of cnibox.
+//! Host ports that the Go plugin `portmap` has published, with either backend. Packets reach its rules before those of cnibox.
 
 use std::net::IpAddr;
 
@@ -7,24 +7,25 @@ use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::fixed;
 use crate::netlink::nft::{Condition, Field, Nft, Rule, Table, Transport};
 
-/// The chain of iptables that leads to the published ports of each container.
+/// The chain of iptables with one rule for each container. The rule jumps to the chain with the published ports of the
+/// container.
 pub(super) const DNAT: &str = "CNI-HOSTPORT-DNAT";
 
 /// A published port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
-    /// The rules of the nftables backend do not name it.
+    /// `None`: the rule is of the nftables backend, which does not name the network.
     pub network: Option<String>,
     pub container_id: String,
     pub transport: Transport,
     pub port: u16,
     /// `None`: all addresses of the host.
     pub host_ip: Option<IpAddr>,
-    /// Whether it has `conditionsV4` or `conditionsV6`.
+    /// The mapping has `conditionsV4` or `conditionsV6`.
     pub has_conditions: bool,
 }
 
-/// Reads the tables of both backends.
+/// The published ports of one family, from the tables of both backends.
 pub fn all(nft: &Nft, family: IpFamily) -> Result<Vec<HostPort>> {
     let mut all = of_iptables(nft, Table { family: family.into(), name: "nat" })?;
     let table = Table { family: family.into(), name: "cni_hostport" };
@@ -35,21 +36,21 @@ pub fn all(nft: &Nft, family: IpFamily) -> Result<Vec<HostPort>> {
     Ok(all)
 }
 
-/// Whether there is one of an attachment. The rules of the nftables backend name no network.
+/// Whether the attachment may have a published port. The nftables backend names no network, so there the container id decides.
 pub fn has(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<bool> {
     let mut ports = Vec::new();
     for family in IpFamily::ALL {
         ports.extend(all(nft, family)?);
     }
-    let is_its = |port: &HostPort| {
+    let may_be_of_attachment = |port: &HostPort| {
         port.container_id == *at.container_id
             && port.network.as_deref().is_none_or(|name| name == &**network)
     };
-    Ok(ports.iter().any(is_its))
+    Ok(ports.iter().any(may_be_of_attachment))
 }
 
-/// A rule of the common chain names the container, and leads to the chain with its ports. The rest of the table can be long:
-/// that of kube-proxy.
+/// The ports of the iptables backend. A rule of the chain `DNAT` names the container in its comment and jumps to the chain with
+/// its ports. Only these chains are read: kube-proxy can have thousands of rules in the same table.
 fn of_iptables(nft: &Nft, nat: Table<'_>) -> Result<Vec<HostPort>> {
     let mut all = Vec::new();
     for entry in nft.rules_of(nat, DNAT)? {
@@ -71,7 +72,7 @@ fn names(comment: &str) -> Option<(&str, &str)> {
 }
 
 impl HostPort {
-    /// `None` if the rule translates no port: one of the masquerade.
+    /// `None` if the rule does not match a protocol and a port: a rule that masquerades.
     fn of(
         rule: &Rule,
         network: Option<&str>,

@@ -1,4 +1,4 @@
-//! Left-overs of the Go plugins: their rules, which DEL and GC remove. A node can be switched over while containers run.
+//! Rules of the Go plugins: DEL and GC remove them, so a node can be switched over to cnibox while containers run.
 
 pub mod forward_rules;
 pub mod host_ports;

@@ -1,6 +1,6 @@
 //! The rules of the Go plugins for an attachment. DEL and GC remove them.
 //!
-//! Rules of iptables-nft are nf_tables rules. Rules of iptables-legacy are out of reach.
+//! iptables-nft stores its rules in nf_tables, so they are found here. Rules of iptables-legacy are not in nf_tables and stay.
 
 use std::net::IpAddr;
 
@@ -17,15 +17,15 @@ const MASQUERADE: Table<'static> = Table::inet("cni_plugins_masquerade");
 
 const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
-/// Removes the rules of `ipMasq`, of both backends. A chain of iptables is that of a container, with all its interfaces in the
-/// network. If the addresses of the attachment are known, only the rules with these addresses are removed.
+/// Removes the rules of `ipMasq`, of both backends. A chain of iptables is shared by all interfaces of a container in the
+/// network: if the addresses of the attachment are known, only the rules with these addresses are removed.
 pub fn remove_masquerade(
     nft: &Nft,
     batch: &mut Batch,
     owners: &Owners,
     addresses: &[IpAddr],
 ) -> Result<()> {
-    masquerade_of_nft(nft, batch, owners)?;
+    remove_masquerade_of_nft(nft, batch, owners)?;
     let is_stale = |rule: &Rule| match owners.one() {
         Some((at, _)) => {
             rule.leads_to() == Some(&masquerade_chain(owners.network(), at))
@@ -34,7 +34,7 @@ pub fn remove_masquerade(
         None => {
             let comment = rule.comment.as_deref().unwrap_or_default();
             let leads_to = rule.leads_to().unwrap_or_default();
-            leads_to.starts_with("CNI-") && belongs_to_none(comment, "name: ", owners)
+            leads_to.starts_with("CNI-") && is_outside_keep_set(comment, "name: ", owners)
         }
     };
     IP_FAMILIES.into_iter().try_for_each(|family| {
@@ -56,13 +56,13 @@ pub fn has_masquerade(
     }
     let id = [of_network(network), of_interface(at)].concat();
     let of_nft = nft.rules_of(MASQUERADE, "masq_checks")?;
-    let is_of =
+    let has_id =
         |rule: &Rule| rule.comment.as_deref().is_some_and(|comment| comment.starts_with(&id));
-    Ok(of_nft.iter().any(is_of))
+    Ok(of_nft.iter().any(has_id))
 }
 
-/// Whether rules of the Go plugins name an attachment, so that they can have attached it again.
-pub fn name(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<bool> {
+/// Whether rules of the Go plugins name an attachment: a Go plugin may have attached it again.
+pub fn have_attachment(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<bool> {
     for family in IP_FAMILIES {
         if has_masquerade(nft, family, network, at)? {
             return Ok(true);
@@ -98,20 +98,20 @@ fn portmap_of_family(
             Some((at, _)) => rule.leads_to() == Some(&port_chain(prefix, network, at)),
             None => {
                 let comment = rule.comment.as_deref().unwrap_or_default();
-                belongs_to_none(comment, "dnat name: ", owners)
+                is_outside_keep_set(comment, "dnat name: ", owners)
             }
         };
         remove_chains(nft, batch, nat, entry, is_stale)?;
     }
-    // These rules do not name their network, so the GC of one leaves them.
+    // These rules do not name their network, so GC of a network leaves them.
     if !owners.are_listed() {
         return Ok(());
     }
     let table = Table { family, name: "cni_hostport" };
     for rule in nft.rules(table)? {
-        let is_its =
+        let names_container =
             |at: &Attachment, _: &Owner| rule.comment.as_deref() == Some(&*at.container_id);
-        let is_of_container = owners.has(is_its);
+        let is_of_container = owners.has(names_container);
         if is_of_container && (addresses.is_empty() || is_about(&rule, addresses)) {
             batch.delete_rule(table, &rule.chain, rule.handle);
         }
@@ -132,17 +132,18 @@ pub fn has_portmap(
     if dnat.iter().any(|rule| rule.leads_to() == Some(&chain)) {
         return Ok(true);
     }
-    let is_of = |rule: &Rule| {
+    let leads_to_address = |rule: &Rule| {
         rule.comment.as_deref() == Some(&*at.container_id) && is_about(rule, &[address])
     };
-    Ok(nft.rules(Table { family, name: "cni_hostport" })?.iter().any(is_of))
+    Ok(nft.rules(Table { family, name: "cni_hostport" })?.iter().any(leads_to_address))
 }
 
 fn port_chain(prefix: &str, network: &NetworkName, at: &Attachment) -> String {
     hashed(prefix, &[network, &at.container_id], 28)
 }
 
-/// Removes the chains of `macspoofchk`. They name the container and interface, but no network, so GC leaves them.
+/// Removes the chains of `macspoofchk`, and the rule that jumps to them. They name the container and the interface, but no
+/// network, so GC leaves them.
 pub fn remove_spoof_check(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     let Some((at, _)) = owners.one() else { return Ok(()) };
     let table = Table::bridge("nat");
@@ -153,9 +154,9 @@ pub fn remove_spoof_check(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Resu
             batch.delete_rule(table, &rule.chain, rule.handle);
         }
     }
-    let there = nft.chains(table)?;
-    let is_there = |name: &&String| there.iter().any(|chain| chain.name == **name);
-    let present: Vec<&String> = chains.iter().filter(is_there).collect();
+    let existing = nft.chains(table)?;
+    let exists = |name: &&String| existing.iter().any(|chain| chain.name == **name);
+    let present: Vec<&String> = chains.iter().filter(exists).collect();
     for chain in &present {
         batch.flush_chain(table, chain);
     }
@@ -176,15 +177,15 @@ fn spoof_check_chain(at: &Attachment) -> String {
     format!("cni-br-iface-{}-{}", at.container_id, at.ifname)
 }
 
-/// Removes rules of `table inet cni_plugins_masquerade`. Their comments begin with two hashes: of the network, and of the
-/// interface and container.
-fn masquerade_of_nft(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
+/// Removes the rules of the owners from `table inet cni_plugins_masquerade`. Their comments begin with two hashes: of the
+/// network, and of the interface and container.
+fn remove_masquerade_of_nft(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     let of_network = of_network(owners.network());
     for rule in nft.rules_of(MASQUERADE, "masq_checks")? {
         let comment = rule.comment.as_deref().unwrap_or_default();
         let Some(rest) = comment.strip_prefix(&of_network) else { continue };
-        let is_of = |at: &Attachment, _: &Owner| rest.starts_with(&of_interface(at));
-        if owners.has(is_of) {
+        let names_interface = |at: &Attachment, _: &Owner| rest.starts_with(&of_interface(at));
+        if owners.has(names_interface) {
             batch.delete_rule(MASQUERADE, &rule.chain, rule.handle);
         }
     }
@@ -199,7 +200,7 @@ fn of_interface(at: &Attachment) -> String {
     hashed("", &[&at.ifname, ":", &at.container_id], 16)
 }
 
-/// Removes the rules of a chain of iptables that are stale, and the chains that only they lead to.
+/// Removes the stale rules of an iptables chain, and the chains that only stale rules jump to.
 fn remove_chains(
     nft: &Nft,
     batch: &mut Batch,
@@ -220,32 +221,34 @@ fn remove_chains(
     for rule in &rules {
         batch.delete_rule(table, entry, rule.handle);
     }
-    let there = nft.chains(table)?;
-    let is_there = |name: &&str| there.iter().any(|chain: &Chain| chain.name == **name);
-    for chain in chains.into_iter().filter(is_there) {
+    let existing = nft.chains(table)?;
+    let exists = |name: &&str| existing.iter().any(|chain: &Chain| chain.name == **name);
+    for chain in chains.into_iter().filter(exists) {
         batch.delete_chain(table, chain);
     }
     Ok(())
 }
 
 /// For GC: whether a comment of iptables, `name: "NET" id: "CID"`, names the network and a container outside the keep set.
-fn belongs_to_none(comment: &str, before: &str, owners: &Owners) -> bool {
-    let of = |id: &str| format!("{before}\"{}\" id: \"{id}", owners.network());
-    let is_of =
-        |at: &Attachment, _: &Owner| comment.starts_with(&of(&format!("{}\"", at.container_id)));
-    comment.starts_with(&of("")) && owners.has(is_of)
+/// `prefix` is the text before the name of the network.
+fn is_outside_keep_set(comment: &str, prefix: &str, owners: &Owners) -> bool {
+    let beginning = |id: &str| format!("{prefix}\"{}\" id: \"{id}", owners.network());
+    let names_container = |at: &Attachment, _: &Owner| {
+        comment.starts_with(&beginning(&format!("{}\"", at.container_id)))
+    };
+    comment.starts_with(&beginning("")) && owners.has(names_container)
 }
 
 /// Whether a rule translates to, or matches, one of the addresses.
 fn is_about(rule: &Rule, addresses: &[IpAddr]) -> bool {
-    let is_one = |value: &[u8]| {
+    let is_listed = |value: &[u8]| {
         addresses.iter().any(|address| match address {
             IpAddr::V4(address) => address.octets() == value,
             IpAddr::V6(address) => address.octets() == value,
         })
     };
     rule.exprs.iter().any(|expr| match expr {
-        Expr::Immediate { value, .. } | Expr::Compare { value, .. } => is_one(value),
+        Expr::Immediate { value, .. } | Expr::Compare { value, .. } => is_listed(value),
         _ => false,
     })
 }
@@ -254,7 +257,7 @@ fn masquerade_chain(network: &NetworkName, at: &Attachment) -> String {
     hashed("CNI-", &[network, &at.container_id], 28)
 }
 
-/// The prefix, and SHA-512 of the texts one after the other in hexadecimal, cut to a length in bytes.
+/// The prefix and the SHA-512 of the concatenated texts in hexadecimal, cut to a length in bytes.
 pub fn hashed(prefix: &str, texts: &[&str], length: usize) -> String {
     let mut hash = Hash::new();
     texts.iter().for_each(|text| hash.update(text));
@@ -296,7 +299,7 @@ mod tests {
             ("dnat name: \"mynet\" id: \"abcd\"", false),
             ("", false),
         ] {
-            assert_eq!(belongs_to_none(comment, "name: ", &owners), expected, "{comment}");
+            assert_eq!(is_outside_keep_set(comment, "name: ", &owners), expected, "{comment}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Ranges of addresses that no container can use as its own.
+//! Address ranges that cannot be the subnet of a network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,8 +11,8 @@ pub struct Reserved {
     pub reason: &'static str,
 }
 
-/// Source: the IANA registries of special-purpose addresses for IPv4 and IPv6 (RFC 6890). The others in these registries work
-/// as subnets.
+/// Source: the IANA registries of special-purpose addresses for IPv4 and IPv6 (RFC 6890). The other ranges of the registries
+/// work as subnets.
 const RESERVED: [Reserved; 10] = [
     v4([0, 0, 0, 0], 8, "it is \"this network\" (RFC 1122), not an address of a host"),
     v4([127, 0, 0, 0], 8, "it is the loopback network of each host"),
@@ -35,7 +35,7 @@ const fn v6(bits: u128, prefix: u8, reason: &'static str) -> Reserved {
     Reserved { net: IpNet::new_assert(IpAddr::V6(Ipv6Addr::from_bits(bits)), prefix), reason }
 }
 
-/// The range that a subnet is in, or that it covers.
+/// The reserved range that contains the subnet, or that the subnet contains.
 pub fn reserved(subnet: &IpNet) -> Option<&'static Reserved> {
     RESERVED.iter().find(|Reserved { net, .. }| net.contains(subnet) || subnet.contains(net))
 }

@@ -412,7 +412,7 @@ fn refresh_localnet() -> Result<()> {
 /// Whether rules of the Go plugins name an attachment. Only its DEL or the operator removes them.
 fn has_rules_of_reference(network: &NetworkName, at: &Attachment) -> Result<bool> {
     match Nft::open_if_supported()? {
-        Some(nft) => rules_of_reference::name(&nft, network, at),
+        Some(nft) => rules_of_reference::have_attachment(&nft, network, at),
         None => Ok(false),
     }
 }
