@@ -1,4 +1,4 @@
-//! `cnibox add`, `check`, `del` and `status`: a container runtime by hand, with cnitool's words.
+//! `cnibox add`, `check`, `del` and `status`: attach and detach containers by hand. The arguments are those of cnitool.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,16 +23,16 @@ use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 const IFNAME: &str = "eth0";
 
-/// A command with the options that ADD, CHECK and DEL share, since argh cannot take them from another struct.
+/// Declares a command with the options that ADD, CHECK and DEL share. argh cannot take options from another struct.
 macro_rules! of_attachment {
     ($(#[$head:meta])* struct $name:ident { $($own:tt)* }) => {
         $(#[$head])*
         pub(super) struct $name {
             $($own)*
-            /// the interface's name in the container; eth0 if not given
+            /// the name of the interface in the container; eth0 if not given
             #[argh(option, short = 'i')]
             ifname: Option<String>,
-            /// the container's id; made of the path if not given
+            /// the container id; derived from the path of the namespace if not given
             #[argh(option)]
             container_id: Option<String>,
             /// the seconds that an executed plugin may take; 180 if not given
@@ -56,26 +56,26 @@ of_attachment! {
         /// the network's name, or the path of its file
         #[argh(positional)]
         network: String,
-        /// a path, a name under /run/netns, or the id of a process
+        /// the network namespace: a path, a name under /run/netns, or the id of a process
         #[argh(positional)]
         netns: String,
         /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
         #[argh(option, short = 'p')]
         publish: Vec<String>,
-        /// the address that the container is to have; may be repeated
+        /// the address to request for the container; may be repeated
         #[argh(option)]
         ip: Vec<String>,
-        /// the MAC address that the interface is to have
+        /// the MAC address to request for the interface
         #[argh(option)]
         mac: Option<String>,
-        /// make the network namespace of that name
+        /// create the network namespace first; NETNS must be a name
         #[argh(switch)]
         create: bool,
     }
 }
 
 of_attachment! {
-    /// Check that an attachment is as it was made.
+    /// Check that an attachment is as ADD made it.
     #[derive(FromArgs)]
     #[argh(
         subcommand,
@@ -87,14 +87,14 @@ of_attachment! {
         /// the network's name, or the path of its file
         #[argh(positional)]
         network: String,
-        /// a path, a name under /run/netns, or the id of a process
+        /// the network namespace: a path, a name under /run/netns, or the id of a process
         #[argh(positional)]
         netns: String,
     }
 }
 
 of_attachment! {
-    /// Detach a network namespace from a network; with --container-id, from the networks that the cache knows.
+    /// Detach a network namespace from a network; with --container-id, from all networks that the cache has for the container.
     #[derive(FromArgs)]
     #[argh(
         subcommand,
@@ -104,16 +104,16 @@ of_attachment! {
         example = "{command_name} --container-id 3f2a"
     )]
     struct Del {
-        /// the network's name or the path of its file; a path, a name under /run/netns, or the id of a process
+        /// NETWORK: the network's name or the path of its file; NETNS: a path, a name under /run/netns, or the id of a process
         #[argh(positional, arg_name = "network netns")]
         operands: Vec<String>,
-        /// remove the network namespace of that name
+        /// remove the network namespace afterwards; NETNS must be a name
         #[argh(switch)]
         delete: bool,
     }
 }
 
-/// Ask whether a network could be attached now.
+/// Check whether the plugins of a network are ready for an ADD (STATUS).
 #[derive(FromArgs)]
 #[argh(
     subcommand,
@@ -125,7 +125,7 @@ pub(super) struct Status {
     /// the network's name, or the path of its file
     #[argh(positional)]
     network: String,
-    /// ignored: cnitool takes one
+    /// ignored; cnitool has this argument
     #[argh(positional)]
     _netns: Option<String>,
     /// the seconds that an executed plugin may take; 180 if not given
@@ -133,7 +133,7 @@ pub(super) struct Status {
     timeout: u64,
 }
 
-/// The parameters of the environment and the namespace of a call.
+/// The runtime, and the parameters of a call that the environment gives: CNI_ARGS and CAP_ARGS.
 struct CallParameters {
     runtime: Runtime,
     args: String,
@@ -152,9 +152,9 @@ impl CallParameters {
     }
 }
 
-/// The path of a namespace: with a name if it is to be made or removed.
+/// The path of a namespace. A namespace that the command creates or removes must have a name.
 fn path_of(netns: &str, must_be_named: bool) -> Result<PathBuf> {
-    if must_be_named { parameters::named(netns) } else { parameters::netns(netns) }
+    if must_be_named { parameters::named_netns(netns) } else { parameters::netns(netns) }
 }
 
 impl Add {
@@ -239,7 +239,7 @@ impl Status {
     }
 }
 
-/// The network of an argument. Each broken file in front of it is a line on stderr.
+/// The network that an argument names. Each unreadable file before it in the directory is a warning on stderr.
 pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
     match parameters::choice(network)? {
         Choice::Configuration(network) => Ok(network),
@@ -267,7 +267,7 @@ fn ifname(name: String) -> Result<IfName> {
     IfName::new(name).map_err(invalid)
 }
 
-/// An argument that is not valid.
+/// Makes a usage error of the error of an invalid argument.
 pub(super) fn invalid(error: Error) -> Error {
     usage_error(error.to_string())
 }

@@ -17,7 +17,7 @@ use crate::runtime::cache::CacheEntry;
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
-/// List attachments with their addresses and published ports, and their state, of all runtimes.
+/// List the attachments of all runtimes, with their addresses, published ports and state.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
@@ -27,7 +27,7 @@ use super::table::Table;
     note = "The exit code is 0, also if an attachment is gone; with --check it is 1 unless each is alive and passes CHECK."
 )]
 pub(super) struct Attachments {
-    /// ask the plugins whether each attachment is as it was made
+    /// call CHECK for each attachment
     #[argh(switch)]
     check: bool,
     /// print one JSON document
@@ -38,7 +38,7 @@ pub(super) struct Attachments {
     timeout: u64,
 }
 
-/// An attachment as it is printed.
+/// An attachment and the columns of its row.
 struct Line {
     entry: CacheEntry,
     addresses: Vec<String>,
@@ -47,7 +47,7 @@ struct Line {
     check: Option<&'static str>,
 }
 
-/// A line of --json.
+/// An attachment in the output of --json.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownAttachment<'a> {
@@ -124,8 +124,8 @@ fn print(lines: &[Line]) {
     }
     table.print();
     for line in lines {
-        if let Some(why) = &line.reason {
-            warn(format_args!("{}: {}: {why}", line.entry.title(), line.state));
+        if let Some(reason) = &line.reason {
+            warn(format_args!("{}: {}: {reason}", line.entry.title(), line.state));
         }
     }
 }
@@ -191,7 +191,7 @@ impl Line {
     }
 }
 
-/// A port mapping in podman's words: `127.0.0.1:8080->80/tcp`. Where no address is given, it is on all of the host's.
+/// A port mapping as `podman ps` prints it: `127.0.0.1:8080->80/tcp`. Without an address, all addresses of the host publish it.
 fn published(mapping: &Json) -> String {
     let text = |key: &str| match mapping.get(key) {
         Some(Json::String(text)) => text.clone(),

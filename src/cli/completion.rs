@@ -1,4 +1,4 @@
-//! `cnibox completion`: scripts with which a shell completes the command line. They ask `cnibox completion words`.
+//! `cnibox completion`: scripts with which a shell completes the command line. They call `cnibox completion words`.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ pub(super) struct Completion {
     /// bash, zsh or fish
     #[argh(positional)]
     shell: String,
-    /// after "words" instead of a shell: the words of a command line, to print those that can be the last one
+    /// for the scripts: with "words" in place of a shell, print the candidates for the last of these words of a command line
     #[argh(positional, greedy)]
     words: Vec<String>,
 }
@@ -63,7 +63,7 @@ impl Completion {
     }
 }
 
-/// The words that can be the last one of a command line. The shell leaves those that do not begin as the last word does.
+/// The candidates for the last word of a command line. The shell drops those that do not begin with the word as typed so far.
 fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
     let (&command, rest) = match words {
         [] | [_] => return commands(),
@@ -74,7 +74,7 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
         return options(command);
     }
     let operands = before.iter().filter(|word| !word.starts_with('-')).count();
-    let fixed: &[&str] = match (command, before.last().copied(), operands) {
+    let keywords: &[&str] = match (command, before.last().copied(), operands) {
         ("run", Some("-n" | "--network"), _) | ("ipam", Some("--network"), _) => {
             return networks(plugins);
         }
@@ -99,7 +99,7 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
         ("add" | "check" | "del" | "gc" | "status", _, 1) | ("exec", _, 0) => return namespaces(),
         _ => &[],
     };
-    fixed.iter().map(|&word| word.to_owned()).collect()
+    keywords.iter().map(|&word| word.to_owned()).collect()
 }
 
 fn commands() -> Vec<String> {
@@ -135,7 +135,7 @@ fn namespaces() -> Vec<String> {
     names
 }
 
-/// The options of a command, which its help lists at the beginnings of lines.
+/// The options of a command. Its help lists each at the beginning of a line.
 fn options(command: &str) -> Vec<String> {
     let mut options = Vec::new();
     for line in help_of_command(command).lines() {

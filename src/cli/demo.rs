@@ -1,4 +1,4 @@
-//! `cnibox demo`: two containers on the specification's example network, in namespaces of its own.
+//! `cnibox demo`: two containers on the example network of the specification, in new namespaces.
 
 mod picture;
 
@@ -27,8 +27,8 @@ use crate::runtime::multi_attach::NewAttachment;
 use super::output::{print_args, print_text};
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
-/// The example of the specification 1.0.0, section 1, with the bridge as the gateway, and with plugins that publish and
-/// accept.
+/// The example of the specification 1.0.0, section 1. Added: the bridge is the gateway, `portmap` publishes ports, and
+/// `firewall` accepts the packets of containers.
 const NETWORK: &str = r#"{
   "cniVersion": "1.0.0",
   "name": "dbnet",
@@ -51,10 +51,10 @@ const NETWORK: &str = r#"{
   ]
 }"#;
 const BRIDGE: &str = "cni0";
-/// Where the reference keeps its reservations.
+/// The directory of the reservations, as in the reference.
 const RESERVATIONS: &str = "/var/lib/cni/networks/dbnet";
 const GATEWAY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 1));
-/// How long an exchange in the demo's own network may take.
+/// The timeout of one exchange of messages between the demo's namespaces.
 const TRAFFIC_LIMIT: Duration = Duration::from_secs(5);
 /// The port of c1 that the host publishes.
 const PUBLISHED: &str = "8080:80";
@@ -62,7 +62,7 @@ const HOST_PORT: u16 = 8080;
 const CONTAINER_PORT: u16 = 80;
 const GREETING: &[u8] = b"hello from the other side\n";
 
-/// Connect two containers, send traffic, take it all down again; in namespaces of its own, so the host stays as it is.
+/// Connect two containers, send traffic, detach them again. All is in new namespaces, so the host stays as it is.
 #[derive(FromArgs)]
 #[argh(subcommand, name = "demo", help_triggers("-h", "--help", "help"))]
 pub(super) struct Demo {}
@@ -84,7 +84,7 @@ impl Demo {
         let host = NetNs::own()?;
         host.rtnl()?.raise_loopback()?;
         let mut runtime = parameters::runtime(plugins, TIMEOUT_S);
-        // The plugins of the host are not shown here.
+        // Without CNI_PATH the plugins of this executable are called, not those of the host.
         runtime.settings.path.clear();
         print_text(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
 
@@ -124,7 +124,7 @@ impl Demo {
             runtime.detach(&attached, Some(container.netns.path()))?;
             print_args(format_args!("DEL    {} in {}", container.name, millis(started.elapsed())));
         }
-        nothing_is_left(&containers)?;
+        check_removed(&containers)?;
         print_args(format_args!(
             "left   nothing but the empty bridge {BRIDGE}, which the next container will use"
         ));
@@ -167,47 +167,47 @@ impl Container {
     }
 }
 
-fn talking(address: SocketAddr) -> impl Fn(io::Error) -> Error {
-    move |error| Error::internal(format_args!("cannot talk to {address}: {error}"))
+fn connection_error(address: SocketAddr) -> impl Fn(io::Error) -> Error {
+    move |error| Error::internal(format_args!("cannot exchange data with {address}: {error}"))
 }
 
 fn listen(netns: &NetNs, address: SocketAddr) -> Result<TcpListener> {
-    netns.run(|| TcpListener::bind(address).map_err(talking(address)))
+    netns.run(|| TcpListener::bind(address).map_err(connection_error(address)))
 }
 
-/// Sends a greeting over TCP from a namespace to a listener and back, and returns how long that took. The address is that
-/// of the listener, if none is given.
+/// Connects from a namespace to a listener, sends a greeting and receives it back. Returns the duration. `address`: the
+/// destination of the connection, if it is not the address of the listener.
 fn exchange(from: &NetNs, listener: &TcpListener, address: Option<SocketAddr>) -> Result<Duration> {
     let server_address = match address {
         Some(address) => address,
         None => listener.local_addr().map_err(|error| Error::internal(error.to_string()))?,
     };
-    let failed = talking(server_address);
+    let failed = connection_error(server_address);
     from.run(|| {
         let started = Instant::now();
-        let talk = || {
+        let echo = || {
             let mut client = TcpStream::connect_timeout(&server_address, TRAFFIC_LIMIT)?;
             let (mut server, _) = listener.accept()?;
             client.set_read_timeout(Some(TRAFFIC_LIMIT))?;
             server.set_read_timeout(Some(TRAFFIC_LIMIT))?;
-            let mut heard = [0; GREETING.len()];
+            let mut received = [0; GREETING.len()];
             client.write_all(GREETING)?;
-            server.read_exact(&mut heard)?;
-            server.write_all(&heard)?;
-            client.read_exact(&mut heard)?;
-            if heard == GREETING {
+            server.read_exact(&mut received)?;
+            server.write_all(&received)?;
+            client.read_exact(&mut received)?;
+            if received == GREETING {
                 Ok(())
             } else {
                 Err(io::Error::other("the greeting came back changed"))
             }
         };
-        talk().map_err(failed)?;
+        echo().map_err(failed)?;
         Ok(started.elapsed())
     })
 }
 
 /// Checks that DEL has removed the ports of the bridge, the interfaces in the containers, and the reservations.
-fn nothing_is_left(containers: &[Container]) -> Result<()> {
+fn check_removed(containers: &[Container]) -> Result<()> {
     let host = Rtnl::open()?;
     let bridge = host
         .link(BRIDGE)?

@@ -35,15 +35,15 @@ struct Leases {
     socket: String,
 }
 
-/// The time that the daemon has to answer.
+/// The timeout of the daemon's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Whether the first argument after `dhcp` is for this module.
-pub fn is_command(word: &OsStr) -> bool {
-    word == "daemon" || word == "leases"
+/// Whether the first argument after `dhcp` is a command of this file.
+pub fn is_command(name: &OsStr) -> bool {
+    name == "daemon" || name == "leases"
 }
 
-/// Runs the daemon or lists its leases. Exit codes: 0 fine, 1 failed, 2 not understood.
+/// Runs the daemon or lists its leases. Exit codes: 0 success, 1 failure, 2 usage error.
 pub fn run(args: &[OsString]) -> u8 {
     let (name, done) = match args {
         [first, flags @ ..] if first == "daemon" => match Flags::parse(flags) {
@@ -53,7 +53,7 @@ pub fn run(args: &[OsString]) -> u8 {
             }
             Ok(Some(flags)) => {
                 let follow = renumber::follower(std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS"));
-                ("dhcp daemon", server::run(&flags, passed(), follow))
+                ("dhcp daemon", server::run(&flags, passed_sockets(), follow))
             }
             Err(error) => {
                 warn(format_args!("dhcp daemon: {error}"));
@@ -75,8 +75,8 @@ pub fn run(args: &[OsString]) -> u8 {
     }
 }
 
-/// The sockets of the service manager. Source: sd_listen_fds(3).
-fn passed() -> PassedSockets {
+/// The sockets that the service manager passes. Source: sd_listen_fds(3).
+fn passed_sockets() -> PassedSockets {
     let number = |name: &str| std::env::var_os(name)?.to_str()?.parse().ok();
     PassedSockets { pid: number("LISTEN_PID"), count: number("LISTEN_FDS").unwrap_or_default() }
 }
@@ -97,7 +97,7 @@ impl Leases {
             Error::internal(format_args!("cannot read the daemon's list of leases: {error}"))
         })?;
         for family in leases.iter_mut().flat_map(Lease::families_mut) {
-            family.count_from(now);
+            family.make_relative_to(now);
         }
         if self.json {
             super::output::print_json_list("leases", &leases);
@@ -141,16 +141,17 @@ struct Lease {
     mac: String,
     state: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    v4: Option<Family>,
+    v4: Option<FamilyLease>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    v6: Option<Family>,
+    v6: Option<FamilyLease>,
 }
 
-/// The part of one family. The daemon tells times in milliseconds since boot, --json in seconds from now.
+/// The lease of one address family. Times are in milliseconds since boot in the answer of the daemon, and in seconds from now in
+/// --json.
 #[derive(Serialize, Deserialize)]
-struct Family {
+struct FamilyLease {
     address: String,
-    /// An address, or a DUID.
+    /// The address or the DUID of the server.
     server: Box<RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gateway: Option<String>,
@@ -174,9 +175,9 @@ struct Family {
     ends: Option<u64>,
 }
 
-impl Family {
-    /// Makes times seconds from now; 0 if one is over.
-    fn count_from(&mut self, now: u64) {
+impl FamilyLease {
+    /// Converts the times to seconds from now; 0 for a time in the past.
+    fn make_relative_to(&mut self, now: u64) {
         for time in [&mut self.renews, &mut self.rebinds].into_iter().chain(&mut self.ends) {
             *time = time.saturating_sub(now) / 1000;
         }
@@ -184,11 +185,11 @@ impl Family {
 }
 
 impl Lease {
-    fn families_mut(&mut self) -> impl Iterator<Item = &mut Family> {
+    fn families_mut(&mut self) -> impl Iterator<Item = &mut FamilyLease> {
         self.v4.iter_mut().chain(&mut self.v6)
     }
 
-    fn families(&self) -> impl Iterator<Item = &Family> {
+    fn families(&self) -> impl Iterator<Item = &FamilyLease> {
         self.v4.iter().chain(&self.v6)
     }
 

@@ -1,4 +1,4 @@
-//! A file in a plugin directory, by its content.
+//! Examines a file in a plugin directory: whether it is this executable, another build of cnibox, or another program.
 
 use std::fs::Metadata;
 use std::io;
@@ -7,16 +7,16 @@ use std::path::Path;
 
 use crate::kernel::{file, sys};
 
-/// The content of a file.
+/// The kind of program in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
-    /// The kernel cannot execute it, for this reason.
+    /// The kernel cannot execute the file, for this reason.
     Damaged(&'static str),
     /// This executable, or a copy of it.
     Own,
     /// Another build of cnibox.
     Cnibox,
-    /// A program in Go, as the reference is.
+    /// A program in Go, such as a plugin of the reference.
     Go,
     /// A script, or another program.
     Other,
@@ -39,7 +39,7 @@ impl FileKind {
         Ok(Self::of_content(&read(path)?, &own_content()?))
     }
 
-    /// Source: elf(5). `own` is an executable for this machine.
+    /// The kind of a file with this content. `own` is the content of this executable. Source: elf(5).
     fn of_content(content: &[u8], own: &[u8]) -> Self {
         if content == own {
             return Self::Own;
@@ -50,7 +50,7 @@ impl FileKind {
         if !content.starts_with(b"\x7fELF") {
             return Self::Damaged("it is neither an ELF file nor a script");
         }
-        // A 64-bit kernel executes files of 32 bits, of another e_machine.
+        // A 64-bit kernel also executes 32-bit files, which have another e_machine: those are not compared.
         let is_of_machine = |at: std::ops::Range<usize>| content.get(at.clone()) == own.get(at);
         if content.get(4) == own.get(4) && !is_of_machine(5..6) | !is_of_machine(18..20) {
             return Self::Damaged("it is for another processor");
@@ -69,25 +69,25 @@ impl FileKind {
     }
 }
 
-/// The content of an executable.
+/// Reads an executable of at most `BYTES_MAX`.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     file::read_within(path, BYTES_MAX)
 }
 
-/// This executable.
+/// The content of the executable of this process.
 pub(super) fn own_content() -> io::Result<Vec<u8>> {
     read(sys::own_executable())
 }
 
-/// No plugin is larger. The plugins in Go have less than 100 MiB.
+/// The largest file that is read. The plugins in Go have less than 100 MiB.
 const BYTES_MAX: usize = 256 << 20;
 
-/// In the version of each build.
+/// Each build of cnibox contains this text: it is part of its version.
 const CNIBOX: &[u8] = b"+cnibox.";
 /// The beginning of the section `.go.buildinfo` (debug/buildinfo of Go).
 const GO: &[u8] = b"\xff Go buildinf:";
 
-/// The end of the last segment in the file. `None` if the headers are not complete.
+/// The offset at which the last segment ends in the file. `None` if the headers are truncated.
 fn segments_end(content: &[u8]) -> Option<u64> {
     let is_64 = *content.get(4)? == 2;
     let is_little = *content.get(5)? == 1;
@@ -118,7 +118,7 @@ fn segments_end(content: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// An ELF file of 64 bits with one segment, which has this text.
+    /// A 64-bit ELF file with one segment that contains this text.
     fn elf(text: &[u8]) -> Vec<u8> {
         let mut file = vec![0; HEADERS_BYTES];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -1,4 +1,4 @@
-//! `cnibox gc`: removes what has provably ended.
+//! `cnibox gc`: removes the attachments, reservations, rules and links of containers that have provably ended.
 
 use argh::FromArgs;
 use serde::Serialize;
@@ -12,11 +12,11 @@ use crate::runtime::gc::{Collected, Options, Remainder, Removed, Waiting};
 use super::output::usage_error;
 use super::parameters;
 
-/// Less than that of an ADD or DEL: a timer calls gc, and the next one tries again.
+/// Shorter than the timeout of ADD and DEL: a timer calls gc, and the next run retries.
 const TIMEOUT_S: u64 = 30;
 
-/// Remove what has provably ended: attachments, and the reservations, rules and links that no cache has; and the remains of an
-/// interrupted add or del.
+/// Remove what belongs to containers that have provably ended: attachments, and reservations, rules and links without a cache
+/// entry. Also remove the remains of interrupted adds and dels.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
@@ -28,20 +28,20 @@ pub(super) struct Gc {
     /// the network's name or the path of its file, all networks if not given; a namespace, which cnitool takes, is ignored
     #[argh(positional, arg_name = "network netns")]
     operands: Vec<String>,
-    /// tell what is dead, and remove nothing
+    /// print what would be removed, and remove nothing
     #[argh(switch)]
     dry_run: bool,
-    /// for a timer: remove only what an earlier run with --confirm has found, too, 10 minutes ago or more
+    /// for a timer: remove only what an earlier run with --confirm, at least 10 minutes ago, has also found
     #[argh(switch)]
     confirm: bool,
-    /// let the plugins remove what the cache does not know, too: containers of runtimes with another cache lose their
-    /// networks
+    /// also call GC of the plugins: it removes all that has no cache entry; containers of runtimes with another cache lose
+    /// their networks
     #[argh(switch)]
     uncached: bool,
-    /// remove one attachment for which it is unknown whether it lives: NETWORK/CONTAINER/IFNAME; nothing else is removed
+    /// remove one attachment whose state is unknown: NETWORK/CONTAINER/IFNAME; nothing else is removed
     #[argh(option)]
     unknown: Option<String>,
-    /// remove all attachments, by your word that no container is alive, as after the restart of a node that is a container itself;
+    /// remove all attachments: you state that no container is alive, as after the restart of a node that is itself a container;
     /// refused if one is alive
     #[argh(switch)]
     none_alive: bool,
@@ -60,7 +60,7 @@ struct JsonOutput<'a> {
     dry_run: bool,
     removed: &'a [Removed],
     remains: &'a [Remainder],
-    /// Of --confirm.
+    /// Only with --confirm.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<&'a [Waiting]>,
 }

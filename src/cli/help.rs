@@ -21,17 +21,17 @@ use super::{HELP, commands, has_command, help_of_command, overview};
     example = "{command_name} bridge | man -l -"
 )]
 pub(super) struct Man {
-    /// a plugin; without it the page is that of cnibox
+    /// a plugin; the page of cnibox if not given
     #[argh(positional)]
     plugin: Option<String>,
 }
 
-/// The subject of the manual of keys that all plugins share.
+/// The argument for the manual of the keys that all plugins share.
 const NETWORK: &str = "network";
-/// Text that `help` prints has at most this many columns.
+/// The widest line of the text that `help` prints.
 const COLUMNS: usize = 80;
 
-/// `help [--markdown] [PLUGIN|COMMAND|network]`. argh reserves the name of the command, so the arguments are read here.
+/// `help [--markdown] [PLUGIN|COMMAND|network]`. argh reserves the name `help`, so this function parses the arguments.
 pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
     let (is_markdown, subject) = match args {
         [] => {
@@ -110,7 +110,7 @@ fn page_of_tool(plugins: &[Entry]) -> String {
     title(NAME) + &roff.page
 }
 
-/// A form in which a manual is printed.
+/// An output format of a manual.
 trait Form {
     fn heading(&mut self, text: &str);
     fn paragraph(&mut self, text: &str);
@@ -119,14 +119,14 @@ trait Form {
     fn finish(&mut self) -> String;
 }
 
-/// Prints a manual. The marks of Markdown are for Markdown only.
+/// Formats a manual. The Markdown markup is removed.
 fn print(manual: Manual<'_>, form: &mut dyn Form) -> String {
     let mut blocks = blocks(manual.text).into_iter();
     if let Some(Block::Paragraph(text)) = blocks.next() {
         form.heading("NAME");
         form.paragraph(&text.replacen(':', " -", 1));
     }
-    // The heading of the text that comes next.
+    // The heading before the next paragraph or list item.
     let mut heading = Some("DESCRIPTION");
     for block in blocks {
         if let (Block::Paragraph(_) | Block::Item { .. }, Some(heading)) = (&block, heading.take())
@@ -163,7 +163,7 @@ fn default(text: &str) -> String {
     if text.starts_with("required") { text } else { format!("default {text}") }
 }
 
-/// Without the marks of Markdown.
+/// The text without the Markdown markup.
 fn plain(text: &str) -> String {
     text.replace("**", "").replace('`', "")
 }
@@ -171,16 +171,16 @@ fn plain(text: &str) -> String {
 enum Block {
     Paragraph(String),
     Example(String),
-    /// The table.
+    /// The place of the table of keys.
     Keys,
-    /// A line of a list. `name` is in bold type.
+    /// An item of a list: a name in bold type, and a text.
     Item {
         name: String,
         text: String,
     },
 }
 
-/// The parts of a manual.
+/// Splits a manual into blocks.
 fn blocks(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = text.lines().peekable();
@@ -194,10 +194,10 @@ fn blocks(text: &str) -> Vec<Block> {
             blocks.push(Block::Keys);
         } else {
             let mut text = line.to_owned();
-            let goes_on = |line: &&str| !line.is_empty() && !line.starts_with(['|', '-', '`']);
-            while let Some(line) = lines
-                .next_if(|line| goes_on(line) || line.starts_with('`') && !line.starts_with("```"))
-            {
+            let is_continued = |line: &&str| !line.is_empty() && !line.starts_with(['|', '-', '`']);
+            while let Some(line) = lines.next_if(|line| {
+                is_continued(line) || line.starts_with('`') && !line.starts_with("```")
+            }) {
                 text.push(' ');
                 text.push_str(line.trim_start());
             }
@@ -210,14 +210,14 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Text of at most `COLUMNS` columns.
+/// Plain text with lines of at most `COLUMNS` columns.
 #[derive(Default)]
 struct Plain {
     page: String,
 }
 
 impl Plain {
-    /// The words of a text, in lines that begin with `indent` spaces.
+    /// Appends the words of a text, in lines that begin with `indent` spaces.
     fn wrap(&mut self, text: &str, indent: usize) {
         let mut column = 0;
         for word in text.split_whitespace() {
@@ -280,7 +280,7 @@ struct Roff {
 const HEADING: &str = ".SH ";
 
 impl Roff {
-    /// A heading begins a paragraph, too.
+    /// Appends `.PP`, except after a heading, which begins a paragraph, too.
     fn begin_paragraph(&mut self) {
         if !self.page.lines().next_back().is_some_and(|line| line.starts_with(HEADING)) {
             self.page.push_str(".PP\n");

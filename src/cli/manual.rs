@@ -1,4 +1,4 @@
-//! The manuals of the plugins, as they stand at the heads of their files. build.rs packs them.
+//! The manuals of the plugins: the `//!` comments at the heads of their files. build.rs packs them into one compressed file.
 
 static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/manuals"));
 
@@ -8,7 +8,7 @@ const TABLE: &str = "| key | type | default | meaning |";
 const IN_ARGS: &str = "CNI_ARGS: ";
 const IN_CAPABILITY: &str = "(capability `";
 
-/// The manuals of all plugins, and that of the keys that they share.
+/// The manual of the keys that all plugins share, then the manuals of the plugins, separated by `END`.
 pub(super) struct Manuals {
     text: String,
 }
@@ -19,7 +19,7 @@ pub(super) struct Manual<'a> {
     pub(super) text: &'a str,
 }
 
-/// A line of the table of keys.
+/// A row of the table of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Key<'a> {
     /// `ipam.ranges[][].subnet`, or the name of a key of CNI_ARGS.
@@ -36,15 +36,15 @@ impl Manuals {
         Self { text: String::from_utf8_lossy(&unpacked(PACKED)).into_owned() }
     }
 
-    /// The keys that every plugin has.
+    /// The manual of the keys that all plugins share.
     pub(super) fn network(&self) -> Manual<'_> {
         Manual { text: self.text.split(END).next().unwrap_or_default() }
     }
 
-    /// The manual of a plugin. Plugins of the same configuration share one.
+    /// The manual of a plugin. Plugins with the same configuration share a manual.
     pub(super) fn of(&self, plugin: &str) -> Option<Manual<'_>> {
         let name = format!("`{plugin}`");
-        // The first sentence names all of its plugins.
+        // The first sentence of a manual names all its plugins.
         let names = |text: &str| {
             text.split([':', '.']).next().is_some_and(|sentence| sentence.contains(&name))
         };
@@ -57,7 +57,7 @@ impl<'a> Manual<'a> {
     pub(super) fn keys(self) -> Vec<Key<'a>> {
         let table = self.text.split_once(TABLE).map_or("", |(_, table)| table);
         let mut keys = Vec::new();
-        // The first line is the rest of the header, the second the rule below it.
+        // The first line is the end of the header, the second is `|---|`.
         for line in table.lines().skip(2) {
             match Key::parse(line) {
                 Some(key) => keys.push(key),
@@ -67,7 +67,7 @@ impl<'a> Manual<'a> {
         keys
     }
 
-    /// The capabilities that the plugin has.
+    /// The capabilities that the plugin supports.
     pub(super) fn capabilities(self) -> Vec<&'a str> {
         let mut capabilities = Vec::new();
         for key in self.keys() {
@@ -78,7 +78,7 @@ impl<'a> Manual<'a> {
         capabilities
     }
 
-    /// Whether the plugin is called after another one, with its result.
+    /// Whether the plugin is a chained plugin: it needs the result of another plugin.
     pub(super) fn is_chained(self) -> bool {
         self.text.contains("The plugin follows ")
     }
@@ -99,7 +99,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// Unpacks what `packed` in build.rs has packed.
+/// Reverses `packed` in build.rs.
 fn unpacked(mut packed: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     while let Some((flags, rest)) = packed.split_first() {

@@ -1,4 +1,4 @@
-//! The tool under its own name: what a busybox user expects of one, a container runtime by hand, and the demo.
+//! The commands of `cnibox`: those that busybox has, those of a container runtime, and those that examine the host.
 
 #[cfg(feature = "runtime")]
 mod attach;
@@ -54,7 +54,7 @@ use output::{NAME, PLUGIN_DIRECTORY, USAGE_ERROR, print_args, print_line, print_
 use overview::overview;
 pub use overview::unknown;
 
-/// The command that argh does not parse: it reserves the name.
+/// This command is not in `Command`: argh reserves the name `help`.
 const HELP: &str = "help";
 
 /// Every CNI plugin in one executable.
@@ -115,7 +115,7 @@ enum Command {
 #[derive(FromArgs)]
 #[argh(subcommand, name = "list", help_triggers("-h", "--help", "help"))]
 struct List {
-    /// with their usual paths
+    /// print the usual path of each plugin
     #[argh(switch)]
     full: bool,
 }
@@ -125,7 +125,7 @@ struct List {
 #[argh(subcommand, name = "version", help_triggers("-h", "--help", "help"))]
 struct Version {}
 
-/// The commands with their descriptions, help at the end.
+/// The commands with their descriptions. `help` is the last.
 fn commands() -> Vec<(&'static str, &'static str)> {
     let mut commands = Vec::new();
     for command in Command::COMMANDS {
@@ -139,14 +139,14 @@ fn has_command(name: &str) -> bool {
     commands().iter().any(|(known, _)| *known == name)
 }
 
-/// Whether a first argument is for the tool: an option, or one of its commands.
+/// Whether the first argument is an option or a command of `cnibox`.
 pub fn accepts(first: &str) -> bool {
     first.starts_with('-') || has_command(first)
 }
 
-/// Runs the tool with its arguments. Exit codes: 0 fine, 1 failed, 2 not understood.
+/// Runs a command. Exit codes: 0 success, 1 failure, 2 usage error.
 pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
-    let words = args;
+    let raw_args = args;
     let args = lossy_strings(args);
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.first().copied() {
@@ -154,7 +154,7 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
             overview(plugins);
             return 0;
         }
-        // As busybox spells them.
+        // Options with the names that busybox uses.
         Some("--list") => args[0] = "list",
         Some("--list-full") => drop(args.splice(..1, ["list", "--full"])),
         Some("--install") => args[0] = "install",
@@ -169,17 +169,17 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
         _ => {}
     }
     match Tool::from_args(&[NAME], &args) {
-        Ok(tool) => exit_code(tool.run(plugins, words)),
+        Ok(tool) => exit_code(tool.run(plugins, raw_args)),
         Err(exit) => print_early_exit(NAME, &exit),
     }
 }
 
-/// The arguments as argh takes them.
+/// The arguments as UTF-8, which argh needs.
 fn lossy_strings(args: &[OsString]) -> Vec<String> {
     args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
 }
 
-/// Prints why the command does not run: its help, or an error in the arguments. Returns the exit code.
+/// Prints the output of argh in place of a run: the help of the command, or an error in the arguments. Returns the exit code.
 fn print_early_exit(name: &str, exit: &EarlyExit) -> u8 {
     match exit.status {
         Ok(()) => {
@@ -194,9 +194,9 @@ fn print_early_exit(name: &str, exit: &EarlyExit) -> u8 {
 }
 
 impl Tool {
-    /// `words` are the arguments as they were given.
+    /// `raw_args` are the arguments before the conversion to UTF-8.
     #[cfg_attr(not(feature = "run"), allow(unused_variables))]
-    fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
+    fn run(&self, plugins: &'static [Entry], raw_args: &[OsString]) -> Result<u8> {
         match &self.command {
             #[cfg(feature = "runtime")]
             Command::Add(add) => add.run(plugins),
@@ -211,9 +211,9 @@ impl Tool {
             #[cfg(feature = "runtime")]
             Command::Status(status) => status.run(plugins),
             #[cfg(feature = "run")]
-            Command::Run(run) => run.run(plugins, words),
+            Command::Run(run) => run.run(plugins, raw_args),
             #[cfg(feature = "run")]
-            Command::Exec(exec) => exec.run(plugins, words),
+            Command::Exec(exec) => exec.run(plugins, raw_args),
             #[cfg(feature = "run")]
             Command::OciHook(hook) => hook.run(plugins),
             #[cfg(feature = "runtime")]
@@ -249,7 +249,7 @@ impl Tool {
 
 impl List {
     fn run(&self, plugins: &[Entry]) -> Result<u8> {
-        // Relative to the root, as busybox writes paths.
+        // Without the leading slash, as `busybox --list-full` prints paths.
         let [directory, slash] = if self.full { [&PLUGIN_DIRECTORY[1..], "/"] } else { [""; 2] };
         for entry in plugins {
             print_line(&[directory, slash, entry.name].concat());
@@ -258,7 +258,7 @@ impl List {
     }
 }
 
-/// Prints the error of a command.
+/// Prints the error of a command, if there is one. Returns the exit code.
 fn exit_code(done: Result<u8>) -> u8 {
     done.unwrap_or_else(|error| {
         warn(format_args!("{NAME}: {error}"));

@@ -1,4 +1,4 @@
-//! `cnibox oci-hook`: networks for containers of an OCI runtime that no manager started.
+//! `cnibox oci-hook`: attaches the containers of an OCI runtime, such as runc, to networks without a container manager.
 //!
 //! Source: OCI runtime specification 1.2, "State" and "POSIX-platform Hooks".
 
@@ -32,7 +32,7 @@ pub(super) struct OciHook {
 }
 
 keys! {
-    /// The state of a container.
+    /// The state of a container, which the OCI runtime writes to the stdin of a hook.
     struct State {
         "id" => id: String,
         "status" => status: String,
@@ -58,10 +58,10 @@ impl OciHook {
         match state.status.as_str() {
             "creating" | "created" => {
                 let Annotations { networks, ports, ip, mac } = &state.annotations;
-                let (publish, ip, networks) = (words(ports), words(ip), words(networks));
+                let (publish, ip, networks) = (items(ports), items(ip), items(networks));
                 let mac = Some(mac.as_str()).filter(|mac| !mac.is_empty());
                 let options = AddOptions { publish: &publish, ip: &ip, mac };
-                networks.iter().try_for_each(|network| named(network))?;
+                networks.iter().try_for_each(|network| refuse_path(network))?;
                 let wanted = super::run::wanted(&runtime, &id, &networks, &options)?;
                 if state.pid == 0 {
                     return Err(Error::config("the state of the container has no pid"));
@@ -81,9 +81,9 @@ impl OciHook {
     }
 }
 
-/// An annotation names a network of the host, never a file: the author of an image or a pod can write annotations, and a
-/// configuration decides which programs and files of the host are used.
-fn named(network: &str) -> Result<()> {
+/// Refuses a path in place of the name of a network. The author of an image or a pod can write annotations, and a configuration
+/// decides which programs and files of the host are used.
+fn refuse_path(network: &str) -> Result<()> {
     if !network.contains('/') {
         return Ok(());
     }
@@ -91,7 +91,7 @@ fn named(network: &str) -> Result<()> {
     Err(Error::config(msg).with_details("an annotation cannot name a file"))
 }
 
-/// The words of a list with commas.
-fn words(list: &str) -> Vec<String> {
-    list.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+/// The items of a list that are separated by commas.
+fn items(list: &str) -> Vec<String> {
+    list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! Lines and documents on stdout, and the words that all commands use.
+//! Prints lines and JSON documents on stdout. Names, paths and errors that all commands use.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::kernel::terminal::printable;
 
 pub(super) const NAME: &str = "cnibox";
 
-/// Marks an error in the arguments, which has an exit code of its own.
+/// The internal code of a usage error: the process exits with 2. It is not a code of the CNI specification.
 pub(super) const USAGE_ERROR: Code = Code(u32::MAX);
 
 #[cfg(any(feature = "runtime", feature = "install"))]
@@ -30,22 +30,24 @@ pub(super) fn cannot_write(error: &io::Error) -> Error {
     Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
 }
 
-/// Prints a document.
+/// Prints a JSON document.
 pub(super) fn print_json(document: &impl Serialize) {
     print_text(&json::pretty(document));
 }
 
-/// Prints a document that has only a list.
+/// Prints a JSON object with one key, whose value is a list.
 pub(super) fn print_json_list<T: Serialize>(key: &str, list: &[T]) {
     print_json(&BTreeMap::from([(key, list)]));
 }
 
-/// Prints a line: it stays one line, whatever is in it. If it cannot be written, the program ends with exit code 1.
+/// Prints one line: control characters in the text, newlines included, are replaced. If the write fails, the process exits with
+/// 1.
 pub(super) fn print_line(line: &str) {
     print_text(&printable(line.trim_end()));
 }
 
-/// The same for a document or a manual, which has several lines and no text of others as it is.
+/// Prints a text of several lines, such as a JSON document or a manual, without replacing characters: the caller escapes names
+/// and other foreign text. If the write fails, the process exits with 1.
 #[expect(clippy::disallowed_methods, reason = "no caller could do more")]
 pub(super) fn print_text(text: &str) {
     let text = [text.trim_end(), "\n"].concat();
@@ -55,7 +57,7 @@ pub(super) fn print_text(text: &str) {
     }
 }
 
-/// The same for a line that is formatted, which takes less code than a `String`.
+/// `print_line` for `format_args!`, which compiles to less code than `format!`.
 #[inline(never)]
 pub(super) fn print_args(line: fmt::Arguments<'_>) {
     print_line(&line.to_string());

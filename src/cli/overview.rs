@@ -1,4 +1,4 @@
-//! The text that `cnibox` prints without arguments, and for a word that it does not know.
+//! The text that `cnibox` prints without arguments, and the error for an unknown first argument.
 
 use crate::kernel::sys::warn;
 use crate::plugin::{Entry, VERSION};
@@ -29,7 +29,8 @@ const GROUPS: [(&str, &[&str]); 3] = [
     ("Information", &["list", "version", HELP, "man", "completion", "demo"]),
 ];
 
-/// The first line has the version by itself: Nomad runs every file of a plugin directory to find it.
+/// Prints the version, the usage, the commands and the plugins. The version is a word by itself in the first line: Nomad runs
+/// every file of a plugin directory to read its version.
 pub(super) fn overview(plugins: &[Entry]) {
     let mut table = String::new();
     let commands = commands();
@@ -66,8 +67,8 @@ pub(super) fn overview(plugins: &[Entry]) {
     ));
 }
 
-/// Refuses a first argument. The exit code is 127, as in a shell for an unknown command.
-pub fn unknown(word: &str, plugins: &[Entry]) -> u8 {
+/// Reports a first argument that is neither a command nor a plugin. The exit code is 127, as in a shell for an unknown command.
+pub fn unknown(name: &str, plugins: &[Entry]) -> u8 {
     let mut known = Vec::new();
     for (command, _) in commands() {
         known.push(command);
@@ -75,9 +76,9 @@ pub fn unknown(word: &str, plugins: &[Entry]) -> u8 {
     for entry in plugins {
         known.push(entry.name);
     }
-    let hint = hint(word, &known);
+    let hint = hint(name, &known);
     let more = if hint.is_empty() { "; cnibox --help lists them" } else { "" };
-    warn(format_args!("{NAME}: there is no command or plugin {word}{hint}{more}"));
+    warn(format_args!("{NAME}: there is no command or plugin {name}{hint}{more}"));
     127
 }
 

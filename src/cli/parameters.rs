@@ -1,4 +1,4 @@
-//! The parameters of the commands of the runtime: arguments, and the variables that cnitool reads.
+//! The parameters of the commands that act as a container runtime: arguments, and the environment variables that cnitool reads.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -20,12 +20,12 @@ use crate::runtime::lifecycle::Choice;
 
 use super::output::usage_error;
 
-/// Where plugins are, unless CNI_PATH says so: the usual directory, Debian's, Fedora's.
+/// The plugin directories if CNI_PATH is not set: the usual one, that of Debian, that of Fedora.
 const PLUGINS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
-/// How long an executed plugin may take, in seconds.
+/// The timeout of an executed plugin, in seconds.
 pub(super) const TIMEOUT_S: u64 = 180;
 
-/// The runtime, with what the environment says of it.
+/// The runtime with the settings from the environment.
 pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
     let (configurations, path) = directories();
     let value = |name: &str| variable(name)?.into_string().ok();
@@ -41,7 +41,7 @@ pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
     Runtime::new(settings, configurations)
 }
 
-/// The directory of the configurations, and those of the plugins.
+/// The directory of the network configurations, and the directories of the plugins.
 pub(super) fn directories() -> (PathBuf, Vec<PathBuf>) {
     let configurations = variable("NETCONFPATH").unwrap_or_else(|| conf::DIRECTORY.into());
     let path = variable("CNI_PATH").unwrap_or_else(|| PLUGINS.into());
@@ -58,7 +58,7 @@ fn text(name: &str) -> Result<String> {
     text.map_err(|_| usage_error(format!("{name}: not UTF-8")))
 }
 
-/// The network of an argument: a name, or the path of a file.
+/// The network that an argument names: by its name, or by the path of its file.
 pub(super) fn choice(network: &str) -> Result<Choice> {
     if network.contains('/') {
         return Network::load(Path::new(network)).map(Choice::Configuration);
@@ -67,7 +67,7 @@ pub(super) fn choice(network: &str) -> Result<Choice> {
     name.map(Choice::Named).map_err(|error| usage_error(error.to_string()))
 }
 
-/// The path of a namespace that is given as a path, as a name, or as the id of a process in it.
+/// The path of a network namespace. The argument is a path, a name below /run/netns, or the id of a process in the namespace.
 pub(super) fn netns(argument: &str) -> Result<PathBuf> {
     if argument.is_empty() || argument == "." || argument == ".." {
         return Err(usage_error(format!("{argument:?} is no network namespace")));
@@ -83,7 +83,7 @@ pub(super) fn netns(argument: &str) -> Result<PathBuf> {
     Ok(Path::new(NAMED_NAMESPACES).join(argument))
 }
 
-/// Two arguments that may be missing.
+/// Splits the operands `[NETWORK [NETNS]]`.
 pub(super) fn network_and_netns(operands: &[String]) -> Result<(Option<&str>, Option<&str>)> {
     match operands {
         [] => Ok((None, None)),
@@ -93,7 +93,7 @@ pub(super) fn network_and_netns(operands: &[String]) -> Result<(Option<&str>, Op
     }
 }
 
-/// Without `.` and `..`, as cnitool cleans the path that it makes container ids of.
+/// The path without `.` and `..`. cnitool cleans the path in the same way before it derives a container id from it.
 fn cleaned(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {
@@ -106,8 +106,8 @@ fn cleaned(path: &Path) -> PathBuf {
     clean
 }
 
-/// The path of a namespace that has a name, to make it or to remove it.
-pub(super) fn named(argument: &str) -> Result<PathBuf> {
+/// The path of a namespace below /run/netns. The commands create and remove only such namespaces.
+pub(super) fn named_netns(argument: &str) -> Result<PathBuf> {
     let path = netns(argument)?;
     if path.parent() == Some(Path::new(NAMED_NAMESPACES)) {
         return Ok(path);
@@ -123,7 +123,7 @@ pub(super) fn ifname(option: &Option<String>) -> Result<Option<String>> {
     }
 }
 
-/// CNI_ARGS: pairs of keys and values.
+/// CNI_ARGS, checked: pairs `KEY=VALUE`, separated by semicolons.
 pub(super) fn cni_args() -> Result<String> {
     let args = text("CNI_ARGS")?;
     let pairs = args.split(';').filter(|_| !args.is_empty());
@@ -135,7 +135,7 @@ pub(super) fn cni_args() -> Result<String> {
     Ok(args)
 }
 
-/// CAP_ARGS: an object, or `Null`.
+/// CAP_ARGS, the capability arguments: an object, or `Null` if the variable is not set.
 pub(super) fn capability_args() -> Result<Json> {
     let args = text("CAP_ARGS")?;
     if args.is_empty() {
@@ -148,7 +148,7 @@ pub(super) fn capability_args() -> Result<Json> {
     }
 }
 
-/// The ports and addresses that the options of an ADD request.
+/// The options of `add` for ports and addresses.
 pub(super) struct AddOptions<'a> {
     pub(super) publish: &'a [String],
     pub(super) ip: &'a [String],
@@ -156,7 +156,8 @@ pub(super) struct AddOptions<'a> {
 }
 
 impl AddOptions<'_> {
-    /// Adds the options to the capability arguments if a plugin has the capability, else to CNI_ARGS.
+    /// Adds the options to the capability arguments if a plugin of the network declares the capability. Else adds `--ip` and
+    /// `--mac` to CNI_ARGS; `--publish` and several addresses are an error.
     pub(super) fn apply(
         &self,
         network: &Network,
@@ -175,10 +176,10 @@ impl AddOptions<'_> {
             for text in self.publish {
                 mappings.extend(mappings_of(text)?);
             }
-            set(caps, "portMappings", Json::Array(mappings));
+            set_capability(caps, "portMappings", Json::Array(mappings));
         }
         for ip in self.ip {
-            // All of the text: a semicolon would begin another pair of CNI_ARGS.
+            // The whole text must be an address: a semicolon in it would begin another pair of CNI_ARGS.
             let is_valid = ip.parse::<IpAddr>().is_ok() || ip.parse::<IpNet>().is_ok();
             if !is_valid {
                 return Err(usage_error(format!("--ip: {ip:?} is no IP address")));
@@ -187,23 +188,24 @@ impl AddOptions<'_> {
         match self.ip {
             [] => {}
             ips if network.is_capable_of("ips") => {
-                set(caps, "ips", Json::Array(ips.iter().map(|ip| ip.as_str().into()).collect()));
+                let ips = ips.iter().map(|ip| ip.as_str().into()).collect();
+                set_capability(caps, "ips", Json::Array(ips));
             }
-            [ip] => push(args, "IP", ip),
+            [ip] => push_cni_arg(args, "IP", ip),
             _ => return Err(cannot("use several addresses", "ips")),
         }
         if let Some(mac) = self.mac {
             mac.parse::<Mac>().map_err(|error| usage_error(format!("--mac: {error}")))?;
             match network.is_capable_of("mac") {
-                true => set(caps, "mac", mac.into()),
-                false => push(args, "MAC", mac),
+                true => set_capability(caps, "mac", mac.into()),
+                false => push_cni_arg(args, "MAC", mac),
             }
         }
         Ok(())
     }
 }
 
-fn set(caps: &mut Json, key: &str, value: Json) {
+fn set_capability(caps: &mut Json, key: &str, value: Json) {
     if *caps == Json::Null {
         *caps = Json::Object(Vec::new());
     }
@@ -213,8 +215,8 @@ fn set(caps: &mut Json, key: &str, value: Json) {
     }
 }
 
-/// The reference's plugins refuse the keys of other plugins, unless IgnoreUnknown is set.
-fn push(args: &mut String, key: &str, value: &str) {
+/// Appends a pair to CNI_ARGS, and IgnoreUnknown: without it, the plugins of the reference refuse the keys of other plugins.
+fn push_cni_arg(args: &mut String, key: &str, value: &str) {
     for (key, value) in [("IgnoreUnknown", "1"), (key, value)] {
         let is_there = args.split(';').any(|pair| pair.split('=').next() == Some(key));
         if !is_there || key != "IgnoreUnknown" {
@@ -264,6 +266,7 @@ fn mappings_of(text: &str) -> Result<Vec<Json>> {
     Ok(host.zip(container).map(mapping).collect())
 }
 
+/// `PORT` or `FIRST-LAST`.
 fn ports(text: &str) -> Option<std::ops::Range<u32>> {
     let port = |text: &str| {
         let is_number = text.starts_with(|c: char| c.is_ascii_digit());
@@ -329,11 +332,12 @@ mod tests {
         assert_eq!(path("/run//netns/./x/../web/"), "/run/netns/web");
         assert!(path("./web").ends_with("/web") && path("./web").starts_with('/'));
         assert!(netns("").is_err() && netns("..").is_err());
-        assert!(named("web").is_ok() && named("1").is_err() && named("/tmp/x").is_err());
+        assert!(named_netns("web").is_ok());
+        assert!(named_netns("1").is_err() && named_netns("/tmp/x").is_err());
     }
 
     #[test]
-    fn a_wish_without_a_capability_goes_into_cni_args() {
+    fn an_option_without_a_capability_goes_into_cni_args() {
         let network = |capabilities: &str| {
             let text = format!(
                 r#"{{"name":"net","plugins":[{{"type":"a","capabilities":{capabilities}}}]}}"#

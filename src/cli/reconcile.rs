@@ -1,4 +1,5 @@
-//! `cnibox reconcile`: restores what other programs removed of living attachments.
+//! `cnibox reconcile`: restores rules, routes, queueing disciplines and sysctls that other programs removed from living
+//! attachments.
 
 use argh::FromArgs;
 use serde::Serialize;
@@ -19,13 +20,13 @@ use super::parameters::{self, TIMEOUT_S};
     name = "reconcile",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} --dry-run",
-    note = "The exit code is 1 if something cannot be restored. Links, connections and other plugins stay as they are."
+    note = "The exit code is 1 if something cannot be restored. Links, connections and plugins of others are not changed."
 )]
 pub(super) struct Reconcile {
     /// the network's name or the path of its file, all networks if not given
     #[argh(positional)]
     network: Option<String>,
-    /// tell what would be restored, and change nothing
+    /// print what would be restored, and change nothing
     #[argh(switch)]
     dry_run: bool,
     /// print one JSON document
@@ -70,7 +71,7 @@ impl Reconcile {
         let mut lines: Vec<String> = Vec::new();
         for Skipped { network, at, plugin, reason } in skipped {
             let line = match plugin {
-                // One line for all attachments with the plugin.
+                // The line is the same for all attachments with the plugin, so it is printed once.
                 Some(_) => format!("left in network {network}: {reason}"),
                 None => format!("left {} in network {network}: {reason}", title(at)),
             };

@@ -1,4 +1,4 @@
-//! `cnibox run` and `exec`: commands in network namespaces.
+//! `cnibox run` and `exec`: run commands in network namespaces.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::runtime::netns_lock::Purpose;
 use super::output::usage_error;
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
-/// Where state is; without privileges a private and empty one.
+/// The directories with the state of plugins. Without privileges, a run has empty ones in its mount namespace.
 const STATE: [&str; 2] = ["/run", "/var/lib"];
 
 /// Run a command in a new network namespace, attached to networks until the command ends.
@@ -41,7 +41,7 @@ pub(super) struct Run {
     /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
     #[argh(option, short = 'p')]
     publish: Vec<String>,
-    /// give the network namespace a name, which other commands can use
+    /// the name of the network namespace under /run/netns, for other commands
     #[argh(option)]
     name: Option<String>,
     /// the host name that the command sees
@@ -73,11 +73,11 @@ pub(super) struct Exec {
 }
 
 impl Run {
-    pub(super) fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
-        let words = command(words, self.command.len())?;
+    pub(super) fn run(&self, plugins: &'static [Entry], raw_args: &[OsString]) -> Result<u8> {
+        let words = command(raw_args, self.command.len())?;
         sys::catch_interrupts();
         let runtime = parameters::runtime(plugins, self.timeout);
-        let named = self.name.as_deref().map(parameters::named).transpose()?;
+        let named = self.name.as_deref().map(parameters::named_netns).transpose()?;
         let container_id = match &named {
             Some(path) => container_id_of(path)?,
             None => ContainerId::new(format!("run-{}", std::process::id()))?,
@@ -98,10 +98,10 @@ impl Run {
         let Some(path) = named else {
             let netns = NetNs::own()?.make()?;
             netns.rtnl()?.raise_loopback()?;
-            return attached(&runtime, &wanted, &netns, &launch);
+            return run_attached(&runtime, &wanted, &netns, &launch);
         };
         let (netns, _lock) = runtime.make_namespace(&path, Purpose::Command)?;
-        let code = attached(&runtime, &wanted, &netns, &launch);
+        let code = run_attached(&runtime, &wanted, &netns, &launch);
         match (code, sandbox::remove_namespace(&path)) {
             (code, Ok(())) => code,
             (Ok(_), Err(error)) => Err(error),
@@ -110,7 +110,8 @@ impl Run {
     }
 }
 
-/// Without privileges, the networks of this process begin and end in namespaces of its own.
+/// Without privileges: enters new user, mount and network namespaces, in which this process may create networks. They end with
+/// it.
 fn enter_private_host(
     runtime: &Runtime,
     wanted: &[NewAttachment],
@@ -132,8 +133,8 @@ fn enter_private_host(
     STATE.iter().try_for_each(|directory| sandbox::mount_memory(Path::new(directory)))
 }
 
-/// Attaches the namespace while `launch` runs.
-fn attached(
+/// Attaches the namespace, runs `launch`, and detaches the namespace.
+fn run_attached(
     runtime: &Runtime,
     wanted: &[NewAttachment],
     netns: &NetNs,
@@ -154,8 +155,8 @@ fn attached(
 }
 
 impl Exec {
-    pub(super) fn run(&self, plugins: &'static [Entry], words: &[OsString]) -> Result<u8> {
-        let words = command(words, self.command.len())?;
+    pub(super) fn run(&self, plugins: &'static [Entry], raw_args: &[OsString]) -> Result<u8> {
+        let words = command(raw_args, self.command.len())?;
         let runtime = parameters::runtime(plugins, TIMEOUT_S);
         let own = NetNs::own()?;
         let path = parameters::netns(&self.target)?;
@@ -190,16 +191,16 @@ fn is_same(own: &NetNs, path: &Path, netns: &NetNs) -> bool {
     other.is_some_and(|other| other.is(netns) == Ok(true))
 }
 
-/// The last arguments, as they were given: they need not be UTF-8.
-fn command(words: &[OsString], count: usize) -> Result<&[OsString]> {
-    match words.len().checked_sub(count).map(|start| &words[start..]) {
+/// The command and its arguments: the last `count` arguments of the process. They need not be UTF-8.
+fn command(raw_args: &[OsString], count: usize) -> Result<&[OsString]> {
+    match raw_args.len().checked_sub(count).map(|start| &raw_args[start..]) {
         Some(command) if !command.is_empty() => Ok(command),
         _ => Err(usage_error("the command is missing")),
     }
 }
 
-/// The attachments of a container to networks, each `NETWORK[:IFNAME]`. Ports go to the first network that can publish
-/// them, addresses to the first.
+/// The attachments to make for a container. `networks` are arguments `NETWORK[:IFNAME]`. The published ports go to the first
+/// network that can publish ports, the addresses to the first network.
 pub(super) fn wanted(
     runtime: &Runtime,
     container_id: &ContainerId,

@@ -1,17 +1,17 @@
-//! Names that were meant when a name is unknown.
+//! The suggestion in the error for an unknown name: a known name with a similar spelling.
 
-/// The known name that is nearest to an unknown one, if it is near enough to be meant.
+/// The known name with the smallest edit distance from `name`. `None` if the distance is too large for a typing error.
 pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let wanted = normal(name);
-    // A typing error in a short name makes another name.
-    let limit = match wanted.len() {
+    let normalized = normal(name);
+    // One edit of a short name can give an unrelated name.
+    let limit = match normalized.len() {
         0..3 => 0,
         3..6 => 1,
         _ => 2,
     };
     let (mut least, mut nearest) = (limit + 1, None);
     for known in known {
-        let distance = distance(&wanted, &normal(known));
+        let distance = distance(&normalized, &normal(known));
         if distance < least {
             (least, nearest) = (distance, Some(*known));
         }
@@ -19,7 +19,7 @@ pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     nearest
 }
 
-/// The question at the end of a message about an unknown name.
+/// The end of a message about an unknown name: `; did you mean NAME?`, or nothing.
 pub(super) fn hint(name: &str, known: &[&str]) -> String {
     match nearest(name, known) {
         Some(known) => format!("; did you mean {known}?"),
@@ -27,14 +27,15 @@ pub(super) fn hint(name: &str, known: &[&str]) -> String {
     }
 }
 
-/// In lower case, without the marks between words.
+/// The name in lower case, without `_`, `-` and `.`.
 fn normal(name: &str) -> Vec<u8> {
     let mut normal = name.to_ascii_lowercase().into_bytes();
     normal.retain(|byte| !b"_-.".contains(byte));
     normal
 }
 
-/// The number of bytes to insert, delete, replace, or exchange with the next one.
+/// The edit distance: the least number of bytes to insert, delete, replace, or exchange with the next one (optimal string
+/// alignment).
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut rows = [Vec::new(), Vec::new(), (0..=b.len()).collect::<Vec<usize>>()];
     for i in 1..=a.len() {

@@ -32,18 +32,19 @@ impl Table {
         }
     }
 
-    /// An empty cell is a dash. The width is that of the printed text.
+    /// Adds a cell. An empty text becomes a dash. Unprintable characters are replaced here, before the widths are computed.
     fn add(&mut self, cell: &dyn Display) {
         let text = cell.to_string();
         self.cells.push(if text.is_empty() { "-".into() } else { printable(&text).into() });
     }
 
-    /// Prints the rows as wide as they are.
+    /// Prints the rows. Lines can be of any length.
     pub(super) fn print(&self) {
         self.print_within(usize::MAX, &[]);
     }
 
-    /// The same on lines of at most `columns` characters: the widest of the cells in the places of `cut` end with a tilde.
+    /// Prints the rows on lines of at most `columns` characters. `cut` lists the columns of the table that can be shortened:
+    /// the widest first. A shortened cell ends with a tilde. If that is not enough, lines are longer.
     pub(super) fn print_within(&self, columns: usize, cut: &[usize]) {
         let mut widths = vec![0; self.count];
         for row in self.cells.chunks(self.count) {

@@ -6,7 +6,7 @@ use super::{Container, millis};
 const BOX: usize = 24;
 const GAP: &str = "    ";
 
-/// The bridge above, its containers below, each on its veth pair.
+/// Draws the bridge at the top and the containers below it, each with its veth pair.
 pub(super) fn draw(containers: &[Container]) -> String {
     let bridge = &containers[0].success.interfaces[0];
     let gateway =
@@ -44,7 +44,7 @@ pub(super) fn draw(containers: &[Container]) -> String {
     lines.iter().map(|line| format!("  {}\n", line.trim_end())).collect()
 }
 
-/// An edge of a box with a joint where each container's link meets it.
+/// The edge of a box, with a joint for the link of each container.
 fn edge(line: &str, containers: usize, joint: char) -> String {
     let mut edge: Vec<char> = line.chars().collect();
     for index in 0..containers {
