@@ -33,7 +33,7 @@ use super::parameters;
 use finding::{Finding, Findings, Harm};
 use host::Host;
 
-/// Find faults of this host that break its networks, and the command that fixes each. Exit code 1 if something is wrong.
+/// Find faults of this host that break its networks, and print the command that fixes each. Exit code 1 if there is a fault.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
@@ -41,17 +41,17 @@ use host::Host;
     help_triggers("-h", "--help", "help"),
     example = "{command_name}",
     example = "{command_name} --fix --dry-run",
-    note = "Findings are in the order of their harm. Notes on stderr are no faults."
+    note = "The most harmful findings come first. Notes on stderr are no faults."
 )]
 pub(super) struct Doctor {
-    /// remove what containers left that have ended: attachments, reservations, rules, links; accept router advertisements
-    /// again; after a question
+    /// ask, then remove what belongs to ended containers: attachments, reservations, rules, links; and set accept_ra=2 on links
+    /// that ignore router advertisements
     #[argh(switch)]
     fix: bool,
-    /// with --fix: no question
+    /// with --fix: do not ask
     #[argh(switch)]
     yes: bool,
-    /// with --fix: tell what would be removed or set, and change nothing
+    /// with --fix: print what would be removed or set, and change nothing
     #[argh(switch)]
     dry_run: bool,
     /// print one JSON document
@@ -63,14 +63,14 @@ pub(super) struct Doctor {
 #[derive(Serialize)]
 struct JsonOutput<'a> {
     findings: &'a [Finding],
-    /// The lines of --fix.
+    /// The lines that --fix prints.
     #[serde(skip_serializing_if = "Option::is_none")]
     done: Option<Vec<String>>,
 }
 
 type Check = fn(&Host<'_>, &mut Findings) -> Result<()>;
 
-/// The checks, and the object of each for messages.
+/// The checks, and what each examines, for messages.
 const CHECKS: &[(&str, Check)] = &[
     ("the plugin files", files::files),
     #[cfg(feature = "install")]
@@ -90,8 +90,8 @@ const CHECKS: &[(&str, Check)] = &[
 
 impl Doctor {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        let asks_nothing = self.yes || self.dry_run;
-        if asks_nothing && !self.fix {
+        let needs_no_answer = self.yes || self.dry_run;
+        if needs_no_answer && !self.fix {
             return Err(usage_error("--yes and --dry-run need --fix"));
         }
         let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
@@ -103,7 +103,7 @@ impl Doctor {
         let mut fixed = Ok(());
         let fixable: Vec<Harm> =
             findings.iter().filter(|found| found.is_fixable).map(|found| found.harm).collect();
-        if self.fix && !fixable.is_empty() && (asks_nothing || may_fix(&fixable)?) {
+        if self.fix && !fixable.is_empty() && (needs_no_answer || ask(&fixable)?) {
             let mut print =
                 |line: &str| if self.json { done.push(line.into()) } else { print_line(line) };
             let removed = leaks::fix(&runtime, self.dry_run, &mut print);
@@ -120,10 +120,11 @@ impl Doctor {
     }
 }
 
-/// More than an answer has.
+/// The answer is one letter. More bytes than this are not read.
 const ANSWER_BYTES_MAX: u64 = 64;
 
-fn may_fix(fixable: &[Harm]) -> Result<bool> {
+/// Asks on the terminal whether to fix the findings. Returns whether the answer is `y`.
+fn ask(fixable: &[Harm]) -> Result<bool> {
     if !stdin().is_terminal() {
         return Err(usage_error("--fix needs a terminal for its question, or --yes"));
     }
@@ -131,12 +132,12 @@ fn may_fix(fixable: &[Harm]) -> Result<bool> {
     let more = if is_about_leaks { "" } else { ", and accept the router advertisements" };
     eprint!("Remove what is leaked{more}? [y/N] ");
     let mut answer = String::new();
-    // No answer is no.
+    // A failed read leaves the answer empty, which means no.
     let _ = stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer);
     Ok(answer.trim().eq_ignore_ascii_case("y"))
 }
 
-/// The findings of all checks.
+/// Runs all checks. Returns their findings, the most harmful first.
 fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
     let host = Host::read(runtime)?;
     let mut found = Findings::default();
@@ -149,9 +150,9 @@ fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
     }
     let mut sorted: Vec<Finding> = Vec::new();
     for finding in found.0 {
-        let place =
+        let index =
             sorted.iter().position(|other| other.harm > finding.harm).unwrap_or(sorted.len());
-        sorted.insert(place, finding);
+        sorted.insert(index, finding);
     }
     Ok(sorted)
 }

@@ -1,4 +1,4 @@
-//! `cnibox ipam`: the addresses of `host-local`, their owners, and the leaked ones.
+//! `cnibox ipam`: lists the reservations of `host-local` with their owners, releases leaked ones, and reserves addresses.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use super::output::usage_error;
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
-/// List the addresses of host-local and their owners, release leaked ones, keep addresses out of use.
+/// List the addresses of host-local and their owners, release leaked addresses, reserve addresses.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
@@ -38,19 +38,19 @@ pub(super) struct Ipam {
     /// list, leaks, release or reserve
     #[argh(positional)]
     action: String,
-    /// of release and reserve
+    /// the addresses to release or to reserve
     #[argh(positional)]
     addresses: Vec<String>,
-    /// the network, where several have the address
+    /// only this network; release and reserve need it if several networks have the address
     #[argh(option)]
     network: Option<String>,
     /// release: all addresses of owners that are provably gone
     #[argh(switch)]
     leaks: bool,
-    /// release: also what is alive or unknown
+    /// release: also addresses whose owner is alive or unknown
     #[argh(switch)]
     force: bool,
-    /// release, reserve: tell what would be done, and do nothing
+    /// release, reserve: print what would be done, and do nothing
     #[argh(switch)]
     dry_run: bool,
     /// print one JSON document
@@ -60,7 +60,7 @@ pub(super) struct Ipam {
 
 /// The widest line of a table.
 const COLUMNS: usize = 80;
-/// The digits of a container id that identify it for people.
+/// The digits of a container id that a table shows.
 const ID_DIGITS: usize = 12;
 
 /// The reservations of all pools.
@@ -69,17 +69,21 @@ type Reservations<'a> = Vec<(&'a Pool, &'a OwnedReservation)>;
 impl Ipam {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let action = self.action.as_str();
-        let wrong = |what: &str| usage_error(["ipam ", action, ": ", what].concat());
+        let invalid = |reason: &str| usage_error(["ipam ", action, ": ", reason].concat());
         let changes = matches!(action, "release" | "reserve");
         if !matches!(action, "list" | "leaks") && !changes {
-            return Err(wrong("not one of list, leaks, release, reserve"));
+            return Err(invalid("not one of list, leaks, release, reserve"));
         }
         let is_release = action == "release";
         if (!is_release && (self.leaks || self.force)) || (!changes && self.dry_run) {
-            return Err(wrong("it has no such option"));
+            return Err(invalid("it has no such option"));
         }
         if changes != (self.leaks || !self.addresses.is_empty()) {
-            return Err(wrong(if changes { "ADDRESS is missing" } else { "it takes no ADDRESS" }));
+            return Err(invalid(if changes {
+                "ADDRESS is missing"
+            } else {
+                "it takes no ADDRESS"
+            }));
         }
         let mut addresses = Vec::new();
         for text in &self.addresses {
@@ -186,13 +190,13 @@ impl Ipam {
         Err(Error::internal(msg))
     }
 
-    /// A line about what was done, or would be done.
+    /// Prints what was done to a reservation, or would be done in a dry run.
     fn print_change(&self, verb: &str, text: &str) {
         let (would, past) = if self.dry_run { ("would ", " ") } else { ("", "d ") };
         print_line(&[would, verb, past, text].concat());
     }
 
-    /// The error of a release that needs --force.
+    /// The error if the release needs --force, and it is not given.
     fn refusal(&self, pool: &Pool, owned: &OwnedReservation) -> Option<Error> {
         let (is, reason) = match &owned.state {
             OwnerState::Alive(reason) => ("is alive", reason),
@@ -271,7 +275,7 @@ fn leaks(pools: &[Pool]) -> Reservations<'_> {
     leaks
 }
 
-/// The network of an address has to be the only one.
+/// Fails unless exactly one network has the address.
 fn require_one_network<T>(address: IpAddr, found: &[(&Pool, T)]) -> Result<()> {
     let (one, other) = match found {
         [_] => return Ok(()),
@@ -325,7 +329,7 @@ fn add_row(table: &mut Table, pool: &Pool, owned: &OwnedReservation) {
     table.row(&[address, &pool.network, &owner, &pod, &age, &state(&owned.state)]);
 }
 
-/// A number of addresses for people. One with too many digits for a table is a power of two, rounded.
+/// A number of addresses in a table. From 2^32 on, it is printed as a power of two, rounded up.
 fn number(number: u64) -> String {
     if number < 1 << 32 { number.to_string() } else { format!("~2^{}", (number - 1).ilog2() + 1) }
 }
@@ -380,7 +384,7 @@ struct ReservedAddress<'a> {
     address: IpAddr,
 }
 
-/// A reservation with its owner, as far as that is known.
+/// A reservation in the output of --json. A key without a known value is left out.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownReservation<'a> {

@@ -1,4 +1,4 @@
-//! `cnibox metrics`: numbers for a monitoring system, in the text format of OpenMetrics 1.0.
+//! `cnibox metrics`: gauges and a histogram for a monitoring system, in the text format of OpenMetrics 1.0.
 
 mod calls;
 
@@ -28,7 +28,7 @@ use super::{ipam, parameters};
     name = "metrics",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} /var/lib/prometheus/node-exporter/cnibox.prom",
-    note = "The textfile collector of node_exporter reads the file. It is complete at any time. Durations are those in the log of all calls, if that is a file."
+    note = "The file is for the textfile collector of node_exporter. It is replaced by rename, so a reader never sees half of it. The durations come from the log of all calls, if that is a file."
 )]
 pub(super) struct Metrics {
     /// the file to replace; stdout if not given
@@ -41,19 +41,20 @@ impl Metrics {
         let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
         let remains = match Remains::find(&runtime) {
             Ok(remains) => remains,
-            // Without the right to read rules, the other numbers are there.
+            // Without the capability to read nf_tables rules, the other metrics are still printed.
             Err(error) => {
                 warn(format_args!("warning: {error}"));
                 Remains { survey: runtime.survey()?, owners: Vec::new() }
             }
         };
         let mut text = text(&remains.survey);
-        stale(&mut text, &remains);
-        times(&mut text, &runtime)?;
+        write_stale(&mut text, &remains);
+        write_times(&mut text, &runtime)?;
         text.push_str("# EOF\n");
         match self.file.as_ref().map(Path::new) {
             None => print_text(&text),
-            // The collector reads `*.prom` only, and as another user.
+            // The collector runs as another user, so others can read the file. It reads only names that end in `.prom`, not the
+            // temporary file.
             Some(path) => file::replace(path, text.as_bytes(), 0o666).map_err(|error| {
                 let msg = format!("cannot write {}", path.display());
                 Error::internal(msg).with_details(error.to_string())
@@ -75,7 +76,7 @@ fn text(survey: &Survey) -> String {
     for pool in &survey.pools {
         for usage in &pool.ranges {
             let labels = format!("network=\"{}\",range=\"{}\"", pool.network, usage.range);
-            // The network can have the range in two data directories.
+            // Two data directories can have the same range of a network: OpenMetrics allows each set of labels once.
             if families[0].contains(&labels) {
                 continue;
             }
@@ -117,8 +118,8 @@ fn text(survey: &Survey) -> String {
     text
 }
 
-/// The objects that `gc --confirm` removes.
-fn stale(text: &mut String, remains: &Remains) {
+/// Adds the numbers of the objects that `gc --confirm` removes.
+fn write_stale(text: &mut String, remains: &Remains) {
     let mut stale = Vec::new();
     for (entry, life) in &remains.survey.attachments {
         if matches!(life, Life::Ended(_)) {
@@ -140,8 +141,8 @@ fn stale(text: &mut String, remains: &Remains) {
     counts(text, "stale", "Objects of containers that have ended.", "kind", &stale);
 }
 
-/// The age of the last `gc --confirm`, and the durations of calls.
-fn times(text: &mut String, runtime: &Runtime) -> Result<()> {
+/// Adds the time since the last `gc --confirm`, and the durations of calls.
+fn write_times(text: &mut String, runtime: &Runtime) -> Result<()> {
     if let Some(age) = runtime.seconds_since_confirmed_gc() {
         let name = "gc_age_seconds";
         family(text, name, "Time since the last run of gc --confirm.");
@@ -151,7 +152,7 @@ fn times(text: &mut String, runtime: &Runtime) -> Result<()> {
     log.map_or(Ok(()), |log| calls::write(log, text))
 }
 
-/// A network, the value of another label, and how many have both.
+/// A network, the value of a second label, and the number of objects with both.
 type Count<'a> = (&'a str, &'static str, u64);
 
 fn count<'a>(counts: &mut Vec<Count<'a>>, network: &'a str, value: &'static str) {
@@ -161,14 +162,14 @@ fn count<'a>(counts: &mut Vec<Count<'a>>, network: &'a str, value: &'static str)
     }
 }
 
-/// The protocol of a port mapping. A text that `portmap` refuses counts as another one.
+/// The protocol of a port mapping. `other` for a text that `portmap` refuses.
 fn protocol(mapping: &Json) -> &'static str {
     let text = mapping.text_at("protocol").filter(|text| !text.is_empty()).unwrap_or("tcp");
     let known = ["tcp", "udp", "sctp"];
     known.into_iter().find(|name| name.eq_ignore_ascii_case(text)).unwrap_or("other")
 }
 
-/// A family of counts with a network and another label.
+/// Adds a metric family with one sample for each network and value of a second label.
 fn counts(text: &mut String, name: &str, about: &str, label: &str, counts: &[Count<'_>]) {
     family(text, name, about);
     for (network, value, count) in counts {
@@ -185,7 +186,7 @@ fn family(text: &mut String, name: &str, about: &str) {
     text.push_str(&format!("# TYPE cnibox_{name} gauge\n# HELP cnibox_{name} {about}\n"));
 }
 
-/// The value of a label. The network of a rule is in a comment, which any program can write.
+/// Escapes the value of a label. The network of a rule is read from the comment of the rule, which any program can write.
 fn escaped(value: &str) -> String {
     printable(value).replace('\\', r"\\").replace('"', "\\\"")
 }

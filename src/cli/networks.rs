@@ -1,4 +1,4 @@
-//! `cnibox networks`: what is configured, and `create` and `rm` with podman's words.
+//! `cnibox networks`: lists the configured networks; `create` and `rm` have the options of `podman network`.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -22,14 +22,14 @@ use super::output::usage_error;
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
-/// List the networks that are configured, and the order in which each runtime takes them.
+/// List the configured networks, and the order in which each runtime reads them.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
     name = "networks",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} --json",
-    note = "NETCONFPATH is the directory of the configurations. containerd and CRI-O use the network that is their first; podman uses each by its name."
+    note = "NETCONFPATH is the directory of the configurations. containerd and CRI-O use the first network in their order; podman uses a network by its name."
 )]
 pub(super) struct Networks {
     /// print one JSON document
@@ -60,10 +60,10 @@ struct Create {
     /// the network's name
     #[argh(positional)]
     name: String,
-    /// addresses of the containers, IPv4 or IPv6; may be repeated; a free one of 10.89.0.0/24 and up if not given
+    /// a subnet for the containers, IPv4 or IPv6; may be repeated; the first free one from 10.89.0.0/24 on if not given
     #[argh(option)]
     subnet: Vec<String>,
-    /// the router of a subnet, its first address if not given; may be repeated
+    /// the gateway of a subnet; the first address of the subnet if not given; may be repeated
     #[argh(option)]
     gateway: Vec<String>,
     /// bridge, veth, ptp, macvlan, ipvlan or vlan; bridge if not given
@@ -92,7 +92,7 @@ struct Remove {
     /// the names of networks
     #[argh(positional)]
     names: Vec<String>,
-    /// remove a network that containers use, too
+    /// also remove networks that containers use
     #[argh(switch, short = 'f')]
     force: bool,
 }
@@ -185,7 +185,7 @@ struct ShownNetwork<'a> {
     order: Order,
 }
 
-/// The place of a network among those that a runtime has found.
+/// For each runtime, the position of the network among those that the runtime reads.
 #[derive(Serialize)]
 struct Order {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -237,10 +237,10 @@ impl Create {
     }
 
     fn network(&self) -> Result<NewNetwork> {
-        let wanted = &self.kind;
-        let Some((_, kind)) = Kind::ALL.into_iter().find(|(name, _)| name == wanted) else {
+        let requested = &self.kind;
+        let Some((_, kind)) = Kind::ALL.into_iter().find(|(name, _)| name == requested) else {
             let all = Kind::ALL.map(|(name, _)| name).join(", ");
-            return Err(usage_error(format!("--type {wanted}: not one of {all}")));
+            return Err(usage_error(format!("--type {requested}: not one of {all}")));
         };
         let mut new = NewNetwork {
             name: NetworkName::new(&*self.name).map_err(invalid)?,
@@ -283,7 +283,7 @@ impl Create {
     }
 }
 
-/// Sets an option of podman. An option that the type does not have is an error.
+/// Sets a `-o` option of `podman network create`. Fails if networks of this type do not have the option.
 fn set(new: &mut NewNetwork, key: &str, value: &str) -> Result<()> {
     let option = format!("-o {key}");
     match (key, new.kind) {

@@ -1,4 +1,4 @@
-//! Router advertisements that the host ignores since it forwards.
+//! Finds links that ignore router advertisements because the host forwards IPv6.
 
 use crate::error::Result;
 use crate::kernel::sysctl;
@@ -9,8 +9,8 @@ use super::finding::{Findings, quoted};
 use super::forwarding::value;
 use super::host::Host;
 
-/// ADD keeps the advertisements of the links that exist when it enables forwarding. Other programs enable it, too, and links
-/// come later.
+/// When ADD enables forwarding, it sets accept_ra=2 on the links that exist. This check finds links that appeared later, and
+/// hosts on which another program enabled forwarding.
 pub(super) fn advertisements(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for name in ignoring(&host.rtnl)? {
         found.add_fixable(
@@ -24,7 +24,8 @@ pub(super) fn advertisements(host: &Host<'_>, found: &mut Findings) -> Result<()
     Ok(())
 }
 
-/// Lets these links accept advertisements again. The next one of a router brings the route back. `print` gets a line for each link.
+/// Sets accept_ra=2 on these links: the next router advertisement restores the default route. `print` gets a line for each
+/// link.
 pub(super) fn fix(is_dry_run: bool, print: &mut dyn FnMut(&str)) -> Result<()> {
     for name in ignoring(&Rtnl::open()?)? {
         let key = accept_ra(&name);
@@ -37,8 +38,8 @@ pub(super) fn fix(is_dry_run: bool, print: &mut dyn FnMut(&str)) -> Result<()> {
     Ok(())
 }
 
-/// The links that forward, have accept_ra 1, and have an address with a lifetime: it came from an advertisement, or from a DHCP
-/// server, which gives no default route in IPv6. The links of a host with static addresses have none.
+/// The links that forward, have accept_ra=1, and have an address with a lifetime. Such an address came from an advertisement,
+/// or from a DHCPv6 server, which gives no default route: the link needs advertisements. Static addresses have no lifetime.
 fn ignoring(rtnl: &Rtnl) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for link in rtnl.links()? {

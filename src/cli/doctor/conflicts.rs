@@ -1,4 +1,4 @@
-//! Network configurations that have mistakes, or exclude each other.
+//! Finds mistakes in network configurations, and conflicts between two of them.
 
 use crate::cni::json::Json;
 use crate::error::Result;
@@ -9,7 +9,7 @@ use super::host::{ConfiguredNetwork, Host};
 use crate::cli::lint::{Faults, name};
 
 pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    // `lint` calls a directory that does not exist a file.
+    // `lint` would report a missing directory as an unreadable file.
     if !host.configurations.is_dir() {
         return Ok(());
     }
@@ -42,14 +42,14 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     }
     for (index, one) in host.networks.iter().enumerate() {
         for other in &host.networks[..index] {
-            between(other, one, found);
+            compare(other, one, found);
         }
     }
     Ok(())
 }
 
-/// Adds the conflict of two networks, if they have one that is not about ranges.
-fn between(first: &ConfiguredNetwork, second: &ConfiguredNetwork, found: &mut Findings) {
+/// Adds a finding if two networks have the same name or bridge. `lint` compares their ranges.
+fn compare(first: &ConfiguredNetwork, second: &ConfiguredNetwork, found: &mut Findings) {
     let file = second.network.file.display();
     let word = quoted(&file);
     let (title, other) = (&*second.network.name, name(&first.network.file));
@@ -78,7 +78,7 @@ fn between(first: &ConfiguredNetwork, second: &ConfiguredNetwork, found: &mut Fi
     found.add(harm, what, why, format_args!("edit the bridge in {word}"));
 }
 
-/// The VLAN of the ports.
+/// The VLAN of the bridge's ports for containers.
 fn vlan(network: &ConfiguredNetwork) -> Option<&Json> {
     let bridge = network.plugins().find(|plugin| conf::kind(plugin) == "bridge");
     bridge?.get("vlan")

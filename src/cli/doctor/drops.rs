@@ -1,9 +1,10 @@
-//! Chains of hook forward that drop the packets of containers: those of the families inet, ip and ip6 in nf_tables, which
-//! nftables, iptables-nft, firewalld, ufw and Docker use, and FORWARD of iptables-legacy, which the kernel evaluates in addition.
+//! Finds chains of hook forward that drop packets of containers: chains of the nf_tables families inet, ip and ip6, which
+//! nftables, iptables-nft, firewalld, ufw and Docker use, and FORWARD of iptables-legacy, which the kernel evaluates in
+//! addition.
 //!
-//! Each chain is evaluated for each packet of `packets`, with the rules that ADD of the plugin `firewall` would add to it, each at
-//! its place. A packet that is surely dropped is a fault. If the effect of a rule is not known, there is a note, and no command.
-//! The tables of cnibox drop packets by configuration, so they are not evaluated.
+//! Each chain is evaluated for each packet of `packets`, together with the rules that ADD of the plugin `firewall` would add. A
+//! packet that is certainly dropped is a fault. If the effect of a rule is unknown, the finding is a note without a command.
+//! The tables of cnibox are not evaluated: they drop packets only as configured.
 
 use crate::error::Result;
 use crate::names::IpFamily;
@@ -31,7 +32,7 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
                 if is_new && name != NAME {
                     let of_table = chains.iter().filter(|(other, _)| other == name);
                     let of_table: Vec<&Chain> = of_table.map(|(_, chain)| chain).collect();
-                    in_table(host, &uplinks, &nft, table, &of_table, found)?;
+                    check_table(host, &uplinks, &nft, table, &of_table, found)?;
                 }
             }
         }
@@ -49,15 +50,15 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
                 program: &forward.program,
             },
         };
-        let passed = RulesAfterAdd::of_each(host, &forward.program, None)?;
-        base.check_networks(host, &passed, &uplinks, found);
+        let rules = RulesAfterAdd::of_each(host, &forward.program, None)?;
+        base.check_networks(host, &rules, &uplinks, found);
     }
     let mut unknown = host.networks.iter().filter_map(|net| net.passage.as_ref().err());
     unknown.next().map_or(Ok(()), |error| Err(error.clone()))
 }
 
-/// Judges the chains of a table that see forwarded packets.
-fn in_table(
+/// Checks the chains of a table that see forwarded packets.
+fn check_table(
     host: &Host<'_>,
     uplinks: &Uplinks,
     nft: &Nft,
@@ -81,7 +82,7 @@ fn in_table(
         return Ok(());
     }
     let program = nft.program(table, chains)?;
-    let passed = RulesAfterAdd::of_each(host, &program, Some(table))?;
+    let rules = RulesAfterAdd::of_each(host, &program, Some(table))?;
     for (chain, policy) in bases {
         let manager = manager_of(table, chain, flags.has_owner, &program);
         let base = BaseChain {
@@ -90,7 +91,7 @@ fn in_table(
             families: families(table),
             target: DroppingChain { manager, chain, program: &program },
         };
-        base.check_networks(host, &passed, uplinks, found);
+        base.check_networks(host, &rules, uplinks, found);
     }
     Ok(())
 }
@@ -103,16 +104,16 @@ fn families(table: Table<'_>) -> &'static [IpFamily] {
     }
 }
 
-/// The rules of a table as the packets of a network pass them after an ADD.
+/// The rules of a table after an ADD in a network, as packets of its containers pass them.
 struct RulesAfterAdd {
-    /// From its containers.
+    /// For packets from the containers.
     from: Program,
-    /// To its containers.
+    /// For packets to the containers.
     to: Program,
 }
 
 impl RulesAfterAdd {
-    /// For each network of the host.
+    /// One value for each network of the host.
     fn of_each(host: &Host<'_>, program: &Program, table: Option<Table<'_>>) -> Result<Vec<Self>> {
         let of = |net: &ConfiguredNetwork| {
             let passed = |end| passage::passed(program, table, net.passage(), end);
@@ -121,7 +122,7 @@ impl RulesAfterAdd {
         host.networks.iter().map(of).collect()
     }
 
-    fn by(&self, end: End) -> &Program {
+    fn of_end(&self, end: End) -> &Program {
         match end {
             End::Source => &self.from,
             End::Destination => &self.to,
@@ -129,15 +130,16 @@ impl RulesAfterAdd {
     }
 }
 
-/// A base chain.
+/// A base chain to check.
 struct BaseChain<'a> {
+    /// The chain in messages.
     what: String,
     policy: Policy,
     families: &'a [IpFamily],
     target: DroppingChain<'a>,
 }
 
-/// The results for a network.
+/// The results of one chain for one network.
 #[derive(Default)]
 struct Results {
     dropped: Vec<(TrafficKind, DroppedBy)>,
@@ -149,26 +151,28 @@ impl BaseChain<'_> {
     fn check_networks(
         &self,
         host: &Host<'_>,
-        passed: &[RulesAfterAdd],
+        rules: &[RulesAfterAdd],
         uplinks: &Uplinks,
         found: &mut Findings,
     ) {
-        for (net, passed) in host.networks.iter().zip(passed) {
+        for (net, rules) in host.networks.iter().zip(rules) {
             if net.passage.is_err() {
                 continue;
             }
             let mut results = Results::default();
             for family in self.families.iter().copied() {
                 for flow in flows(net, family, uplinks) {
-                    self.check_flow(&flow, passed, family, &mut results);
+                    self.check_flow(&flow, rules, family, &mut results);
                 }
             }
             self.report(net, &results, uplinks, found);
         }
     }
 
-    fn outcome(&self, forwarded: &Forwarded, passed: &RulesAfterAdd) -> Outcome {
-        let (packet, program) = (&forwarded.packet, passed.by(forwarded.container));
+    /// Evaluates the chain for a packet. If the result depends on the address of the other end, and all addresses outside of
+    /// the container's subnet have the same kind of result, returns that result.
+    fn outcome(&self, forwarded: &Forwarded, rules: &RulesAfterAdd) -> Outcome {
+        let (packet, program) = (&forwarded.packet, rules.of_end(forwarded.container));
         let judge = |packet: &Packet| program.judge(self.target.chain, self.policy, packet);
         let outcome = judge(packet);
         if !matches!(outcome, Outcome::Unknown(_)) {
@@ -182,11 +186,11 @@ impl BaseChain<'_> {
         }
     }
 
-    /// A packet is dropped if it is dropped on the way to each uplink.
+    /// Evaluates the packets of a flow. The flow is dropped if a packet is dropped on every path.
     fn check_flow(
         &self,
         flow: &Flow,
-        passed: &RulesAfterAdd,
+        rules: &RulesAfterAdd,
         family: IpFamily,
         results: &mut Results,
     ) {
@@ -194,7 +198,7 @@ impl BaseChain<'_> {
         for path in &flow.paths {
             let mut is_dropped = false;
             for packet in path {
-                match self.outcome(packet, passed) {
+                match self.outcome(packet, rules) {
                     Outcome::Accepted => {}
                     Outcome::Dropped(by) => {
                         is_dropped = true;
@@ -266,7 +270,7 @@ impl BaseChain<'_> {
         }
     }
 
-    /// A rule or the policy, for messages.
+    /// A rule or the policy of a chain, for messages.
     fn rule_title(&self, location: &RuleLocation) -> String {
         let number = match self.target.manager {
             fixes::Manager::Iptables(program) if program.ends_with("legacy") => "number",

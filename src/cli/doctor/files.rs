@@ -1,4 +1,4 @@
-//! Plugin files and their directories: other builds, damaged files, and rights of other users.
+//! Plugin files and their directories: finds other builds, damaged files, and files that other users than root can change.
 
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
@@ -21,17 +21,17 @@ pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let root = fs::metadata("/").map_err(|error| failed(Path::new("/"), &error))?;
     let mut seen: Vec<PathBuf> = Vec::new();
     for directory in directories {
-        // A link in the path can be replaced, too. The real path has the rights that count most.
+        // The permissions of the real path are checked, not those of symbolic links in the given path.
         let Ok(real) = directory.canonicalize() else { continue };
         for path in real.ancestors() {
             if seen.iter().any(|other| other == path) {
                 continue;
             }
             let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
-            // Only the owner of a file can replace it in a sticky directory.
+            // In a sticky directory, such as /tmp, only the owner of a file can replace it.
             let is_sticky = path != real && metadata.mode() & STICKY != 0;
             if !is_sticky {
-                writable(path, &metadata, &root, found);
+                report_if_writable(path, &metadata, &root, found);
             }
             seen.push(path.to_owned());
         }
@@ -46,8 +46,9 @@ pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
 const STICKY: u32 = 0o1000;
 const WHY_WRITABLE: &str = "Its writers can become root: runtimes execute its plugins as root.";
 
-/// A file or directory that others than root can change. The owner of / counts as root: in a user namespace it is unknown.
-fn writable(path: &Path, metadata: &Metadata, root: &Metadata, found: &mut Findings) {
+/// Adds a finding if others than root can write to a file or directory. The owner of / counts as root: in a user namespace the
+/// user id of the host's root is unknown.
+fn report_if_writable(path: &Path, metadata: &Metadata, root: &Metadata, found: &mut Findings) {
     let mode = metadata.mode();
     let is_of_group = mode & 0o020 != 0 && metadata.gid() != 0 && metadata.gid() != root.gid();
     let is_of_user = metadata.uid() != 0 && metadata.uid() != root.uid();
@@ -65,19 +66,19 @@ fn writable(path: &Path, metadata: &Metadata, root: &Metadata, found: &mut Findi
     found.add(Harm::Insecure, what, WHY_WRITABLE, fix);
 }
 
-/// The files with the names of our plugins.
+/// Examines the files in a plugin directory that have names of plugins of cnibox.
 fn of_directory(
     host: &Host<'_>,
     directory: &Path,
     root: &Metadata,
     found: &mut Findings,
 ) -> Result<()> {
-    // Hard links and symbolic links lead to few files. `None`: this executable.
+    // Many names are links to few files, so the kind of each file is kept by device and inode. `None`: this executable.
     let mut seen: Vec<((u64, u64), Option<FileKind>)> = Vec::new();
     let mut groups: Vec<(FileKind, Vec<&str>)> = Vec::new();
     let mut all: Vec<&str> = host.plugins.iter().map(|entry| entry.name).collect();
     all.push(NAME);
-    // `installed` reports an unusable manifest.
+    // The check `installed` reports an unreadable manifest.
     #[cfg(feature = "install")]
     let installed = Manifest::read(directory).unwrap_or_default().unwrap_or_default().names;
     #[cfg(feature = "install")]
@@ -94,7 +95,7 @@ fn of_directory(
                 match seen.iter().find(|(other, _)| *other == identity) {
                     Some((_, kind)) => *kind,
                     None => {
-                        writable(&path, &metadata, root, found);
+                        report_if_writable(&path, &metadata, root, found);
                         let kind = kind(&path, &metadata)?;
                         seen.push((identity, kind));
                         kind
@@ -133,7 +134,7 @@ fn of_directory(
     Ok(())
 }
 
-/// `None`: this executable, or a copy of it.
+/// The kind of a plugin file. `None`: this executable, or a copy of it.
 fn kind(path: &Path, metadata: &Metadata) -> Result<Option<FileKind>> {
     if sys::is_own_executable(metadata) {
         return Ok(None);
@@ -142,7 +143,7 @@ fn kind(path: &Path, metadata: &Metadata) -> Result<Option<FileKind>> {
     Ok(Some(kind).filter(|kind| *kind != FileKind::Own))
 }
 
-/// A name in a plugin directory: its plugin, if it is known, and its kind in the words of a manifest.
+/// A name in a plugin directory, its plugin (empty if unknown), and the kind of its file as in a manifest.
 pub(super) struct PluginName<'a> {
     pub(super) name: &'a str,
     pub(super) plugin: &'a str,
@@ -156,7 +157,7 @@ impl<'a> PluginName<'a> {
     }
 }
 
-/// The options of `install` for names. They can be those of a manifest, which can have any text.
+/// The options with which `install` makes these names. Names from a manifest can have any text, so they are quoted.
 pub(super) fn options(names: &[PluginName<'_>]) -> String {
     let (mut only, mut options) = (Vec::new(), String::new());
     for PluginName { name, plugin, kind } in names {
@@ -181,7 +182,7 @@ pub(super) fn options(names: &[PluginName<'_>]) -> String {
     options
 }
 
-/// `has_own`: the directory has links to this executable, too.
+/// Adds the finding for the names with one kind of file. `has_own`: the directory also has links to this executable.
 fn add(
     directory: &Path,
     kind: FileKind,
@@ -198,10 +199,10 @@ fn add(
         }
         FileKind::Other => ("it is another program", "A runtime calls that program."),
     };
-    // A package or a copy has replaced some of the links.
+    // A directory with both kinds is broken: another program has replaced some of the links.
     let is_wrong = has_own || matches!(kind, FileKind::Damaged(_));
     let word = quoted(directory.display());
-    // `install` replaces no directory. Other files get backups: they can be those of a distribution.
+    // `install` replaces no directory, so the command moves it first. Files get backups: they can belong to a package.
     let mut moves = String::new();
     for PluginName { name, .. } in names {
         if fs::symlink_metadata(directory.join(name)).is_ok_and(|file| file.is_dir()) {

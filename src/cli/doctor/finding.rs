@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::cli::output::print_args;
 use crate::kernel::sys::warn;
 
-/// The order is that of the findings.
+/// The harm of a finding. Findings are printed in the order of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Harm {
@@ -17,7 +17,7 @@ pub(super) enum Harm {
     Broken,
     /// The host will run out of addresses, or packets go to a removed container.
     Leaked,
-    /// Not wrong.
+    /// Not a fault.
     Note,
 }
 
@@ -39,9 +39,9 @@ pub(super) struct Finding {
     pub(super) what: String,
     /// Why it matters.
     pub(super) why: &'static str,
-    /// The command that fixes it. Empty if it is not known whether something is wrong.
+    /// The command that fixes the fault. Empty if it is unknown whether there is a fault.
     pub(super) fix: String,
-    /// `--fix` fixes it.
+    /// `--fix` removes the fault.
     #[serde(skip)]
     pub(super) is_fixable: bool,
 }
@@ -51,7 +51,7 @@ pub(super) struct Finding {
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    /// Adds a finding: what is wrong, why it matters, and the command that fixes it.
+    /// Adds a finding: the fault, why it matters, and the command that fixes it.
     #[inline(never)]
     pub(super) fn add(
         &mut self,
@@ -65,7 +65,7 @@ impl Findings {
         self.0.push(Finding { harm, what, why, fix, is_fixable });
     }
 
-    /// Adds a fault of the host that `--fix` fixes, too.
+    /// Adds a fault with `Harm::Broken` that `--fix` can fix.
     pub(super) fn add_fixable(
         &mut self,
         what: Arguments<'_>,
@@ -89,7 +89,7 @@ impl Finding {
     }
 }
 
-/// A word of a command for a shell.
+/// Quotes a word for a shell, if it has special characters.
 pub(super) fn quoted(word: impl Display) -> String {
     let word = word.to_string();
     if word.is_empty() {

@@ -1,5 +1,5 @@
-//! The rules that let the packets of containers pass a chain, as commands. They accept no new connection to a container except
-//! to its published ports.
+//! The commands that add accept rules to a chain which drops packets of containers. The rules accept no new connection to a
+//! container except to its published ports.
 
 use crate::names::IpFamily;
 use crate::netlink::nft::{
@@ -12,7 +12,7 @@ use super::finding::quoted;
 use super::host::ConfiguredNetwork;
 use super::packets::{TrafficKind, gateway_link};
 
-/// The base chain that drops packets.
+/// A base chain that drops packets of containers.
 pub(super) struct DroppingChain<'a> {
     pub(super) manager: Manager<'a>,
     pub(super) chain: &'a str,
@@ -20,29 +20,32 @@ pub(super) struct DroppingChain<'a> {
     pub(super) program: &'a Program,
 }
 
+/// The program that can change the rules of a table.
 #[derive(Clone, Copy)]
 pub(super) enum Manager<'a> {
     Nft(Table<'a>),
-    /// The kernel refuses changes by other processes.
+    /// A table with an owner (`NFT_TABLE_F_OWNER`): the kernel refuses changes by other processes.
     Owned(Table<'a>),
-    /// firewalld restores its own rules. The plugin firewall tells it the addresses of containers.
+    /// firewalld restores its rules after changes by others. The plugin `firewall` gives it the addresses of containers.
     Firewalld,
-    /// The program of the chain FORWARD.
+    /// The program that lists the chain FORWARD, such as `iptables-nft`.
     Iptables(&'static str),
 }
 
-/// Packets to accept: before this rule, or without a rule at the end of the chain.
+/// The traffic to accept, and the rule before which the accept rule is inserted. Without a rule: at the end of the chain.
 pub(super) type PacketsToAccept = (TrafficKind, RuleLocation);
 
-/// The place for a rule that accepts packets: in the base chain, before the rule that leads to the drop. Docker and the plugin
-/// `firewall` insert their jumps at the beginning of that chain, so in their chains for the administrator it is before the drop.
+/// The location for an accept rule: in the base chain, before the rule that drops the packet or jumps to the drop. There are
+/// two exceptions, in which it is before the drop itself. First, the drop is in the chain for the administrator of Docker or of
+/// the plugin `firewall`: both insert their jumps at the beginning of the base chain, so a rule there would come too late.
+/// Second, the kernel does not have the rule of the base chain yet: the next ADD adds it.
 pub(super) fn location_of_accept(by: &DroppedBy, passage: Option<&Passage>) -> RuleLocation {
-    let is_administrators = match passage {
+    let is_admin_chain = match passage {
         Some(Passage::Forward { admin_chain }) => by.location.chain == *admin_chain,
         _ => false,
     };
     let is_inside = by.location.rule.is_some()
-        && (is_administrators
+        && (is_admin_chain
             || by.location.chain == DOCKER_USER
             || by.from.rule == Some(NOT_IN_KERNEL));
     if is_inside { by.location.clone() } else { by.from.clone() }
@@ -51,7 +54,7 @@ pub(super) fn location_of_accept(by: &DroppedBy, passage: Option<&Passage>) -> R
 /// Docker leaves the rules of this chain to the administrator.
 const DOCKER_USER: &str = "DOCKER-USER";
 
-/// The commands for all wanted packets of a network; words if there is no command.
+/// The commands that accept the traffic of a network; instructions in words if no command can.
 pub(super) fn fix(
     target: &DroppingChain<'_>,
     wanted: &[PacketsToAccept],
@@ -87,7 +90,8 @@ fn in_words(target: &DroppingChain<'_>, chain: &str, net: &ConfiguredNetwork) ->
     format!("edit chain {chain} of table {table}: accept the packets of network {name}")
 }
 
-/// firewalld accepts the packets of its sources. The plugin firewall makes containers such sources while it runs.
+/// firewalld accepts packets from the sources of its zones. While firewalld runs, the plugin `firewall` adds containers as
+/// sources.
 fn in_words_of_firewalld(net: &ConfiguredNetwork) -> String {
     let (name, file) = (&net.network.name, quoted(net.network.file.display()));
     let backend = net.plugin("firewall").map(|plugin| plugin.text_at("backend"));
@@ -103,9 +107,9 @@ fn in_words_of_firewalld(net: &ConfiguredNetwork) -> String {
     }
 }
 
-/// The conditions of a rule.
+/// The conditions of an accept rule.
 enum Accept {
-    /// The container's link or subnet, and the uplink; `None` if it is the same link.
+    /// From the link or subnet of the containers to this link: an uplink, or the bridge itself if the host does not route.
     Out(Source, String),
     Answers,
     Published,
@@ -117,7 +121,7 @@ enum Source {
     Subnet(IpFamily, String),
 }
 
-/// The rules for a traffic. `None` if a name cannot be part of a command, or if there is no link to name.
+/// The accept rules for one kind of traffic. `None` if a name cannot be part of a command, or if there is no uplink.
 fn conditions(
     traffic: TrafficKind,
     net: &ConfiguredNetwork,
@@ -156,17 +160,17 @@ fn conditions(
     (are_plain && !rules.is_empty()).then_some(rules)
 }
 
-/// Whether nft and iptables take a name for nothing but a name: `*` and `+` are patterns, and a quote ends a name.
+/// Whether nft and iptables read the text as a plain name: `*` and `+` make patterns, and a quote ends a name.
 fn is_plain(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
 }
 
 impl DroppingChain<'_> {
-    /// The number of a rule in its chain, from 1. The end of the chain is after all rules.
-    fn number(&self, place: &RuleLocation) -> Option<usize> {
-        let rules = self.program.rules_of(&place.chain);
-        match place.rule {
+    /// The number of a rule in its chain, from 1. For the end of the chain: the number of rules plus 1.
+    fn number(&self, location: &RuleLocation) -> Option<usize> {
+        let rules = self.program.rules_of(&location.chain);
+        match location.rule {
             Some(handle) => rules.iter().position(|rule| rule.handle == handle).map(|at| at + 1),
             None => Some(rules.len() + 1),
         }
@@ -178,7 +182,7 @@ impl DroppingChain<'_> {
             Manager::Nft(table) => nft(table, accept, before),
             Manager::Iptables(program) => {
                 let (chain, number) = (quoted(&before.chain), self.number(before)?);
-                let place = match before.rule {
+                let position = match before.rule {
                     Some(_) => format!("-I {chain} {number}"),
                     None => format!("-A {chain}"),
                 };
@@ -192,7 +196,7 @@ impl DroppingChain<'_> {
                     Accept::Answers => "-m conntrack --ctstate RELATED,ESTABLISHED".into(),
                     Accept::Published => "-m conntrack --ctstate DNAT".into(),
                 };
-                Some(format!("{program} {place} {conditions} -j ACCEPT"))
+                Some(format!("{program} {position} {conditions} -j ACCEPT"))
             }
         }
     }
@@ -203,7 +207,7 @@ fn nft(table: Table<'_>, accept: &Accept, before: &RuleLocation) -> Option<Strin
     if !is_plain(table.name) || !is_plain(chain) {
         return None;
     }
-    let (verb, place) = match before.rule {
+    let (verb, position) = match before.rule {
         Some(handle) => ("insert", format!(" handle {handle}")),
         None => ("add", String::new()),
     };
@@ -216,11 +220,12 @@ fn nft(table: Table<'_>, accept: &Accept, before: &RuleLocation) -> Option<Strin
         Accept::Answers => "ct state established,related".into(),
         Accept::Published => "ct status dnat".into(),
     };
-    let rule = format!("{verb} rule {table} {chain}{place} {conditions} accept");
+    let rule = format!("{verb} rule {table} {chain}{position} {conditions} accept");
     Some(format!("nft {}", quoted(rule)))
 }
 
-/// The program of a chain in nf_tables: iptables refuses a table with expressions that it does not use itself.
+/// The program that can change a chain of nf_tables. iptables-nft refuses a table that has expressions which iptables does not
+/// use.
 pub(super) fn manager_of<'a>(
     table: Table<'a>,
     chain: &str,

@@ -1,4 +1,4 @@
-//! Sysctls of the host that forwarding needs.
+//! Sysctls of the host that affect forwarded packets.
 
 use crate::error::Result;
 use crate::kernel::sysctl;
@@ -8,7 +8,7 @@ use crate::netlink::nft::{Family, Nft, Object, Table};
 use super::finding::{Findings, Harm, quoted};
 use super::host::{Host, names};
 
-/// Forwarding is off. ADD enables it, so it matters for networks in use only.
+/// Finds disabled IP forwarding. ADD enables it, so it is a fault only for networks in use, and a note for others.
 pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for (family, key, dotted) in [
         (IpFamily::V4, "net/ipv4/ip_forward", "net.ipv4.ip_forward"),
@@ -36,7 +36,7 @@ pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     bridged_services(host, found)
 }
 
-/// The rules of kube-proxy have to see the frames within a bridge.
+/// Finds kube-proxy without bridge-nf-call-iptables: its rules must also see the frames between two ports of a bridge.
 fn bridged_services(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     if value(BRIDGED) == "1" || !host.networks.iter().any(|net| net.bridge.is_some()) {
         return Ok(());
@@ -54,10 +54,11 @@ fn bridged_services(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Netfilter sees the frames between the ports of a bridge.
+/// The sysctl with which netfilter sees the frames between the ports of a bridge.
 pub(super) const BRIDGED: &str = "net/bridge/bridge-nf-call-iptables";
 
-/// With several default routes, an answer can arrive by another link than the host would choose for the request.
+/// Finds a strict reverse path filter on a host with several default routes: an answer can arrive by another link than that by
+/// which the host routes to its source.
 pub(super) fn reverse_path_filter(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut uplinks: Vec<u32> = Vec::new();
     for route in host.rtnl.routes(IpFamily::V4)? {
@@ -94,7 +95,7 @@ pub(super) fn reverse_path_filter(host: &Host<'_>, found: &mut Findings) -> Resu
     Ok(())
 }
 
-/// Empty if the sysctl does not exist.
+/// The value of a sysctl. Empty if it does not exist.
 pub(super) fn value(key: &str) -> String {
     sysctl::get(key).ok().flatten().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The parts of the host that several checks use.
+//! The state of the host that several checks use, and the check of the DHCP daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,7 @@ use crate::runtime::remains::Remains;
 
 use super::finding::{Findings, Harm};
 
+/// A snapshot of the host, read once.
 pub(super) struct Host<'a> {
     pub(super) runtime: &'a Runtime,
     pub(super) plugins: &'static [Entry],
@@ -36,20 +37,21 @@ pub(super) struct Host<'a> {
     pub(super) remains: Result<Remains>,
 }
 
-/// A network of the host.
+/// A network with a usable configuration on the host.
 pub(super) struct ConfiguredNetwork {
     pub(super) network: Network,
     /// The bridge on the host that the network makes or uses.
     pub(super) bridge: Option<String>,
-    /// The bridge has addresses, so it is the gateway of containers.
+    /// The bridge has gateway addresses: it routes for the containers.
     pub(super) is_gateway: bool,
     /// The host forwards the packets of the containers.
     pub(super) is_routed: bool,
     /// The configured subnets, and those of the bridge.
     pub(super) subnets: Vec<IpNet>,
-    /// It has attachments.
+    /// The network is in use: its bridge exists, or it has living attachments, or links on the host name it as their owner.
     pub(super) is_used: bool,
-    /// How the plugin firewall lets packets pass, if it has the plugin. It is unknown if the system bus does not answer.
+    /// How the plugin `firewall` of the network accepts packets. `None` without the plugin, an error if the system bus does not
+    /// answer.
     pub(super) passage: Result<Option<Passage>>,
 }
 
@@ -61,12 +63,12 @@ impl<'a> Host<'a> {
         let remains = Remains::find(runtime);
         let attachments = match &remains {
             Ok(remains) => remains.survey.attachments.as_slice(),
-            // The check of the remains reports it.
+            // The check `leaks` reports this error.
             Err(_) => &[],
         };
         let mut networks = Vec::new();
         for (_, network) in Network::all(&runtime.configurations)? {
-            // The check of the configurations reports broken ones.
+            // The check `conflicts` reports unusable configurations.
             let Ok(network) = network else { continue };
             networks.push(ConfiguredNetwork::new(network, &rtnl, &links, attachments)?);
         }
@@ -100,21 +102,21 @@ impl ConfiguredNetwork {
         links: &[Link],
         attachments: &[(CacheEntry, Life)],
     ) -> Result<Self> {
-        let kinds = |wanted: &[&str]| {
-            let is_wanted = |plugin: &&Json| wanted.contains(&conf::kind(plugin));
-            network.plugins.iter().find(is_wanted)
+        let plugin_of = |kinds: &[&str]| {
+            let has_kind = |plugin: &&Json| kinds.contains(&conf::kind(plugin));
+            network.plugins.iter().find(has_kind)
         };
-        // flanneld's network has a bridge and a gateway, unless `delegate` says otherwise.
+        // A network of flannel has a bridge that is the gateway, unless `delegate` configures another type or isGateway=false.
         let flannel =
-            kinds(&["flannel"]).map(|plugin| plugin.get("delegate").unwrap_or(&Json::Null));
+            plugin_of(&["flannel"]).map(|plugin| plugin.get("delegate").unwrap_or(&Json::Null));
         let delegates_to_bridge = |delegate: &&Json| matches!(conf::kind(delegate), "" | "bridge");
         let flannel = flannel.filter(delegates_to_bridge);
         let bridge = match flannel {
             Some(delegate) => Some(networks::bridge_of(delegate)),
-            None => kinds(&["bridge"]).map(networks::bridge_of),
+            None => plugin_of(&["bridge"]).map(networks::bridge_of),
         };
         let bridge = bridge.map(str::to_owned);
-        let is_gateway = match (flannel, kinds(&["bridge"])) {
+        let is_gateway = match (flannel, plugin_of(&["bridge"])) {
             (Some(delegate), _) => delegate.get("isGateway") != Some(&Json::Bool(false)),
             (None, Some(plugin)) => {
                 is_set(plugin, "isGateway") || is_set(plugin, "isDefaultGateway")
@@ -123,7 +125,7 @@ impl ConfiguredNetwork {
         };
         let has_addresses =
             |plugin: &Json| plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
-        let is_routed = is_gateway || kinds(&["ptp", "veth"]).is_some_and(has_addresses);
+        let is_routed = is_gateway || plugin_of(&["ptp", "veth"]).is_some_and(has_addresses);
 
         let link = links.iter().find(|link| bridge.as_ref() == Some(&link.name));
         let mut subnets = networks::subnets(&network);
@@ -142,7 +144,7 @@ impl ConfiguredNetwork {
         let is_used =
             link.is_some() || attachments.iter().any(is_alive) || links.iter().any(is_of_network);
         let bus = std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS").filter(|bus| !bus.is_empty());
-        let passage = match kinds(&["firewall"]) {
+        let passage = match plugin_of(&["firewall"]) {
             Some(plugin) => Passage::of(plugin, bus.as_deref()),
             None => Ok(None),
         };
@@ -166,7 +168,7 @@ impl ConfiguredNetwork {
         self.plugin(kind).is_some()
     }
 
-    /// Whether it has addresses of a family. IPv4 if the IPAM plugin does not tell.
+    /// Whether the network has addresses of a family. Without a known subnet, IPv4 is assumed.
     pub(super) fn has_family(&self, family: IpFamily) -> bool {
         let mut families = self.subnets.iter().map(|net| IpFamily::of(net.addr()));
         if self.subnets.is_empty() {
@@ -177,7 +179,7 @@ impl ConfiguredNetwork {
     }
 }
 
-/// A boolean that is true, or another value.
+/// Whether a key has a value other than false and null.
 fn is_set(plugin: &Json, key: &str) -> bool {
     plugin.get(key).is_some_and(|value| !matches!(value, Json::Bool(false) | Json::Null))
 }
@@ -188,7 +190,8 @@ pub(super) fn names(networks: &[&ConfiguredNetwork]) -> String {
     names.join(", ")
 }
 
-/// A network that uses dhcp needs the daemon. A connection would start it, so the kernel's list of sockets is read.
+/// Finds networks with the IPAM plugin `dhcp` but without its daemon. Reads the kernel's list of sockets: a connection would
+/// start the daemon by socket activation.
 pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for network in &host.networks {
         for plugin in network.plugins() {
@@ -211,7 +214,8 @@ pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Whether a socket has a path. Each user can lengthen the list, so that it cannot be read.
+/// Whether a unix socket has the path. Each user can open many sockets and so make the list longer than the limit of reads:
+/// then this returns an error.
 fn has_socket(path: &str) -> Result<bool> {
     const SOCKETS: &str = "/proc/thread-self/net/unix";
     let list = file::read_lossy(SOCKETS)
@@ -224,5 +228,5 @@ fn has_socket(path: &str) -> Result<bool> {
     }))
 }
 
-/// The path of the reference.
+/// The default path, as in the reference.
 const DHCP_SOCKET: &str = "/run/cni/dhcp.sock";

@@ -1,4 +1,5 @@
-//! Plugin directories that differ from the manifest of their installation. `files` examines the files themselves.
+//! Finds plugin directories that differ from the manifest of their installation. The check `files` examines the files
+//! themselves.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -49,7 +50,7 @@ pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Names of the manifest without a file.
+/// Adds a finding for the names of the manifest that have no file.
 fn missing(directory: &Path, manifest: &Manifest, found: &mut Findings) {
     let is_missing = |entry: &&Installed| {
         let file = fs::symlink_metadata(directory.join(&entry.name));

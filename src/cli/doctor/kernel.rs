@@ -1,4 +1,5 @@
-//! The features of the kernel that plugins need: STATUS of each plugin in a namespace without anything else in it.
+//! Finds missing features of the kernel: tries to create a link of each kind and runs STATUS of each plugin in a new network
+//! namespace.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use crate::plugin::{Context, Entry, Session};
 use super::finding::{Findings, Harm};
 use super::host::Host;
 
-/// An option that the kernel lacks, and the plugins that need it.
+/// A kernel option (`CONFIG_…`) that is missing, and the plugins that need it.
 struct MissingOption {
     option: String,
     plugins: Vec<String>,
@@ -26,7 +27,7 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut missing = Vec::new();
     for entry in host.plugins {
         for (kind, option) in entry.facts.kinds {
-            // A kernel with the kind refuses the MAC address.
+            // With an invalid MAC address, no link is created: a kernel that supports the kind fails with another error.
             let mac = Some(Mac([0; 6]));
             let probe = NewLink { name: "cnibox-probe", mac, ..NewLink::default() };
             let made = scratch.rtnl()?.make_link(&probe, kind, &[]);
@@ -78,7 +79,7 @@ fn add_missing(
     }
 }
 
-/// STATUS in the namespace of this thread.
+/// Runs STATUS in the namespace of this thread.
 fn status(host: &Host<'_>, entry: &Entry, keys: &str) -> Result<()> {
     let plugin = entry.name;
     let comma = if keys.is_empty() { "" } else { "," };
@@ -90,7 +91,7 @@ fn status(host: &Host<'_>, entry: &Entry, keys: &str) -> Result<()> {
     entry.run(&context, &verb).map(drop)
 }
 
-/// The names of options in an error.
+/// The names of kernel options in the text of an error.
 fn options(text: &str) -> Vec<&str> {
     let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let mut options = Vec::new();
@@ -104,7 +105,7 @@ fn options(text: &str) -> Vec<&str> {
 
 const PREFIX: &str = "CONFIG_";
 
-/// The module of an option; `None` if the option is a part of another one.
+/// The module that an option builds; `None` if it builds no module.
 fn module(option: &str) -> Option<String> {
     let name = option.strip_prefix(PREFIX).unwrap_or(option);
     match MODULES.iter().find(|(known, _)| name.starts_with(known)) {
@@ -114,7 +115,7 @@ fn module(option: &str) -> Option<String> {
     }
 }
 
-/// The modules with another name than their option, by the beginning of the option.
+/// The modules whose name differs from that of the option, by the beginning of the option. Empty: the option builds no module.
 const MODULES: [(&str, &str); 7] = [
     ("NF_TABLES_", ""),
     ("BRIDGE_VLAN_FILTERING", ""),
@@ -125,7 +126,7 @@ const MODULES: [(&str, &str); 7] = [
     ("VLAN_8021Q", "8021q"),
 ];
 
-/// Whether the modules of the running kernel have one.
+/// Whether the module is installed for the running kernel.
 fn is_installed(module: &str) -> bool {
     let release = file::read_lossy("/proc/sys/kernel/osrelease").unwrap_or_default();
     let list = file::read_text(Path::new(&format!("/lib/modules/{}/modules.dep", release.trim())));

@@ -53,7 +53,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// One finding for all leaks with the same command. It names the first.
+/// One finding for all leaks that the same command removes. The finding names the first leak; the number counts the others.
 #[derive(Default)]
 struct Leaks(Vec<(Finding, usize)>);
 
@@ -69,7 +69,7 @@ impl Leaks {
     }
 }
 
-/// Removes the remains. `print` gets a line for each, the errors go on stderr.
+/// Runs `cnibox gc`: removes the leaks. `print` gets a line for each.
 pub(super) fn fix(runtime: &Runtime, is_dry_run: bool, print: &mut dyn FnMut(&str)) -> Result<()> {
     let options = Options { is_dry_run, ..Options::default() };
     Error::joined(runtime.gc(None, options, print)?.errors)

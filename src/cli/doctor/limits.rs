@@ -1,4 +1,4 @@
-//! Tables of the kernel that are nearly full.
+//! Finds kernel tables that are nearly full: conntrack and neighbours.
 
 use crate::error::Result;
 use crate::kernel::file;
@@ -7,7 +7,7 @@ use super::finding::{Findings, Harm};
 use super::forwarding::value;
 use super::host::Host;
 
-/// In percent of its limit.
+/// A table is nearly full from this percentage of its limit on.
 const NEARLY_FULL: u64 = 90;
 
 pub(super) fn limits(_: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -25,8 +25,8 @@ pub(super) fn limits(_: &Host<'_>, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// The neighbours of all namespaces: the first column of the first line below the header, in hexadecimal. 0 in a namespace
-/// that is not the first.
+/// The number of neighbours in all namespaces: the first column below the header, in hexadecimal. 0 in a namespace other than
+/// the initial one, which does not have the file.
 fn neighbours(file: &str) -> u64 {
     let text = file::read_lossy(format!("/proc/thread-self/net/stat/{file}")).unwrap_or_default();
     let entries = text.lines().nth(1).and_then(|line| line.split(' ').next());

@@ -1,4 +1,5 @@
-//! The packets of containers that the host has to forward: out, their answers, and those to published ports.
+//! The packets that the host forwards for containers: new connections to other networks, answers, and packets to published
+//! ports.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -16,10 +17,11 @@ use crate::runtime::conf;
 use super::forwarding::{BRIDGED, value};
 use super::host::{ConfiguredNetwork, Host};
 
-/// The connection that a packet belongs to, and its direction.
+/// The kind of a forwarded packet, by the state and the direction of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TrafficKind {
-    /// The first packet of a container's connection to another network, or to its neighbours if the host forwards no others.
+    /// The first packet of a connection from a container to another network. If the host does not route for the network: to
+    /// another container on the bridge.
     Out,
     /// The later packets of any connection, in both directions.
     Answers,
@@ -39,7 +41,8 @@ impl TrafficKind {
     }
 }
 
-/// The links of the host to other networks.
+/// The links by which the host reaches other networks: those of the default routes, or else all links with a global address
+/// that are not links of containers.
 pub(super) struct Uplinks {
     links: Vec<Link>,
     of_family: [Vec<u32>; 2],
@@ -67,7 +70,7 @@ impl Uplinks {
         Ok(Self { links, of_family })
     }
 
-    /// Empty if no link leads to another network.
+    /// The uplinks of a family. Empty if the host has none.
     pub(super) fn of(&self, family: IpFamily) -> Vec<&Link> {
         let indexes = &self.of_family[usize::from(family == IpFamily::V6)];
         self.links.iter().filter(|link| indexes.contains(&link.index)).collect()
@@ -86,7 +89,7 @@ impl Uplinks {
     }
 }
 
-/// The links of the default routes that the kernel prefers.
+/// The links of the default routes with the lowest metric.
 fn default_links(host: &Host<'_>, family: IpFamily) -> Result<Vec<u32>> {
     let mut routes = host.rtnl.routes(family)?;
     routes.retain(|route| {
@@ -101,7 +104,8 @@ fn default_links(host: &Host<'_>, family: IpFamily) -> Result<Vec<u32>> {
     Ok(links)
 }
 
-/// Loopback, the bridges of networks and their ports, and the links that plugins made.
+/// Whether a link belongs to containers or to loopback: lo, a bridge of a network, the port of a master, or a link that a
+/// plugin made.
 fn is_of_containers(host: &Host<'_>, link: &Link) -> bool {
     let is_bridge =
         |net: &ConfiguredNetwork| gateway_link(net).as_deref() == Some(link.name.as_str());
@@ -112,7 +116,8 @@ fn is_of_containers(host: &Host<'_>, link: &Link) -> bool {
         || host.networks.iter().any(is_bridge)
 }
 
-/// The link on the host that the packets of a network pass. `None`: each container has one.
+/// The link of the host that packets from all containers of a network enter by: the bridge, or its VLAN link. `None` without a
+/// bridge: each container has its own link.
 pub(super) fn gateway_link(net: &ConfiguredNetwork) -> Option<String> {
     let bridge = net.bridge.as_ref()?;
     let plugin = net.plugins().find(|plugin| conf::kind(plugin) == "bridge");
@@ -124,7 +129,7 @@ pub(super) fn gateway_link(net: &ConfiguredNetwork) -> Option<String> {
     })
 }
 
-/// The packets of one traffic for one subnet: for each uplink those that pass it.
+/// The packets of one traffic kind for one subnet. Each item of `paths` has the packets by one uplink.
 pub(super) struct Flow {
     pub(super) traffic: TrafficKind,
     pub(super) paths: Vec<Vec<Forwarded>>,
@@ -136,7 +141,7 @@ pub(super) struct Forwarded {
     pub(super) container: End,
 }
 
-/// The packets of a network in a family that the chains of hook forward see.
+/// The packets of a network in one family that pass the chains of hook forward.
 pub(super) fn flows(net: &ConfiguredNetwork, family: IpFamily, uplinks: &Uplinks) -> Vec<Flow> {
     let key = if family == IpFamily::V4 { BRIDGED } else { BRIDGED_V6 };
     let is_bridged = value(key) == "1" && net.bridge.is_some();
@@ -175,7 +180,7 @@ pub(super) fn flows(net: &ConfiguredNetwork, family: IpFamily, uplinks: &Uplinks
     flows
 }
 
-/// The beginning of the name of a pair's end on the host, of cnibox and of the Go plugin ptp.
+/// The names of the host ends of veth pairs begin so, in cnibox and in the Go plugin ptp.
 const HOST_END: &str = "veth";
 
 const BRIDGED_V6: &str = "net/bridge/bridge-nf-call-ip6tables";
@@ -218,7 +223,8 @@ fn packets(
     }
 }
 
-/// The packet with each part of the addresses that are not in the container's subnet. Empty if that is unknown.
+/// Copies of a packet whose other end has an address outside of the container's subnet: one copy for each of the networks that
+/// cover those addresses. Empty if the subnet is unknown.
 pub(super) fn with_foreign_address(packet: &Packet) -> Vec<Packet> {
     let (subnet, is_source) = match (packet.from.net, packet.to.net) {
         (Some(subnet), None) => (subnet, false),
@@ -234,8 +240,9 @@ pub(super) fn with_foreign_address(packet: &Packet) -> Vec<Packet> {
     foreign(subnet).into_iter().map(with).collect()
 }
 
-/// The unicast addresses outside of a subnet, as few networks. Of IPv6 those are the global ones, those for NAT64 (RFC 6052) and
-/// the private ones. 6to4 is out of use (RFC 7526), and firewalld refuses some of its addresses (RFC 3964), so they do not count.
+/// The addresses outside of a subnet, as few networks as possible. IPv6: global unicast (2000::/3), the range of NAT64 (RFC
+/// 6052) and unique local addresses. Without 6to4: it is deprecated (RFC 7526), and firewalld drops some of its addresses (RFC
+/// 3964).
 fn foreign(subnet: IpNet) -> Vec<IpNet> {
     let net = |address, length| IpNet::new(address, length).ok();
     let v6 = |first, length| net(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0).into(), length);

@@ -1,4 +1,4 @@
-//! Published ports of living containers that do not answer other hosts.
+//! Finds published ports of living containers that do not answer other hosts.
 
 use crate::error::Result;
 use crate::plugin::life::Life;
@@ -10,9 +10,9 @@ use crate::runtime::request::configuration;
 use super::finding::{Findings, Harm};
 use super::host::Host;
 
-/// The reverse path filter, for containers with a second network.
+/// Finds containers with a second network whose reverse path filter drops packets to a published port.
 pub(super) fn replies(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    // The check of the remains reports the error.
+    // The check `leaks` reports this error.
     let Ok(remains) = &host.remains else { return Ok(()) };
     for (entry, life) in &remains.survey.attachments {
         if !matches!(life, Life::Alive) {
@@ -31,7 +31,7 @@ pub(super) fn replies(host: &Host<'_>, found: &mut Findings) -> Result<()> {
 }
 
 fn fault(host: &Host<'_>, entry: &CacheEntry) -> Result<Option<String>> {
-    // The check of the remains reports what cannot be read.
+    // The check `leaks` reports an unreadable cache entry.
     let (Ok(network), Ok(Some(result))) = (Network::from_cache(&entry.config), entry.success())
     else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The timer that calls gc. containerd and podman never do.
+//! Finds hosts without a timer that calls `cnibox gc`. containerd and podman never call GC.
 
 use std::fs;
 use std::path::Path;
@@ -13,15 +13,16 @@ use super::host::Host;
 /// The units that remove what ended containers leave, or that fix the rules of living ones.
 const SERVICES: [&str; 2] = ["cnibox-gc", "cnibox-reconcile"];
 
-/// The directories of the links to enabled units of systemd.
+/// The directories in which systemd has a link to each enabled unit.
 const WANTS: [&str; 2] = ["timers.target.wants", "multi-user.target.wants"];
 
-/// A run so many seconds ago is one of a timer, whatever calls it.
+/// If `gc --confirm` ran in the last hour, some timer calls it.
 const RECENT_S: u64 = 3600;
 
-/// A host with attachments of another runtime needs a timer. That runtime may call GC itself, so it is a note.
+/// Adds a note if no timer is enabled and other runtimes have attachments here. It is no fault: such a runtime may call GC
+/// itself.
 pub(super) fn timer(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    // The check of the remains reports it.
+    // The check `leaks` reports this error.
     let Ok(remains) = &host.remains else { return Ok(()) };
     let all = remains.survey.attachments.iter();
     let count = all.filter(|(entry, _)| host.runtime.is_of_another_runtime(entry)).count();
@@ -60,7 +61,7 @@ fn by_openrc() -> bool {
         .any(|path| SERVICES.iter().any(|name| fs::symlink_metadata(path.join(name)).is_ok()))
 }
 
-/// rcS calls the files with S and two digits before their names.
+/// Whether /etc/init.d has an S script for rcS (S, two digits, the name), or /etc/inittab a line that runs the loop.
 fn by_busybox() -> bool {
     let of_init = fs::read_dir("/etc/init.d").into_iter().flatten().flatten();
     let mut names = of_init.map(|entry| entry.file_name());

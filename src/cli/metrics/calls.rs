@@ -25,22 +25,22 @@ const BOUNDS: [(u64, &str); 13] = [
     (10_000_000, "10.0"),
 ];
 
-/// The longest line of a call. `plugin::log` writes shorter ones.
+/// The longest line that is read. The lines of `plugin::log` are shorter.
 const LINE_BYTES_MAX: usize = 4096;
-/// The most pairs of plugin and verb, more than the plugins of any host have. Calls of further ones are left out.
+/// The most pairs of plugin and verb. Calls of further pairs are left out. No host has so many plugins.
 const HISTOGRAMS_MAX: usize = 1000;
 
 /// The calls of one plugin with one verb.
 struct Histogram {
     plugin: String,
     verb: &'static str,
-    /// For each bound, the calls that took so long at most, and longer than the bound before.
+    /// For each bound, the calls with a duration of at most this bound and more than the bound before.
     counts: [u64; BOUNDS.len()],
     count: u64,
     sum_us: u64,
 }
 
-/// Adds the family of a log to a text. A log that does not exist has no calls yet.
+/// Adds the histogram of the calls in a log to the text. A missing log counts as empty.
 pub(super) fn write(log: &Path, text: &mut String) -> Result<()> {
     let mut all: Vec<Histogram> = Vec::new();
     let read = file::each_line(log, LINE_BYTES_MAX, |line| {
@@ -62,14 +62,15 @@ pub(super) fn write(log: &Path, text: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// The plugin, the verb and the microseconds of a line. `None` for a line of another kind, and for a name that a label cannot have.
+/// The plugin, the verb and the microseconds of a line. `None` if the line is not about a call, or if the name of the plugin
+/// cannot be the value of a label.
 fn call(line: &str) -> Option<(&str, &'static str, u64)> {
     let (mut plugin, mut verb) = (None, None);
     for word in line.split(' ') {
         match word.split_once('=')? {
             ("plugin", name) => plugin = Some(name),
             ("verb", name) => verb = VERBS.into_iter().find(|known| *known == name),
-            // The text of an error, which can have any words, is after it.
+            // Stop here: after `ms` comes the text of an error, which can contain `verb=` and other words.
             ("ms", ms) => {
                 let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
                 let plugin = plugin.filter(|name| name.chars().all(is_plain))?;
@@ -81,7 +82,7 @@ fn call(line: &str) -> Option<(&str, &'static str, u64)> {
     None
 }
 
-/// Of milliseconds with three digits after the point.
+/// Converts milliseconds with exactly three decimals, such as `12.034`, to microseconds.
 fn microseconds(ms: &str) -> Option<u64> {
     let (whole, part) = ms.split_once('.')?;
     let part: u64 = (part.len() == 3).then(|| part.parse().ok())??;
