@@ -1,7 +1,8 @@
-//! `cnibox install` and `cnibox uninstall`: put this executable and its names into a plugin directory, and take them away.
+//! `cnibox install` and `cnibox uninstall`: copy this executable and a link for each plugin into a plugin directory, and remove
+//! them.
 //!
-//! Each change is a rename, so a name is at any time either the old file or the new one. A killed command is completed by its
-//! repetition.
+//! Each change is a rename, so at any time a name is either the old file or the new one. If a command is killed, running it
+//! again completes it.
 
 mod directory;
 mod existing;
@@ -34,8 +35,8 @@ use selection::Selection;
 #[cfg(feature = "runtime")]
 use timer::Timer;
 
-/// Put this executable and a link for every plugin into a directory, or bring those of an earlier build up to this one.
-/// Other plugins stay as they are; without --force they are an error.
+/// Put this executable and a link for every plugin into a directory, or upgrade an installation of another build.
+/// Other files stay. A file of another program with one of the names is an error; --force replaces it.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
@@ -44,16 +45,16 @@ use timer::Timer;
     example = "{command_name} --force --backup /opt/cni/bin",
     example = "{command_name} --only bridge,host-local,portmap /usr/lib/cni",
     example = "{command_name} --prefix buildkit-cni- /usr/local/bin",
-    note = "A file system without hard links gets copies. An alias has the prefix buildkit-cni- or cnv-."
+    note = "On a file system without hard links, each name is a copy. An alias has the prefix buildkit-cni- or cnv-."
 )]
 pub(super) struct Install {
-    /// symbolic links within the directory instead of hard links
+    /// make symbolic links within the directory in place of hard links
     #[argh(switch, short = 's')]
     symbolic: bool,
-    /// a copy of the executable under each name
+    /// make a copy of the executable under each name
     #[argh(switch)]
     copy: bool,
-    /// these plugins, separated by commas
+    /// only these plugins, separated by commas
     #[argh(option)]
     only: Vec<String>,
     /// all plugins except these
@@ -62,41 +63,41 @@ pub(super) struct Install {
     /// another name of a plugin, as in cnv-bridge=bridge; may be repeated
     #[argh(option)]
     alias: Vec<String>,
-    /// the beginning of each name: buildkit-cni- or cnv-
+    /// the prefix of each name: buildkit-cni- or cnv-
     #[argh(option, default = "String::new()")]
     prefix: String,
-    /// replace plugins of others, and allow a directory on PATH
+    /// replace files of other programs, and allow a directory on PATH
     #[argh(switch)]
     force: bool,
-    /// with --force: keep the replaced plugins, for uninstall
+    /// with --force: keep the replaced files, so that uninstall restores them
     #[argh(switch)]
     backup: bool,
-    /// also enable a timer for gc --confirm on the host with this root directory, / or /host, by units of systemd
+    /// also enable a systemd timer for gc --confirm on the host with this root directory, such as / or /host
     #[cfg(feature = "runtime")]
     #[argh(option)]
     timer: Option<String>,
     /// print the changes, and make none
     #[argh(switch)]
     dry_run: bool,
-    /// after that, wait for SIGTERM or SIGINT
+    /// after the installation, wait for SIGTERM or SIGINT
     #[argh(switch)]
     wait: bool,
     /// print one JSON document
     #[argh(switch)]
     json: bool,
-    /// where to; /opt/cni/bin if not given
+    /// the plugin directory; /opt/cni/bin if not given
     #[argh(positional)]
     directory: Option<String>,
 }
 
-/// Remove from a directory what install put there, and put back the plugins that it replaced.
+/// Remove the files of install from a directory, and restore the files that it replaced.
 #[derive(FromArgs)]
 #[argh(
     subcommand,
     name = "uninstall",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} --dry-run /opt/cni/bin",
-    note = "A file that another program has put there since stays, and is named on stderr."
+    note = "A file that another program has put there since stays. A note on stderr names it."
 )]
 pub(super) struct Uninstall {
     /// also remove the timer that install --timer enabled on the host with this root directory
@@ -109,7 +110,7 @@ pub(super) struct Uninstall {
     /// print one JSON document
     #[argh(switch)]
     json: bool,
-    /// where from; /opt/cni/bin if not given
+    /// the plugin directory; /opt/cni/bin if not given
     #[argh(positional)]
     directory: Option<String>,
 }
@@ -189,7 +190,7 @@ impl Uninstall {
     }
 }
 
-/// The error of a command, with its directory in front.
+/// Adds `cannot install into DIRECTORY` to an error that is no usage error.
 fn in_directory(error: Error, path: &Path, un: &str) -> Error {
     if error.code == USAGE_ERROR {
         return error;

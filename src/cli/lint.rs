@@ -1,4 +1,4 @@
-//! `cnibox lint`: mistakes in network configurations, with the line of each.
+//! `cnibox lint`: finds mistakes in network configurations, and prints the line of each.
 
 mod document;
 mod json_path;
@@ -31,7 +31,7 @@ use ranges::Claim;
     name = "lint",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} /etc/cni/net.d",
-    note = "Notes on stderr are no mistakes: unknown keys, a portmap without its capability, routes that overlap."
+    note = "Notes on stderr are no mistakes: unknown keys, a portmap without its capability, a range that overlaps a route."
 )]
 pub(super) struct Lint {
     /// print one JSON document
@@ -74,13 +74,14 @@ impl Lint {
     }
 }
 
-/// The documents, with the findings of each by itself.
+/// The result of `examine`: the documents with the findings within each, and the files that could not be read.
 struct Examined {
     documents: Vec<Document>,
     claims: Vec<Claim>,
     unreadable: Vec<(PathBuf, Error)>,
 }
 
+/// Examines each file. The comparisons between networks follow later.
 fn examine(paths: &[PathBuf], plugins: &'static [Entry], path: &[PathBuf]) -> Result<Examined> {
     let manuals = Manuals::unpack();
     let inputs = Inputs { manuals: &manuals, plugins, path };
@@ -107,10 +108,11 @@ fn examine(paths: &[PathBuf], plugins: &'static [Entry], path: &[PathBuf]) -> Re
     Ok(Examined { documents, claims, unreadable })
 }
 
-/// For `cnibox doctor`: the files of a directory with the number of faults of each, and the faults between two networks.
+/// The faults in a directory, for `cnibox doctor`.
 pub(super) struct Faults {
+    /// The files with the number of faults within each.
     pub(super) files: Vec<(PathBuf, usize)>,
-    /// Each with the file that lint reports.
+    /// The faults between two networks, each with the file of the later network.
     pub(super) between: Vec<(PathBuf, String)>,
     pub(super) unreadable: Vec<(PathBuf, Error)>,
 }
@@ -139,8 +141,8 @@ impl Faults {
     }
 }
 
-/// The files in the order of the arguments; those of a directory in the order of runtimes. A FIFO that an argument names is
-/// read, such as a shell makes for `<(command)`; in a directory it is a mistake.
+/// Reads the files in the order of the arguments, and those of a directory in the order of runtimes. A FIFO as an argument is
+/// read (a shell makes one for `<(command)`); in a directory, a FIFO is a fault.
 fn contents(paths: &[PathBuf]) -> Result<Vec<(PathBuf, Result<Vec<u8>>)>> {
     let mut contents = Vec::new();
     for path in paths {

@@ -41,8 +41,8 @@ impl TrafficKind {
     }
 }
 
-/// The links by which the host reaches other networks: those of the default routes, or else all links with a global address
-/// that are not links of containers.
+/// The links by which the host reaches other networks: those of the default routes. Without a default route: the links that are
+/// not of containers and have an address of more than link scope.
 pub(super) struct Uplinks {
     links: Vec<Link>,
     of_family: [Vec<u32>; 2],

@@ -13,21 +13,21 @@ use crate::kernel::file;
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::sys::{reason, warn};
 
-/// The installer's own files begin with a dot, so no runtime takes them for plugins. They have no right of execution:
-/// Nomad runs each file that has it.
+/// The names of the installer's own files begin with a dot, so no runtime takes them for plugins. They are not executable:
+/// Nomad runs every executable file of the directory.
 pub(in crate::cli) const MANIFEST: &str = ".cnibox.manifest";
 const BACKUP: &str = ".cnibox.backup";
 const STAGING: &str = ".cnibox.tmp.";
 
-/// An installer holds the lock while it copies and starts executables.
+/// The timeout of the lock. Another installer holds it while it copies and starts executables.
 const LOCK_LIMIT: Duration = Duration::from_secs(60);
 
-/// The directory of the argument.
+/// The plugin directory that the argument names, or the usual one.
 pub(super) fn path(argument: &Option<String>) -> &Path {
     Path::new(argument.as_deref().unwrap_or(PLUGIN_DIRECTORY))
 }
 
-/// The path of the backup of a name, and without a name of their directory.
+/// The path of the backup of a name. For an empty name: the directory of the backups.
 pub(super) fn backup(directory: &Path, name: &str) -> PathBuf {
     directory.join(BACKUP).join(name)
 }
@@ -53,7 +53,7 @@ impl Directory {
     }
 
     pub(super) fn open(path: &Path) -> Result<Self> {
-        // A FIFO does not block it.
+        // `file::reading` has O_NONBLOCK, so the open does not wait for the writer of a FIFO.
         let open = || fault::file_operation().and_then(|()| file::reading().open(path));
         let file = open().map_err(|error| failed("open", path, &error))?;
         match flock::lock(&file, Mode::Exclusive, LOCK_LIMIT) {
@@ -63,7 +63,7 @@ impl Directory {
                 let holder = file::holder(&file);
                 return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(holder));
             }
-            // Some network file systems have no locks for directories.
+            // Some network file systems have no locks on directories: go on without one.
             Err(error) => {
                 let reason = reason(&error);
                 warn(format_args!("warning: cannot lock {}: {reason}", path.display()));
@@ -78,12 +78,12 @@ impl Directory {
         self.path.join(name)
     }
 
-    /// The directory for the files of this process before they get their names.
+    /// The temporary directory of this process, in which files are made before they are renamed.
     pub(super) fn staging(&self) -> PathBuf {
         self.file(&format!("{STAGING}{}", std::process::id()))
     }
 
-    /// Removes what killed installers left. The lock excludes living ones.
+    /// Removes temporary files of killed installers. The lock excludes running ones.
     fn remove_staging(&self) -> Result<()> {
         file::sweep_of(&self.file(MANIFEST));
         let cannot = |error: io::Error| failed("read", &self.path, &error);
@@ -98,8 +98,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Makes the directory of the backups. It has no right of execution, since Nomad runs each file that has it; without
-    /// CAP_DAC_OVERRIDE, the right is needed to use the directory.
+    /// Makes the directory of the backups. It has no x bits, since Nomad runs each file that has one. Without CAP_DAC_OVERRIDE,
+    /// this process needs the x bit to use the directory, so it gets mode 0700.
     pub(super) fn make_backups(&self) -> Result<()> {
         let path = backup(&self.path, "");
         let make = || {
@@ -118,13 +118,14 @@ impl Directory {
         make().map_err(|error| failed("make", &path, &error))
     }
 
-    /// Writes the names to the disk.
+    /// Writes the entries of the directory to the disk with fsync.
     pub(super) fn sync(&self) -> Result<()> {
         sync(&self.path)
     }
 }
 
-/// A process that runs plugins by their names from PATH would run ours, and ours have the names of other programs.
+/// Fails if the directory is on PATH. Plugins have the names of other programs, such as `bridge` of iproute2, and a shell would
+/// run the plugin.
 pub(super) fn refuse_path(directory: &Path) -> Result<()> {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -136,7 +137,7 @@ pub(super) fn refuse_path(directory: &Path) -> Result<()> {
     }
 }
 
-/// Renames a file over another one, or over none.
+/// Renames a file. An existing file with the new name is replaced.
 pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
     let done = fault::file_operation().and_then(|()| fs::rename(from, to));
     done.map_err(|error| failed("replace", to, &error))
@@ -147,7 +148,7 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     done.map_err(|error| failed("remove", path, &error))
 }
 
-/// Makes another name for a file or symbolic link, or a copy if the file system has no hard links.
+/// Makes a hard link to a file or symbolic link, or a copy if the file system has no hard links.
 pub(super) fn duplicate(from: &Path, to: &Path) -> Result<()> {
     match fault::file_operation().and_then(|()| fs::hard_link(from, to)) {
         Err(error) if has_no_links(&error) => {}
@@ -160,7 +161,7 @@ pub(super) fn duplicate(from: &Path, to: &Path) -> Result<()> {
     copied.map_err(|error| failed("copy", from, &error))
 }
 
-/// Copies a file with its permissions, and writes it to the disk. The kernel shares the blocks where the file system can.
+/// Copies a file with its permissions, and writes it to the disk with fsync. File systems with reflinks share the blocks.
 pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fault::file_operation()?;
     fs::copy(from, to)?;
@@ -168,16 +169,18 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     File::open(to)?.sync_all()
 }
 
-/// Whether an error of link(2) means that the file system, or a rule of the kernel, refuses every such link.
+/// Whether an error of link(2) means that no hard link is possible here: the file system has none, or a rule of the kernel such
+/// as fs.protected_hardlinks forbids it.
 pub(super) fn has_no_links(error: &io::Error) -> bool {
     let kinds = [ErrorKind::Unsupported, ErrorKind::TooManyLinks, ErrorKind::CrossesDevices];
     kinds.contains(&error.kind()) || error.raw_os_error() == Some(EPERM)
 }
 
-/// Operation not permitted (asm-generic/errno-base.h). EACCES, which is about rights, has the same kind in std.
+/// Operation not permitted (asm-generic/errno-base.h). `ErrorKind::PermissionDenied` would not do: it also stands for EACCES.
 const EPERM: i32 = 1;
 
-/// Writes the names in a directory to the disk. Some file systems cannot, and need not.
+/// Writes the entries of a directory to the disk with fsync. Some file systems answer EINVAL: they have no fsync for
+/// directories.
 pub(super) fn sync(path: &Path) -> Result<()> {
     let sync = || {
         fault::file_operation()?;

@@ -1,4 +1,4 @@
-//! The file under a name of a plugin directory.
+//! The file that a plugin directory already has under a name.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,11 +14,11 @@ use super::directory::failed;
 
 pub(in crate::cli) struct ExistingFile {
     pub(super) kind: FileKind,
-    /// The text of a symbolic link.
+    /// The target of a symbolic link.
     pub(super) target: Option<PathBuf>,
-    /// Device and inode of the file, not of a link to it.
+    /// Device and inode of the file. A symbolic link is followed.
     pub(super) inode: (u64, u64),
-    /// It has no other hard link.
+    /// The file has no other hard link.
     pub(super) is_alone: bool,
     pub(super) is_directory: bool,
 }
@@ -36,7 +36,7 @@ impl ExistingFile {
         let is_link = fs::symlink_metadata(path)?.is_symlink();
         let target = if is_link { Some(fs::read_link(path)?) } else { None };
         let Ok(metadata) = fs::metadata(path) else {
-            // Where the executable is gone, the link is one of ours.
+            // A broken link to the name `cnibox` is of an earlier installation whose executable is missing.
             let kind = match target.as_deref().map(Path::as_os_str) == Some(OsStr::new(NAME)) {
                 true => FileKind::Cnibox,
                 false => FileKind::Damaged("its link leads to no file"),
@@ -52,12 +52,12 @@ impl ExistingFile {
         })
     }
 
-    /// A build of cnibox, or a link to one.
+    /// Whether the file is a build of cnibox, or a link to one.
     pub(in crate::cli) fn is_ours(&self) -> bool {
         matches!(self.kind, FileKind::Own | FileKind::Cnibox)
     }
 
-    /// Why the file is not ours.
+    /// The reason why the file is not a file of cnibox, in words.
     pub(super) fn reason(&self) -> &'static str {
         match self.kind {
             FileKind::Damaged(why) => why,

@@ -1,5 +1,5 @@
-//! The manifest: the names that an installation put into a directory. Runtimes do not read it. It is written before the
-//! first change, and again after the last one.
+//! The manifest: a file with the names that an installation made in a directory. It is written before the first change, and
+//! again after the last one. Runtimes do not read it.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -12,34 +12,34 @@ use crate::kernel::file;
 
 use super::directory::{MANIFEST, failed};
 
-/// The content of the file. It may have more keys: those of earlier versions, for example.
+/// The content of the file. Unknown keys are ignored: other versions can write them.
 #[derive(Default, Serialize, Deserialize)]
 pub(in crate::cli) struct Manifest {
     #[serde(default)]
     pub(super) version: String,
     #[serde(default)]
     pub(super) commit: String,
-    /// No change is missing.
+    /// All changes were made.
     #[serde(rename = "complete")]
     pub(in crate::cli) is_complete: bool,
     /// The executable is the first.
     pub(in crate::cli) names: Vec<Installed>,
 }
 
-/// A name in the directory.
+/// A name that the installation made.
 #[derive(Clone, Serialize, Deserialize)]
 pub(in crate::cli) struct Installed {
     pub(in crate::cli) name: String,
     /// Empty for the executable.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(in crate::cli) plugin: String,
-    /// In words, as in a report.
+    /// The link method in words, such as `hard link`.
     #[serde(default)]
     pub(in crate::cli) kind: String,
 }
 
 impl Manifest {
-    /// The manifest of a directory, if it has one. Only names of files in the directory are taken from it.
+    /// The manifest of a directory, if it has one. Names that are paths or begin with a dot are dropped.
     pub(in crate::cli) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(MANIFEST);
         let content = match file::read(&path) {
@@ -64,7 +64,7 @@ impl Manifest {
     }
 }
 
-/// Whether a name is one of a file in the directory that a runtime can look up.
+/// Whether a name is a plain file name: no path, and no dot at the beginning.
 pub(super) fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0'])
 }

@@ -1,4 +1,4 @@
-//! The changes that an installation has to make: the file that each name has, and the one that it gets.
+//! The plan of an installation: for each name the file that exists, and the file that replaces it.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::manifest::{Installed, Manifest};
 use super::report::Change;
 use super::selection::NameAndPlugin;
 
-/// How a name leads to the executable.
+/// How a name is made from the executable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkMethod {
     /// The executable itself.
@@ -34,16 +34,16 @@ impl LinkMethod {
     }
 }
 
-/// A name in the directory.
+/// A name of the plan.
 pub(super) struct Planned {
     pub(super) name: String,
     /// Empty for the executable.
     plugin: &'static str,
     pub(super) method: LinkMethod,
-    /// The file that it has.
+    /// The file with this name now.
     found: Option<ExistingFile>,
     pub(super) is_changed: bool,
-    /// The file is another's, and gets a backup before it is replaced.
+    /// The file is of another program, and gets a backup before it is replaced.
     pub(super) needs_backup: bool,
 }
 
@@ -52,18 +52,18 @@ pub(super) struct Plan<'a> {
     pub(super) entries: Vec<Planned>,
     path: &'a Path,
     method: LinkMethod,
-    /// Replaced files of others get backups.
-    keeps: bool,
-    /// The manifest of now is not that of the plan.
+    /// Replaced files of other programs get backups.
+    makes_backups: bool,
+    /// The current manifest differs from that of the plan.
     pub(super) has_other_manifest: bool,
 }
 
 impl<'a> Plan<'a> {
-    /// Looks at the directory, which need not exist.
+    /// Reads the directory, if it exists, and makes the plan.
     pub(super) fn new(
         path: &'a Path,
         method: LinkMethod,
-        keeps: bool,
+        makes_backups: bool,
         names: Vec<NameAndPlugin>,
     ) -> Result<Self> {
         // The installation replaces a damaged manifest.
@@ -72,7 +72,8 @@ impl<'a> Plan<'a> {
             None
         });
         let old = old.unwrap_or_default();
-        let mut plan = Self { entries: Vec::new(), path, method, keeps, has_other_manifest: false };
+        let mut plan =
+            Self { entries: Vec::new(), path, method, makes_backups, has_other_manifest: false };
         plan.add(NAME.into(), "")?;
         for (name, plugin) in names {
             plan.add(name, plugin)?;
@@ -98,12 +99,12 @@ impl<'a> Plan<'a> {
             method,
             found,
             is_changed: !is_current,
-            needs_backup: self.keeps && is_foreign,
+            needs_backup: self.makes_backups && is_foreign,
         });
         Ok(())
     }
 
-    /// Whether the file is the one that the name would get.
+    /// Whether the existing file is what the installation would put there.
     fn is_current(&self, found: &ExistingFile, method: LinkMethod) -> bool {
         let is_own = found.kind == FileKind::Own && found.target.is_none();
         match (method, self.entries.first()) {
@@ -119,7 +120,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A name of an earlier installation that the arguments do not choose gets this build, too.
+    /// Adds a name of an earlier installation that the arguments do not select: it gets this build, too.
     fn add_earlier(&mut self, name: &str) -> Result<()> {
         let found = ExistingFile::examine(&self.path.join(name))?;
         if name == NAME || !found.is_some_and(|found| found.is_ours()) {
@@ -133,7 +134,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Fails if the changes would destroy something, and names all of it. `is_forced` allows to replace plugins of others.
+    /// Fails if the changes would replace directories or, unless `is_forced`, files of other programs. The error names all of
+    /// them.
     pub(super) fn refuse(&self, is_forced: bool) -> Result<()> {
         let mut refused = Vec::new();
         for Planned { name, found, .. } in &self.entries {
@@ -152,12 +154,12 @@ impl<'a> Plan<'a> {
         )))
     }
 
-    /// Whether a file has to change, apart from the manifest.
+    /// Whether a file other than the manifest changes.
     pub(super) fn is_changed(&self) -> bool {
         self.entries.iter().any(|entry| entry.is_changed)
     }
 
-    /// The text of the manifest: before the changes, or after them.
+    /// The text of the manifest. It is written with `is_complete` false before the changes, and with true after them.
     pub(super) fn manifest(&self, is_complete: bool) -> String {
         let installed = |entry: &Planned| Installed {
             name: entry.name.clone(),
@@ -169,7 +171,7 @@ impl<'a> Plan<'a> {
         Manifest { version, commit, is_complete, names }.text()
     }
 
-    /// The report.
+    /// The changes, for the report.
     pub(super) fn changes(&self) -> Vec<Change> {
         let changed = self.entries.iter().filter(|entry| entry.is_changed);
         let change = |entry: &Planned| {

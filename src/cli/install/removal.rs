@@ -1,4 +1,4 @@
-//! Removes an installation, and puts back what it replaced.
+//! `uninstall`: removes an installation, and restores the files that it replaced.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ pub(super) fn uninstall(path: &Path, is_dry_run: bool, plugins: &[Entry]) -> Res
     }
     let directory = Directory::open(path)?;
     let Some(manifest) = Manifest::read(path)? else {
-        without_manifest(&directory, plugins)?;
+        refuse_without_manifest(&directory, plugins)?;
         return Ok(report);
     };
     let backups = backups(path)?;
@@ -57,7 +57,7 @@ fn backups(path: &Path) -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// All names; the executable, to which links lead, is the last.
+/// The names of the manifest and of the backups. The executable is the last: until then, links to it work.
 fn names<'a>(manifest: &'a Manifest, backups: &'a BTreeSet<String>) -> Vec<&'a str> {
     let installed = manifest.names.iter().rev().map(|Installed { name, .. }| name.as_str());
     let is_other = |name: &&String| !manifest.names.iter().any(|entry| entry.name == **name);
@@ -65,8 +65,9 @@ fn names<'a>(manifest: &'a Manifest, backups: &'a BTreeSet<String>) -> Vec<&'a s
     others.chain(installed).collect()
 }
 
-/// A package or a copy of files has no manifest. Nothing is left of a removal that was killed at its end.
-fn without_manifest(directory: &Directory, plugins: &[Entry]) -> Result<()> {
+/// Fails if the directory has files of cnibox but no manifest: a package or another program installed them. Without such files
+/// there is nothing to do, for example after a removal that was killed at its end.
+fn refuse_without_manifest(directory: &Directory, plugins: &[Entry]) -> Result<()> {
     for name in plugins.iter().map(|plugin| plugin.name).chain([NAME]) {
         if ExistingFile::examine(&directory.file(name))?.is_some_and(|found| found.is_ours()) {
             return Err(Error::internal(format_args!(
@@ -77,7 +78,7 @@ fn without_manifest(directory: &Directory, plugins: &[Entry]) -> Result<()> {
     Ok(())
 }
 
-/// Removes cnibox from a place, and puts the backup there. A file of another program stays.
+/// Removes the file of cnibox at a path, and renames the backup to this path. A file of another program stays.
 fn put_back(
     name: &str,
     place: &Path,
@@ -105,7 +106,7 @@ fn put_back(
     Ok(())
 }
 
-/// Removes the files of the installer itself.
+/// Removes the directory of the backups and the manifest.
 fn finish(directory: &Directory, report: &mut Report) -> Result<()> {
     directory.sync()?;
     let backups = directory::backup(&directory.path, "");
@@ -124,7 +125,7 @@ fn finish(directory: &Directory, report: &mut Report) -> Result<()> {
     directory.sync()
 }
 
-/// Whether a backup is the file itself, or a copy of it.
+/// Whether a backup is a hard link or a copy of the file.
 fn is_same(place: &Path, backup: &Path) -> bool {
     let target = |path: &Path| fs::read_link(path).ok();
     if target(place).is_some() {

@@ -1,4 +1,4 @@
-//! The changes of a command, for people and as a document.
+//! Prints the changes of `install` and `uninstall`, as lines or as JSON.
 
 use std::borrow::Cow;
 use std::ops::Not;
@@ -14,13 +14,13 @@ use crate::plugin::VERSION;
 #[derive(Serialize)]
 pub(super) struct Change {
     pub(super) name: String,
-    /// In the infinitive, then in the past tense.
+    /// The verb in the infinitive and in the past tense.
     #[serde(rename = "action", serialize_with = "infinitive")]
     pub(super) verb: [&'static str; 2],
     /// The kind of the new file. Empty without a new file.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(super) kind: &'static str,
-    /// The replaced file in words. Empty without such a file.
+    /// The replaced file in words. Empty if no file is replaced.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(super) replaced: &'static str,
     #[serde(rename = "backup", skip_serializing_if = "Not::not")]
@@ -44,7 +44,7 @@ pub(super) struct Report {
     pub(super) left: Vec<Left>,
 }
 
-/// A name that stays.
+/// A file that is not removed or replaced, and the reason.
 #[derive(Serialize)]
 pub(super) struct Left {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! The names that the arguments choose.
+//! The names that the arguments of `install` select.
 
 use crate::cli::output::usage_error;
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::plugin::Entry;
 
 use super::manifest::is_plain;
 
-/// The arguments that choose.
+/// The arguments that select names.
 pub(super) struct Selection<'a> {
     pub(super) only: &'a [String],
     pub(super) exclude: &'a [String],

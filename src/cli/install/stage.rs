@@ -1,8 +1,8 @@
 //! Makes the changes of an installation.
 //!
-//! The new files are made in a directory of their own, and each one runs once, so most errors change nothing. Then each name
-//! changes by rename. After an error or a kill between two renames each name is old or new: the same command completes the
-//! installation, and `uninstall` takes it back with the manifest, which is written first.
+//! The new files are made in a temporary directory, and each one is executed once, so most errors change nothing. Then each
+//! file is renamed to its name. After an error or a kill between two renames, each name is the old or the new file: the same
+//! command completes the installation, and `uninstall` reverts it by the manifest, which is written before the first rename.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
@@ -19,7 +19,7 @@ use crate::plugin::execute;
 use super::directory::{self, Directory, MANIFEST, duplicate, failed, has_no_links, rename, sync};
 use super::plan::{LinkMethod, Plan};
 
-/// How long a new plugin may take to answer VERSION.
+/// The timeout of a new plugin's answer to VERSION.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) fn carry_out(plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
@@ -40,7 +40,7 @@ pub(super) fn carry_out(plan: &mut Plan<'_>, directory: &Directory) -> Result<()
     }
 }
 
-/// Replaces the manifest, also on the disk.
+/// Replaces the manifest, and writes it to the disk with fsync.
 fn write_manifest(plan: &Plan<'_>, directory: &Directory, is_complete: bool) -> Result<()> {
     let path = directory.file(MANIFEST);
     let replace = || {
@@ -53,7 +53,8 @@ fn write_manifest(plan: &Plan<'_>, directory: &Directory, is_complete: bool) -> 
     directory.sync()
 }
 
-/// A replaced file gets the name of its backup, and keeps its own until the new file has it: a runtime always finds one of them.
+/// Gives each file that is to be replaced a second name as its backup. The file keeps its first name until the new file
+/// replaces it, so a runtime always finds one of both.
 fn back_up(plan: &Plan<'_>, directory: &Directory, staging: &Staging) -> Result<()> {
     let mut entries = plan.entries.iter().filter(|entry| entry.needs_backup).peekable();
     if entries.peek().is_none() {
@@ -69,7 +70,7 @@ fn back_up(plan: &Plan<'_>, directory: &Directory, staging: &Staging) -> Result<
     directory.sync()
 }
 
-/// A directory in the plugin directory. It is removed, with its files, when it is dropped.
+/// A temporary directory in the plugin directory. It is removed, with its files, when the value is dropped.
 struct Staging(PathBuf);
 
 impl Staging {
@@ -87,10 +88,10 @@ impl Staging {
         self.0.join(name)
     }
 
-    /// Makes all files of the plan.
+    /// Makes all files of the plan. Switches to copies where the file system has no hard links.
     fn fill(&self, plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
         let executable = self.file(NAME);
-        // The links to an executable that stays have to lead to its inode.
+        // An executable that does not change is linked, not copied: hard links need its inode.
         match plan.entries[0].is_changed {
             true => copy(&executable)?,
             false => duplicate(&directory.file(NAME), &executable)?,
@@ -121,9 +122,9 @@ impl Staging {
         Ok(())
     }
 
-    /// Runs each name once, so that an executable that this host cannot execute replaces nothing.
+    /// Executes each new file once with VERSION, so that a file that this host cannot execute replaces nothing.
     fn verify(&self, plan: &Plan<'_>) -> Result<()> {
-        // A plugin need not read its input.
+        // A plugin can exit before it reads its input.
         sys::survive_failed_writes();
         for entry in &plan.entries[1..] {
             let name = &entry.name;
@@ -138,7 +139,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // The next installation removes what stays.
+        // The next installation removes a directory that stays.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,7 +1,8 @@
-//! The timer that calls `cnibox gc --confirm`, as units of a host with systemd.
+//! The systemd units that call `cnibox gc --confirm`.
 //!
-//! The units are those of the packages, for the plugin directory of this installation. The host can be below another root
-//! directory: a container that installs on a node has no view of the host and no systemd, so it places the units of the host.
+//! They are the units of the packages, with the plugin directory of this installation. The host can have another root
+//! directory: a container that installs cnibox on a node has no systemd and cannot see the host's processes, so it writes the
+//! unit files of the host.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -17,7 +18,7 @@ use crate::kernel::sys::warn;
 use super::directory::{failed, remove, sync};
 use super::report::{Change, Left, Report};
 
-/// Where an administrator has units.
+/// The directory for the units of the administrator.
 const UNITS: &str = "/etc/systemd/system";
 const TIMER: &str = "cnibox-gc.timer";
 /// The name and the text of each unit. The timer is the last: it starts the service.
@@ -25,7 +26,7 @@ const FILES: [(&str, &str); 2] = [
     ("cnibox-gc.service", include_str!("../../../packaging/systemd/cnibox-gc.service")),
     (TIMER, include_str!("../../../packaging/systemd/cnibox-gc.timer")),
 ];
-/// The link that enables it.
+/// The link that enables the timer.
 const LINK: &str = "timers.target.wants/cnibox-gc.timer";
 
 /// The units of a host.
@@ -39,10 +40,10 @@ impl Timer {
     /// `root` is the root directory of the host, `directory` the plugin directory below it.
     pub(super) fn new(root: &str, directory: &Path) -> Result<Self> {
         let root = PathBuf::from(root);
-        let place = absolute(directory).map_err(|error| failed("find", directory, &error))?;
-        let Ok(inside) = place.strip_prefix(&root) else {
-            let (place, root) = (place.display(), root.display());
-            return Err(usage_error(format!("--timer {root}: {place} is not below it")));
+        let path = absolute(directory).map_err(|error| failed("find", directory, &error))?;
+        let Ok(inside) = path.strip_prefix(&root) else {
+            let (path, root) = (path.display(), root.display());
+            return Err(usage_error(format!("--timer {root}: {path} is not below it")));
         };
         let plugins = format!("/{}", inside.display());
         // A unit would need quotes for other characters.
@@ -58,13 +59,13 @@ impl Timer {
         self.root.join(&UNITS[1..]).join(name)
     }
 
-    /// Places the units and enables the timer, and notes what changes.
+    /// Writes the units and enables the timer. Adds the changes to the report.
     pub(super) fn enable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
         let count = report.changes.len();
         for (name, text) in FILES {
             let place = self.place(name);
             if is_link(&place)? {
-                // `systemctl mask` has made it.
+                // A masked unit: `systemctl mask` makes a link to /dev/null.
                 report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
                 return Ok(());
             }
@@ -97,7 +98,7 @@ impl Timer {
         Ok(())
     }
 
-    /// Removes the units, and notes what changes.
+    /// Removes the units. Adds the changes to the report.
     pub(super) fn disable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
         let place = self.place(FILES[0].0);
         let service = match file::read_lossy(&place) {
@@ -109,7 +110,7 @@ impl Timer {
             report.left.push(Left { name: TIMER.into(), reason: "it is for another directory" });
             return Ok(());
         }
-        // The link is the first to go: without it no other unit is used.
+        // Remove the link first: without it systemd starts none of the units.
         for name in [LINK, TIMER, FILES[0].0] {
             let place = self.place(name);
             if name != LINK && is_link(&place)? {
@@ -129,7 +130,7 @@ impl Timer {
     }
 }
 
-/// The change of a unit.
+/// The change of a unit file, for the report.
 fn change(verb: [&'static str; 2], name: &str) -> Change {
     Change { kind: "unit", ..Change::of(verb, &format!("{UNITS}/{name}")) }
 }
@@ -152,7 +153,7 @@ fn enable(link: &Path) -> Result<()> {
     linked.map_err(|error| failed("link", link, &error))
 }
 
-/// The error of the timer: the plugins are installed by then.
+/// Names the timer in an error. The plugins are already installed or removed at this point.
 pub(super) fn context(error: Error, verb: &str) -> Error {
     error.context(format_args!("cannot {verb} {TIMER}"))
 }

@@ -1,4 +1,4 @@
-//! A file with its findings.
+//! A configuration file with the findings of lint.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::plugin::Entry;
 
 use super::json_path::{JsonPath, line_and_column};
 
-/// The rules use it beside the document.
+/// The inputs of the rules besides the document.
 pub(super) struct Inputs<'a> {
     pub(super) manuals: &'a Manuals,
     pub(super) plugins: &'static [Entry],
@@ -21,7 +21,7 @@ pub(super) struct Inputs<'a> {
     pub(super) path: &'a [PathBuf],
 }
 
-/// One file.
+/// One configuration file.
 pub(super) struct Document {
     pub(super) file: PathBuf,
     pub(super) text: String,
@@ -30,7 +30,7 @@ pub(super) struct Document {
 
 #[derive(Debug)]
 pub(super) struct Finding {
-    /// Where in the text, in bytes.
+    /// The position in the text, in bytes.
     pub(super) offset: usize,
     pub(super) is_fault: bool,
     pub(super) text: String,
@@ -41,7 +41,8 @@ const MARKS: [(&[u8], &str); 3] =
     [(b"\xef\xbb\xbf", "UTF-8"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
 
 impl Document {
-    /// The content of a file. A byte order mark at its start is a fault, and what follows is read without it.
+    /// Decodes the content of a file. A byte order mark at its start is a fault; the rest is decoded in the encoding of the
+    /// mark.
     pub(super) fn new(file: PathBuf, content: &[u8]) -> Self {
         let mut document = Self { file, text: String::new(), findings: Vec::new() };
         let Some((mark, encoding)) = MARKS.iter().find(|(mark, _)| content.starts_with(mark))
@@ -83,16 +84,16 @@ impl Document {
 
     /// Inserts a finding after those of the same place.
     pub(super) fn insert(&mut self, offset: usize, is_fault: bool, text: String) {
-        let place = self
+        let index = self
             .findings
             .iter()
             .position(|finding| finding.offset > offset)
             .unwrap_or(self.findings.len());
-        self.findings.insert(place, Finding { offset, is_fault, text });
+        self.findings.insert(index, Finding { offset, is_fault, text });
     }
 }
 
-/// Faults on stdout, notes on stderr, each with its line below.
+/// Prints a finding, and below it the line of the file. Faults go to stdout, notes to stderr.
 pub(super) fn print(document: &Document, Finding { offset, is_fault, text }: &Finding) {
     let (line, column) = line_and_column(&document.text, *offset);
     let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();

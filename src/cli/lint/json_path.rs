@@ -1,10 +1,10 @@
-//! Places in the text of a JSON document.
+//! Paths to keys and items of a JSON document, and their positions in its text.
 
 use serde_json::value::RawValue;
 
 use crate::cni::json::Entries;
 
-/// The way from the root of a document to a key or to an item of a list.
+/// The path from the root of a document to a key or to an item of a list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JsonPath<'a>(Vec<Segment<'a>>);
 
@@ -23,30 +23,30 @@ impl<'a> JsonPath<'a> {
         self.with(Segment::Item(index))
     }
 
-    fn with(&self, step: Segment<'a>) -> Self {
-        let mut steps = self.0.clone();
-        steps.push(step);
-        Self(steps)
+    fn with(&self, segment: Segment<'a>) -> Self {
+        let mut segments = self.0.clone();
+        segments.push(segment);
+        Self(segments)
     }
 
-    /// Where the last step begins in the text of a valid document, in bytes: at the key, or at the item. If the way ends
-    /// early, the last place that exists.
+    /// The offset of the key or item in the text of a valid document, in bytes. If it does not exist: the offset of the last
+    /// segment that exists.
     pub(super) fn offset_in(&self, text: &str) -> usize {
         let Ok(mut value) = serde_json::from_str::<&RawValue>(text) else { return 0 };
-        let mut place = value;
-        for step in &self.0 {
-            match step.enter(value) {
-                Some(found) => (place, value) = found,
+        let mut start = value;
+        for segment in &self.0 {
+            match segment.enter(value) {
+                Some(found) => (start, value) = found,
                 None => break,
             }
         }
-        // serde_json gives parts of the text.
-        place.get().as_ptr().addr() - text.as_ptr().addr()
+        // serde_json returns slices of the text.
+        start.get().as_ptr().addr() - text.as_ptr().addr()
     }
 }
 
 impl Segment<'_> {
-    /// The key or the item, and its value; of equal keys the last, in any case.
+    /// The key or the item, and its value. Keys are equal in any case; of equal keys the last counts.
     fn enter<'t>(&self, value: &'t RawValue) -> Option<(&'t RawValue, &'t RawValue)> {
         match self {
             Self::Key(key) => {
@@ -64,7 +64,7 @@ impl Segment<'_> {
     }
 }
 
-/// The place of an error in bytes, and its reason.
+/// The offset of a parse error in bytes, and its reason.
 pub(super) fn offset_and_reason(text: &str, error: &serde_json::Error) -> (usize, String) {
     let before = text.split_inclusive('\n').take(error.line().saturating_sub(1));
     let line_start: usize = before.map(str::len).sum();

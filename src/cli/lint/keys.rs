@@ -1,4 +1,4 @@
-//! Rules for keys: unknown ones, values of another type, capabilities.
+//! Finds unknown keys, values of a wrong type, and undeclared or unknown capabilities.
 
 use crate::cni::json::Json;
 use crate::runtime::conf;
@@ -11,23 +11,23 @@ use crate::cli::similar::{hint, nearest};
 /// The keys of one plugin.
 pub(super) struct Known<'a> {
     kind: &'a str,
-    /// Those of the network, of the plugin and of its IPAM plugin.
+    /// The manuals of the network, of the plugin and of its IPAM plugin.
     manuals: Vec<Manual<'a>>,
     keys: Vec<Key<'a>>,
-    /// The keys of the plugin that flannel calls, which stand in `delegate`.
+    /// The keys of the plugin that flannel calls. They are in the object `delegate`.
     delegate: Vec<Key<'a>>,
-    /// The keys of the IPAM plugin are not known.
+    /// The IPAM plugin is of another program, so its keys are unknown.
     is_ipam_foreign: bool,
 }
 
-/// The type of an object with free keys.
+/// The type of an object that can have any keys.
 const FREE: &str = "object";
-/// In this object, other programs have keys of their own.
+/// This object can have keys of other programs.
 const ARGS: &str = "args";
 /// The type of a key that another program reads.
 pub(super) const ANY: &str = "any";
 const PORT_MAPPINGS: &str = "portMappings";
-/// In the meaning of a key.
+/// The manual says so of a key that the Go plugin ignores.
 const IGNORED: &str = "The reference ignores it.";
 
 impl<'a> Known<'a> {
@@ -65,7 +65,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The keys of a list of plugins: name and type.
+/// Examines the keys of a list of plugins. `known` has the name and the type of each.
 pub(super) fn examine_list(
     document: &mut Document,
     json: &Json,
@@ -79,7 +79,7 @@ pub(super) fn examine_list(
     walk.object(document, &JsonPath::default(), "", json);
 }
 
-/// The keys of a plugin.
+/// Examines the keys of a plugin.
 pub(super) fn examine<'a>(
     document: &mut Document,
     path: &JsonPath<'a>,
@@ -95,14 +95,14 @@ pub(super) fn examine<'a>(
     }
 }
 
-/// The capabilities that a plugin declares and those that it has.
+/// Compares the capabilities that a configuration declares with those that the plugin has.
 pub(super) fn examine_capabilities(
     document: &mut Document,
     path: &JsonPath<'_>,
     plugin: &Json,
     known: &Known<'_>,
 ) {
-    // flannel hands all of them to its delegate.
+    // flannel passes all capabilities to its delegate.
     if !known.delegate.is_empty() {
         return;
     }
@@ -127,11 +127,12 @@ pub(super) fn examine_capabilities(
     }
 }
 
+/// Compares the keys of an object, and of the objects in it, with a table of keys.
 struct Walk<'a> {
-    /// For messages.
+    /// The owner of the keys in messages: a plugin, `the delegate` or `a list of plugins`.
     owner: &'a str,
     keys: &'a [Key<'a>],
-    /// An object with unknown keys that are none of our business, or empty.
+    /// An object whose unknown keys are not reported, such as the `ipam` of a foreign IPAM plugin. Empty: none.
     free: &'a str,
 }
 
@@ -150,7 +151,7 @@ impl Walk<'_> {
             let path = path.key(name);
             let row = self.row(&full);
             if let Some(row) = row {
-                // The key in its own case counts.
+                // Of keys that differ only in case, the one as in the manual counts.
                 let key = row.path.rsplit('.').next().unwrap_or_default();
                 if name != key && entries.iter().any(|(other, _)| other == key) {
                     continue;
@@ -181,7 +182,7 @@ impl Walk<'_> {
                     self.value(document, &path.item(at), &full, item);
                 }
             }
-            // A list of objects has only objects: see `other_type`.
+            // `other_type` has already reported an item that is not an object.
             _ => {}
         }
     }
@@ -190,7 +191,7 @@ impl Walk<'_> {
         self.keys.iter().find(|key| !key.is_in_args && key.path.eq_ignore_ascii_case(full))
     }
 
-    /// The rests of the paths with this beginning.
+    /// The remainders of the paths that begin so.
     fn below(&self, beginning: &str) -> Vec<&str> {
         let mut below = Vec::new();
         for key in self.keys {
@@ -213,7 +214,7 @@ impl Walk<'_> {
         let is_free = self.row(object).is_some_and(|row| row.of_type == FREE);
         let owner = self.owner;
         let full = format!("{prefix}{name}");
-        // The next name of each path below the object.
+        // Cut each remainder to its first key.
         let mut names = self.below(prefix);
         for known in &mut names {
             *known = known.split(['.', '[']).next().unwrap_or_default();
@@ -230,20 +231,21 @@ impl Walk<'_> {
     }
 }
 
-/// The rest of a path after its beginning, in any case.
+/// The remainder of a path that begins so, compared without regard to case.
 fn rest<'a>(path: &'a str, beginning: &str) -> Option<&'a str> {
     let (start, rest) = path.split_at_checked(beginning.len())?;
     start.eq_ignore_ascii_case(beginning).then_some(rest)
 }
 
-/// The type of a value, if it is not the one of the manual: `list of lists of objects`.
+/// The type of a value, if it differs from the type in the manual, such as `list of lists of objects`. `None` if the value has
+/// the right type.
 fn other_type(wanted: &str, value: &Json) -> Option<&'static str> {
     if wanted == ANY {
         return None;
     }
     let (kind, items) = wanted.split_once(" of ").unwrap_or((wanted, ""));
     let found = match value {
-        // The same as a missing key.
+        // null counts as a missing key.
         Json::Null => return None,
         Json::Bool(_) => "boolean",
         Json::Number(number) if number.as_i64().is_some() || number.as_u64().is_some() => "integer",
@@ -252,7 +254,7 @@ fn other_type(wanted: &str, value: &Json) -> Option<&'static str> {
         Json::Array(_) => "list",
         Json::Object(_) | Json::Raw(_) => "object",
     };
-    // "integer" of "integer, or a string": the first word counts.
+    // The type in the manual can have more words, as in "integer, or a string": the first word counts.
     let kind = kind.split([' ', ',']).next().unwrap_or(kind);
     if found != kind.trim_end_matches('s') {
         return Some(with_article(found));

@@ -10,10 +10,10 @@ use super::document::{Document, Inputs};
 use super::json_path::JsonPath;
 use super::keys::{self, ANY, Known};
 use super::ranges::{self, Claim};
-use super::values::{self, Made};
+use super::values::{self, Expected};
 use crate::cli::similar::hint;
 
-/// The keys of a list.
+/// The keys of a network configuration list, with their types.
 ///
 /// Source: CNI specification 1.1.0, section 1.
 const KEYS: [(&str, &str); 10] = [
@@ -24,14 +24,14 @@ const KEYS: [(&str, &str); 10] = [
     ("disableGC", "boolean"),
     ("loadOnlyInlinedPlugins", "boolean"),
     ("plugins", "list of objects"),
-    // Runtimes ignore them in a list. Plugins have their own.
+    // Runtimes ignore `args` of a list. A plugin has its own `args`.
     ("args", "object"),
-    // Written by nerdctl. The id was a number once.
+    // nerdctl writes these two. Old versions wrote the id as a number.
     ("nerdctlID", ANY),
     ("nerdctlLabels", ANY),
 ];
 
-/// `index` is the number of the document, for the claims.
+/// Examines a network configuration. `index` is the index of the document, for the claims.
 pub(super) fn examine(
     document: &mut Document,
     json: &Json,
@@ -63,20 +63,20 @@ pub(super) fn examine(
         Some(_) => return document.fault(&root.key("plugins"), "plugins is not a list"),
         None => return document.fault(&root, "the list of plugins is missing"),
     };
-    let mut made = Made::default();
+    let mut expected = Expected::default();
     for (at, (path, plugin)) in plugins.iter().enumerate() {
         let before = document.faults();
         examine_plugin(document, path, plugin, inputs, at == 0);
         ranges::examine(document, path, plugin, &name, claims, index, inputs.plugins);
-        // The error of the plugin would be about the same mistake.
+        // After a fault, the plugin is not called: its error would report the same mistake again.
         if document.faults() == before {
-            values::examine(document, path, plugin, inputs, &made);
+            values::examine(document, path, plugin, inputs, &expected);
         }
-        made.add(plugin, inputs);
+        expected.add(plugin, inputs);
     }
 }
 
-/// Returns the name, empty if there is no valid one.
+/// Examines the name. Returns it, or an empty text if it is not valid.
 fn examine_name(document: &mut Document, json: &Json) -> String {
     let root = JsonPath::default();
     match json.get("name") {
@@ -85,7 +85,7 @@ fn examine_name(document: &mut Document, json: &Json) -> String {
             Ok(_) => return name.clone(),
             Err(error) => document.fault(&root.key("name"), error.to_string()),
         },
-        // The rule about types reports it.
+        // The rules of `keys` report a value that is not a string.
         Some(_) => {}
     }
     String::new()
@@ -129,10 +129,10 @@ fn examine_plugin<'a>(
     examine_type(document, &path.key("type"), kind, inputs);
     let ipam = plugin.get("ipam").map_or("", conf::kind);
     if !ipam.is_empty() {
-        let place = path.key("ipam").key("type");
-        examine_type(document, &place, ipam, inputs);
+        let path = path.key("ipam").key("type");
+        examine_type(document, &path, ipam, inputs);
         if inputs.plugins.iter().any(|entry| entry.name == ipam && !entry.is_ipam) {
-            document.fault(&place, format!("{ipam} is not an IPAM plugin"));
+            document.fault(&path, format!("{ipam} is not an IPAM plugin"));
         }
     }
     let Some(manual) = inputs.manuals.of(kind) else { return };
@@ -145,7 +145,7 @@ fn examine_plugin<'a>(
     keys::examine_capabilities(document, path, plugin, &known);
 }
 
-/// A type that is neither on CNI_PATH nor in this executable.
+/// Reports a plugin that is neither on CNI_PATH nor in this executable.
 fn examine_type(document: &mut Document, path: &JsonPath<'_>, kind: &str, inputs: &Inputs<'_>) {
     if Program::find(kind, inputs.path, inputs.plugins).is_ok() {
         return;

@@ -1,4 +1,4 @@
-//! Rules for the ranges of host-local: within one network, between networks, and beside the routes of the host.
+//! Finds ranges of host-local that overlap: within one network, between networks, and with the routes of the host.
 
 use std::net::IpAddr;
 
@@ -15,20 +15,20 @@ use crate::runtime::{conf, networks};
 use super::document::{Document, name};
 use super::json_path::JsonPath;
 
-/// The addresses of a range of a network.
+/// A range of a network, and its position in the configuration.
 pub(super) struct Claim {
-    /// The number of the document.
+    /// The index of the document.
     document: usize,
-    /// The place of the range in its text.
+    /// The offset of the range in the text of the document.
     offset: usize,
     network: String,
-    /// As written, for messages.
+    /// The subnet as written in the file, for messages.
     subnet: String,
     first: IpAddr,
     last: IpAddr,
     /// The bridge that has the subnet's route. `None`: the network makes no bridge.
     bridge: Option<String>,
-    /// The plugin puts containers into a network that exists, so the host may have its route.
+    /// The plugin attaches containers to an existing network, such as the LAN of a macvlan: the host may have a route to it.
     is_shared: bool,
 }
 
@@ -55,16 +55,16 @@ pub(super) fn examine(
     let entry = plugins.iter().find(|entry| entry.name == kind);
     let bridge = (kind == "bridge").then(|| networks::bridge_of(plugin).to_owned());
     let path = path.key("ipam");
-    for (place, json) in configured(&path, ipam) {
+    for (path, json) in configured(&path, ipam) {
         let Ok(configured) = json.read::<RangeConf>("range") else { continue };
         let (subnet, gateway) = (configured.subnet.clone(), configured.gateway);
         let parsed = range::parse(&[vec![configured]], &[]);
         let sets = match parsed {
             Ok(sets) => sets,
             Err(error) => {
-                // The number of the set is that of a list with this one.
+                // The prefix is removed: each range is parsed alone, so the index of the set is always 0.
                 let text = error.to_string();
-                document.fault(&place, text.strip_prefix("invalid range set 0: ").unwrap_or(&text));
+                document.fault(&path, text.strip_prefix("invalid range set 0: ").unwrap_or(&text));
                 continue;
             }
         };
@@ -73,14 +73,14 @@ pub(super) fn examine(
             if let Some(gateway) = gateway
                 && !range.subnet.contains(&gateway)
             {
-                document.fault(&place, format!("gateway {gateway} is outside of subnet {subnet}"));
+                document.fault(&path, format!("gateway {gateway} is outside of subnet {subnet}"));
             }
             if let Some(Reserved { net, reason }) = reserved(&range.subnet) {
-                document.note(&place, format!("{subnet} overlaps with {net}: {reason}"));
+                document.note(&path, format!("{subnet} overlaps with {net}: {reason}"));
             }
             let claim = Claim {
                 document: index,
-                offset: place.offset_in(&document.text),
+                offset: path.offset_in(&document.text),
                 network: network.to_owned(),
                 subnet: subnet.clone(),
                 first: range.first,
@@ -92,7 +92,7 @@ pub(super) fn examine(
                 |other: &&Claim| other.document == index && other.overlaps(claim.first, claim.last);
             if let Some(other) = claims.iter().find(is_same) {
                 document.fault(
-                    &place,
+                    &path,
                     format!("{subnet} overlaps the range {} of this network", other.subnet),
                 );
             }
@@ -101,7 +101,7 @@ pub(super) fn examine(
     }
 }
 
-/// The ranges of `ipam`, with their places.
+/// The ranges of `ipam`, with their paths.
 fn configured<'a>(path: &JsonPath<'a>, ipam: &'a Json) -> Vec<(JsonPath<'a>, &'a Json)> {
     let mut found = Vec::new();
     if ipam.get("subnet").is_some() {
@@ -119,7 +119,7 @@ fn configured<'a>(path: &JsonPath<'a>, ipam: &'a Json) -> Vec<(JsonPath<'a>, &'a
     found
 }
 
-/// Two networks that would give out the same addresses. The later one gets the finding.
+/// Finds two networks whose ranges overlap. The finding is in the document of the later one.
 pub(super) fn compare_networks(claims: &[Claim], documents: &mut [Document]) {
     for (index, claim) in claims.iter().enumerate() {
         let is_other = |other: &&Claim| {
@@ -138,7 +138,7 @@ pub(super) fn compare_networks(claims: &[Claim], documents: &mut [Document]) {
     }
 }
 
-/// Routes of the host to other links into a range.
+/// Finds ranges that overlap a route of the host by another link than that of the network.
 pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Result<()> {
     if claims.is_empty() {
         return Ok(());

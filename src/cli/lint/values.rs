@@ -1,6 +1,7 @@
-//! Values that the plugins refuse. Each plugin examines its own configuration, as in a call without a namespace, which ends
-//! before it reads or changes links. Parts that depend on the host are replaced: the IPAM plugin is examined by itself, the
-//! master is a link in the container, and no network has the name.
+//! Finds values that the plugins refuse. Each plugin is called with its configuration but without a namespace: it checks the
+//! configuration, and the call ends before it reads or changes links. Keys that depend on the host are replaced: the IPAM
+//! plugin by `static` (the configured one is called separately), the master by a link in the container, and the name of the
+//! network.
 
 use crate::cni::json::Json;
 use crate::cni::request::{Request, Verb};
@@ -13,17 +14,17 @@ use crate::runtime::conf;
 use super::document::{Document, Inputs};
 use super::json_path::JsonPath;
 
-/// What the plugins of a list make, as far as their configurations tell it.
+/// The expected result of the plugins that come before in a list, derived from their configurations.
 #[derive(Default)]
-pub(super) struct Made {
-    /// One of the addresses is an IPv6 address.
+pub(super) struct Expected {
+    /// The container has an IPv6 address.
     has_v6: bool,
-    /// The MTU of a veth pair. 0: it is unknown, or there is no pair.
+    /// The MTU of the veth pair. 0: it is unknown, or there is no pair.
     mtu: u32,
 }
 
-impl Made {
-    /// Adds what the next plugin of the list makes.
+impl Expected {
+    /// Adds the result of the next plugin of the list.
     pub(super) fn add(&mut self, plugin: &Json, inputs: &Inputs<'_>) {
         self.has_v6 |= gives_v6(plugin, inputs);
         let entry = entry(inputs, conf::kind(plugin));
@@ -39,7 +40,7 @@ impl Made {
     }
 }
 
-/// The kernel's default.
+/// The default MTU of a veth pair in the kernel.
 const VETH_MTU: u32 = 1500;
 const V4: &str = r#"{"address":"10.0.0.2/24","gateway":"10.0.0.1"}"#;
 const V6: &str = r#"{"address":"fd00::2/64","gateway":"fd00::1"}"#;
@@ -48,45 +49,45 @@ fn addresses(has_v6: bool) -> String {
     if has_v6 { format!("{V4},{V6}") } else { V4.into() }
 }
 
-/// In place of the IPAM plugin of an interface plugin.
+/// The configuration of `static` that replaces the IPAM plugin of an interface plugin.
 fn ipam(has_v6: bool) -> Result<Json> {
     let addresses = addresses(has_v6);
     Json::parse(format!(r#"{{"type":"static","addresses":[{addresses}]}}"#).as_bytes())
 }
 
-/// In place of the result of the plugins before.
-fn result(made: &Made) -> Result<Json> {
+/// The previous result for a plugin.
+fn result(expected: &Expected) -> Result<Json> {
     let interface = r#"{"name":"eth0","sandbox":"/run/netns/lint"}"#;
-    let ips = addresses(made.has_v6);
+    let ips = addresses(expected.has_v6);
     let text = format!(r#"{{"cniVersion":"1.1.0","interfaces":[{interface}],"ips":[{ips}]}}"#);
     Json::parse(text.as_bytes())
 }
 
-/// Reports the error of a plugin, and that of its IPAM plugin. `made` is what the plugins before make.
+/// Reports the error of a plugin, and that of its IPAM plugin.
 pub(super) fn examine<'a>(
     document: &mut Document,
     path: &JsonPath<'a>,
     plugin: &'a Json,
     inputs: &Inputs<'_>,
-    made: &Made,
+    expected: &Expected,
 ) {
     let kind = conf::kind(plugin);
     if let Some(entry) = entry(inputs, kind).filter(|entry| !entry.is_ipam)
-        && let Err(error) = call(entry, inputs, plugin, made)
+        && let Err(error) = call(entry, inputs, plugin, expected)
     {
         let text = error.to_string();
-        document.fault(&place(&text, path, plugin), text);
+        document.fault(&path_of_error(&text, path, plugin), text);
     }
-    if kind == "bandwidth" && made.mtu != 0 {
-        for text in bandwidth::warnings(plugin, made.mtu) {
-            document.note(&place(&text, path, plugin), text);
+    if kind == "bandwidth" && expected.mtu != 0 {
+        for text in bandwidth::warnings(plugin, expected.mtu) {
+            document.note(&path_of_error(&text, path, plugin), text);
         }
     }
     if let Some((entry, ipam)) = ipam_of(plugin, inputs)
-        && let Err(error) = call(entry, inputs, plugin, made)
+        && let Err(error) = call(entry, inputs, plugin, expected)
     {
         let text = error.to_string();
-        document.fault(&place(&text, &path.key("ipam"), ipam), text);
+        document.fault(&path_of_error(&text, &path.key("ipam"), ipam), text);
     }
 }
 
@@ -94,23 +95,23 @@ fn entry(inputs: &Inputs<'_>, kind: &str) -> Option<&'static Entry> {
     inputs.plugins.iter().find(|entry| entry.name == kind)
 }
 
-/// The IPAM plugin of a plugin, with its configuration, if it is one of this executable.
+/// The IPAM plugin of a plugin, with its configuration. `None` if this executable does not have it.
 fn ipam_of<'a>(plugin: &'a Json, inputs: &Inputs<'_>) -> Option<(&'static Entry, &'a Json)> {
     let ipam = plugin.get("ipam")?;
     entry(inputs, conf::kind(ipam)).filter(|entry| entry.is_ipam).map(|entry| (entry, ipam))
 }
 
-/// Lets a plugin examine a configuration. The error is one about the configuration.
-fn call(entry: &Entry, inputs: &Inputs<'_>, plugin: &Json, made: &Made) -> Result<()> {
-    // flannel has no IPAM plugin of its own: the key is a part of its delegate's.
+/// Calls a plugin with a configuration. Returns an error about the configuration only.
+fn call(entry: &Entry, inputs: &Inputs<'_>, plugin: &Json, expected: &Expected) -> Result<()> {
+    // flannel calls no IPAM plugin: its key `ipam` is for the delegate.
     let is_replaced = !entry.is_ipam && entry.name != "flannel";
     let has_ipam = plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
     let replacement =
         (is_replaced && has_ipam).then(|| ipam(gives_v6(plugin, inputs))).transpose()?;
-    let (request, status) = request(plugin, replacement, made)?;
+    let (request, status) = request(plugin, replacement, expected)?;
     let at = Attachment { container_id: ContainerId::new("lint")?, ifname: IfName::new("eth0")? };
     let verb = match entry {
-        // STATUS would ask the daemon. ADD needs the namespace first.
+        // STATUS of these plugins would connect to the daemon. ADD fails before that, since there is no namespace.
         Entry { needs_link: true, .. } => Verb::Add(at),
         Entry { is_ipam: true, .. } => status,
         _ => Verb::Check(at),
@@ -123,17 +124,17 @@ fn call(entry: &Entry, inputs: &Inputs<'_>, plugin: &Json, made: &Made) -> Resul
     }
 }
 
-/// Whether the IPAM plugin of a plugin gives every container an IPv6 address. A wrong configuration gives none.
+/// Whether the IPAM plugin of a plugin gives every container an IPv6 address. False for an invalid configuration.
 fn gives_v6(plugin: &Json, inputs: &Inputs<'_>) -> bool {
     let Some((entry, _)) = ipam_of(plugin, inputs) else { return false };
-    let Ok((request, _)) = request(plugin, None, &Made::default()) else { return false };
+    let Ok((request, _)) = request(plugin, None, &Expected::default()) else { return false };
     let session = Session::without_container();
     let context = Context { request: &request, session: &session, plugins: inputs.plugins };
     entry.expected(&context).is_ok_and(|expected| expected.has_v6)
 }
 
 /// A STATUS with the configuration of a plugin. `ipam` replaces its IPAM plugin.
-fn request(plugin: &Json, ipam: Option<Json>, made: &Made) -> Result<(Request, Verb)> {
+fn request(plugin: &Json, ipam: Option<Json>, expected: &Expected) -> Result<(Request, Verb)> {
     let Json::Object(entries) = plugin else { return Err(Error::config("it is not an object")) };
     let mut entries = entries.clone();
     conf::remove_keys(&mut entries, &["cniVersion", "name", "prevResult", "linkInContainer"]);
@@ -144,7 +145,7 @@ fn request(plugin: &Json, ipam: Option<Json>, made: &Made) -> Result<(Request, V
         ("cniVersion", Some("1.1.0".into())),
         ("name", Some("cnibox-lint".into())),
         ("linkInContainer", Some(Json::Bool(true))),
-        ("prevResult", Some(result(made)?)),
+        ("prevResult", Some(result(expected)?)),
         ("ipam", ipam),
     ];
     for (key, value) in added {
@@ -153,14 +154,15 @@ fn request(plugin: &Json, ipam: Option<Json>, made: &Made) -> Result<(Request, V
     Request::new("STATUS", |_| None, Json::Object(entries)).map_err(|refusal| refusal.error)
 }
 
-/// The place of the key that a text names, or that has the value that it names.
-fn place<'a>(text: &str, path: &JsonPath<'a>, object: &'a Json) -> JsonPath<'a> {
+/// The path of the key that an error names by its name or by its value.
+fn path_of_error<'a>(text: &str, path: &JsonPath<'a>, object: &'a Json) -> JsonPath<'a> {
     let mut best = (0, path.clone());
     search(text, path, object, &mut best);
     best.1
 }
 
-/// Searches the key that a text names: its name counts more than its value. `best` has its points and its path.
+/// Searches the key that a text names. The name of a key counts 2 points, its value 1; `best` has the most points and their
+/// path.
 fn search<'a>(text: &str, path: &JsonPath<'a>, json: &'a Json, best: &mut (u8, JsonPath<'a>)) {
     match json {
         Json::Object(entries) => {
@@ -186,7 +188,7 @@ fn search<'a>(text: &str, path: &JsonPath<'a>, json: &'a Json, best: &mut (u8, J
     }
 }
 
-/// Whether a text has a word.
+/// Whether a text contains a word as a whole.
 fn names(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric();
     text.match_indices(word).any(|(at, _)| {
