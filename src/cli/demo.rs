@@ -101,7 +101,7 @@ impl Demo {
             let listener = listen(to, SocketAddr::new(address, 0))?;
             let took = exchange(&from.netns, &listener, None)?;
             print_args(format_args!(
-                "tcp    {} to {address}: there and back in {}",
+                "tcp    {} to {address}: round trip in {}",
                 from.name,
                 millis(took)
             ));
@@ -111,7 +111,7 @@ impl Demo {
         for (name, from) in [("host", &host), (two.name, &two.netns)] {
             let took = exchange(from, &listener, Some(published))?;
             let port = format!("{published}, which {} publishes", one.name);
-            print_args(format_args!("tcp    {name} to {port}: there and back in {}", millis(took)));
+            print_args(format_args!("tcp    {name} to {port}: round trip in {}", millis(took)));
         }
         for container in &containers {
             container.check(&runtime)?;

@@ -130,7 +130,7 @@ fn ask(fixable: &[Harm]) -> Result<bool> {
     }
     let is_about_leaks = fixable.iter().all(|harm| *harm == Harm::Leaked);
     let more = if is_about_leaks { "" } else { ", and accept the router advertisements" };
-    eprint!("Remove what is leaked{more}? [y/N] ");
+    eprint!("Remove the leaks{more}? [y/N] ");
     let mut answer = String::new();
     // A failed read leaves the answer empty, which means no.
     let _ = stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer);
@@ -143,7 +143,7 @@ fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
     let mut found = Findings::default();
     for (object, check) in CHECKS.iter().copied() {
         if let Err(error) = check(&host, &mut found) {
-            let why = "The host may have a fault that is not found.";
+            let why = "The check stopped, so it can have missed a fault.";
             let what = format_args!("cannot examine {object}: {error}");
             found.add(Harm::Broken, what, why, format_args!("sudo cnibox doctor"));
         }

@@ -88,19 +88,22 @@ impl Gc {
 
     fn collect(&self, runtime: &Runtime, print: &mut dyn FnMut(&str)) -> Result<Collected> {
         if self.confirm && (self.uncached || self.unknown.is_some() || self.none_alive) {
-            let msg =
-                "--confirm needs a proof, which --uncached, --unknown and --none-alive do without";
+            let msg = "--confirm excludes --uncached, --unknown and --none-alive: they remove without proof";
             return Err(usage_error(msg));
         }
         if self.none_alive {
             if !self.operands.is_empty() || self.uncached || self.unknown.is_some() {
-                return Err(usage_error("--none-alive is about all attachments"));
+                return Err(usage_error(
+                    "--none-alive removes all attachments: it takes no NETWORK, --uncached or --unknown",
+                ));
             }
             return runtime.remove_all(self.dry_run, print);
         }
         if let Some(name) = &self.unknown {
             if !self.operands.is_empty() || self.uncached {
-                return Err(usage_error("--unknown names the only attachment to remove"));
+                return Err(usage_error(
+                    "--unknown removes one attachment: it takes no NETWORK or --uncached",
+                ));
             }
             let (network, at) = attachment(name)?;
             let removed = runtime.remove_unknown(&network, &at, self.dry_run)?;

@@ -154,8 +154,8 @@ fn print(manual: Manual<'_>, form: &mut dyn Form) -> String {
 }
 
 fn title_of(key: Key<'_>) -> String {
-    let place = if key.is_in_args { "CNI_ARGS: " } else { "" };
-    format!("{place}{} ({}; {})", key.path, plain(key.of_type), default(key.default))
+    let prefix = if key.is_in_args { "CNI_ARGS: " } else { "" };
+    format!("{prefix}{} ({}; {})", key.path, plain(key.of_type), default(key.default))
 }
 
 fn default(text: &str) -> String {
@@ -171,7 +171,7 @@ fn plain(text: &str) -> String {
 enum Block {
     Paragraph(String),
     Example(String),
-    /// The place of the table of keys.
+    /// The position of the table of keys.
     Keys,
     /// An item of a list: a name in bold type, and a text.
     Item {

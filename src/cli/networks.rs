@@ -228,7 +228,7 @@ impl Create {
         match listed.as_slice() {
             [first, _, ..] if first.network.name == new.name && first.containerd.is_some() => {
                 warn(format_args!(
-                    "note: its file is the first now: containerd and CRI-O take this network"
+                    "note: its file is now the first: containerd and CRI-O use this network"
                 ));
             }
             _ => {}

@@ -106,8 +106,8 @@ impl HostPort {
 ///
 /// Source: linux/netfilter/xt_tcpudp.h: `spts[2]`, `dpts[2]`; xt_sctp.h: `dpts[2]`, `spts[2]`; in the byte order of the host.
 fn xt_port(rule: &Rule) -> Option<u16> {
-    let places = [("tcp", 4), ("udp", 4), ("sctp", 0)];
-    let (info, at) = places.into_iter().find_map(|(name, at)| Some((rule.xt_match(name)?, at)))?;
+    let offsets = [("tcp", 4), ("udp", 4), ("sctp", 0)];
+    let (info, at) = offsets.into_iter().find_map(|(name, at)| Some((rule.xt_match(name)?, at)))?;
     let [first, last] = [at, at + 2].map(|at| fixed(info, at).map(u16::from_ne_bytes));
     first.filter(|_| first == last)
 }

@@ -28,7 +28,7 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         found.add(
             Harm::Broken,
             format_args!("{error}"),
-            "A runtime cannot use it, and may wait for it without end.",
+            "A runtime cannot read it, or waits for it forever.",
             format_args!("ls -l {}", quoted(file.display())),
         );
     }
@@ -56,8 +56,8 @@ fn compare(first: &ConfiguredNetwork, second: &ConfiguredNetwork, found: &mut Fi
     if second.network.name == first.network.name {
         found.add(
             Harm::Broken,
-            format_args!("{file}: the name {title} is that of the network in {other}"),
-            "A runtime uses one of both files only.",
+            format_args!("{file}: the network in {other} has the same name, {title}"),
+            "A runtime uses only one of the two files.",
             format_args!("edit the name in {word}"),
         );
         return;
@@ -74,7 +74,7 @@ fn compare(first: &ConfiguredNetwork, second: &ConfiguredNetwork, found: &mut Fi
         false => (Harm::Note, "The containers of both networks are on one link."),
     };
     let name = &first.network.name;
-    let what = format_args!("{file}: bridge {bridge} is that of network {name} in {other}");
+    let what = format_args!("{file}: network {name} in {other} has the same bridge, {bridge}");
     found.add(harm, what, why, format_args!("edit the bridge in {word}"));
 }
 

@@ -244,9 +244,9 @@ impl BaseChain<'_> {
         if let Some((_, by)) = results.dropped.first() {
             let kinds: Vec<&str> =
                 results.dropped.iter().map(|(traffic, _)| traffic.text()).collect();
-            let place = |by| fixes::location_of_accept(by, net.passage());
+            let location = |by| fixes::location_of_accept(by, net.passage());
             let wanted: Vec<_> =
-                results.dropped.iter().map(|(traffic, by)| (*traffic, place(by))).collect();
+                results.dropped.iter().map(|(traffic, by)| (*traffic, location(by))).collect();
             let links = results.families.iter().flat_map(|family| uplinks.of(*family));
             let mut links: Vec<_> = links.collect();
             links.dedup_by_key(|link| link.index);

@@ -20,7 +20,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         gone.push((&entry.network, &entry.at.container_id));
         leaks.add(
             format!("{} has ended: {reason}", entry.title()),
-            "Its addresses are out of use, and its published ports lead nowhere.",
+            "Its addresses stay reserved, and connections to its published ports fail.",
             format!("cnibox gc {}", entry.network),
         );
     }

@@ -81,9 +81,9 @@ fn fix(host: &Host<'_>) -> String {
     const START: &str = "systemctl enable --now cnibox-gc.timer";
     let is_there = |path: &str| Path::new(path).exists();
     if is_there("/run/systemd/system") {
-        let places = ["/etc", "/run", "/usr/lib", "/lib"];
-        let has_unit = |place: &str| is_there(&format!("{place}/systemd/system/cnibox-gc.timer"));
-        if places.into_iter().any(has_unit) || !cfg!(feature = "install") {
+        let roots = ["/etc", "/run", "/usr/lib", "/lib"];
+        let has_unit = |root: &str| is_there(&format!("{root}/systemd/system/cnibox-gc.timer"));
+        if roots.into_iter().any(has_unit) || !cfg!(feature = "install") {
             return START.into();
         }
         let mut directories = host.path.iter();

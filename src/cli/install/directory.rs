@@ -131,7 +131,7 @@ pub(super) fn refuse_path(directory: &Path) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     match std::env::split_paths(&path).any(|entry| real(&entry) == real(directory)) {
         true => Err(Error::internal(
-            "it is on PATH, where plugins hide programs of the same name, as bridge: --force allows that",
+            "it is on PATH, where plugins hide programs of the same name, such as bridge; --force allows that",
         )),
         false => Ok(()),
     }

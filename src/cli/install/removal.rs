@@ -28,9 +28,9 @@ pub(super) fn uninstall(path: &Path, is_dry_run: bool, plugins: &[Entry]) -> Res
     let backups = backups(path)?;
     let mut errors = Vec::new();
     for name in names(&manifest, &backups) {
-        let (place, backup) = (directory.file(name), directory::backup(path, name));
+        let (file, backup) = (directory.file(name), directory::backup(path, name));
         let backup = backups.contains(name).then_some(&*backup);
-        if let Err(error) = put_back(name, &place, backup, is_dry_run, &mut report) {
+        if let Err(error) = put_back(name, &file, backup, is_dry_run, &mut report) {
             errors.push(error);
         }
     }
@@ -71,7 +71,7 @@ fn refuse_without_manifest(directory: &Directory, plugins: &[Entry]) -> Result<(
     for name in plugins.iter().map(|plugin| plugin.name).chain([NAME]) {
         if ExistingFile::examine(&directory.file(name))?.is_some_and(|found| found.is_ours()) {
             return Err(Error::internal(format_args!(
-                "{name} is there, but no {MANIFEST}: another program installed it"
+                "{name} exists, but {MANIFEST} does not: another program installed it"
             )));
         }
     }
@@ -81,15 +81,15 @@ fn refuse_without_manifest(directory: &Directory, plugins: &[Entry]) -> Result<(
 /// Removes the file of cnibox at a path, and renames the backup to this path. A file of another program stays.
 fn put_back(
     name: &str,
-    place: &Path,
+    file: &Path,
     backup: Option<&Path>,
     is_dry_run: bool,
     report: &mut Report,
 ) -> Result<()> {
-    let verb = match (ExistingFile::examine(place)?, backup) {
+    let verb = match (ExistingFile::examine(file)?, backup) {
         (None, None) => return Ok(()),
         // The installation was killed before it replaced the file.
-        (Some(found), Some(backup)) if !found.is_ours() && is_same(place, backup) => {
+        (Some(found), Some(backup)) if !found.is_ours() && is_same(file, backup) => {
             return if is_dry_run { Ok(()) } else { remove(backup) };
         }
         (Some(found), _) if !found.is_ours() => {
@@ -100,7 +100,7 @@ fn put_back(
         (_, None) => ["remove", "removed"],
     };
     if !is_dry_run {
-        backup.map_or_else(|| remove(place), |backup| rename(backup, place))?;
+        backup.map_or_else(|| remove(file), |backup| rename(backup, file))?;
     }
     report.changes.push(Change::of(verb, name));
     Ok(())
@@ -113,7 +113,7 @@ fn finish(directory: &Directory, report: &mut Report) -> Result<()> {
     match fs::remove_dir(&backups) {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
             let name = backups.file_name().unwrap_or_default().to_string_lossy().into();
-            report.left.push(Left { name, reason: "a file has the place of a backup" });
+            report.left.push(Left { name, reason: "it has backups that were not restored" });
             sync(&backups)?;
         }
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -126,10 +126,10 @@ fn finish(directory: &Directory, report: &mut Report) -> Result<()> {
 }
 
 /// Whether a backup is a hard link or a copy of the file.
-fn is_same(place: &Path, backup: &Path) -> bool {
+fn is_same(file: &Path, backup: &Path) -> bool {
     let target = |path: &Path| fs::read_link(path).ok();
-    if target(place).is_some() {
-        return target(place) == target(backup);
+    if target(file).is_some() {
+        return target(file) == target(backup);
     }
-    matches!((executable::read(place), executable::read(backup)), (Ok(one), Ok(other)) if one == other)
+    matches!((executable::read(file), executable::read(backup)), (Ok(one), Ok(other)) if one == other)
 }

@@ -55,7 +55,7 @@ impl Timer {
         Ok(Self { root, plugins })
     }
 
-    fn place(&self, name: &str) -> PathBuf {
+    fn unit_path(&self, name: &str) -> PathBuf {
         self.root.join(&UNITS[1..]).join(name)
     }
 
@@ -63,26 +63,26 @@ impl Timer {
     pub(super) fn enable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
         let count = report.changes.len();
         for (name, text) in FILES {
-            let place = self.place(name);
-            if is_link(&place)? {
+            let path = self.unit_path(name);
+            if is_link(&path)? {
                 // A masked unit: `systemctl mask` makes a link to /dev/null.
                 report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
                 return Ok(());
             }
             let text = text.replace(PLUGIN_DIRECTORY, &self.plugins);
-            let old = file::read(&place);
+            let old = file::read(&path);
             if old.as_ref().is_ok_and(|old| *old == text.as_bytes()) {
                 continue;
             }
             let is_new = old.is_err_and(|error| error.kind() == ErrorKind::NotFound);
             let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
             if !is_dry_run {
-                let written = file::replace(&place, text.as_bytes(), 0o644);
-                written.map_err(|error| failed("write", &place, &error))?;
+                let written = file::replace(&path, text.as_bytes(), 0o644);
+                written.map_err(|error| failed("write", &path, &error))?;
             }
             report.changes.push(change(verb, name));
         }
-        let link = self.place(LINK);
+        let link = self.unit_path(LINK);
         if !is_link(&link)? {
             if !is_dry_run {
                 enable(&link)?;
@@ -90,7 +90,7 @@ impl Timer {
             report.changes.push(change(["create", "created"], LINK));
         }
         if report.changes.len() > count && !is_dry_run {
-            sync(&self.place(""))?;
+            sync(&self.unit_path(""))?;
             warn(format_args!(
                 "note: the timer runs from the next boot on, or after: systemctl daemon-reload && systemctl start {TIMER}"
             ));
@@ -100,10 +100,10 @@ impl Timer {
 
     /// Removes the units. Adds the changes to the report.
     pub(super) fn disable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
-        let place = self.place(FILES[0].0);
-        let service = match file::read_lossy(&place) {
+        let path = self.unit_path(FILES[0].0);
+        let service = match file::read_lossy(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            service => service.map_err(|error| failed("read", &place, &error))?,
+            service => service.map_err(|error| failed("read", &path, &error))?,
         };
         let command = format!("\nExecStart={}/cnibox ", self.plugins);
         if !service.is_empty() && !service.contains(&command) {
@@ -112,17 +112,17 @@ impl Timer {
         }
         // Remove the link first: without it systemd starts none of the units.
         for name in [LINK, TIMER, FILES[0].0] {
-            let place = self.place(name);
-            if name != LINK && is_link(&place)? {
+            let path = self.unit_path(name);
+            if name != LINK && is_link(&path)? {
                 report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
                 continue;
             }
-            match fs::symlink_metadata(&place) {
+            match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                found => found.map_err(|error| failed("examine", &place, &error))?,
+                found => found.map_err(|error| failed("examine", &path, &error))?,
             };
             if !is_dry_run {
-                remove(&place)?;
+                remove(&path)?;
             }
             report.changes.push(change(["remove", "removed"], name));
         }

@@ -82,7 +82,7 @@ impl Document {
         self.findings.iter().filter(|finding| finding.is_fault).count()
     }
 
-    /// Inserts a finding after those of the same place.
+    /// Inserts a finding after the findings with the same offset.
     pub(super) fn insert(&mut self, offset: usize, is_fault: bool, text: String) {
         let index = self
             .findings

@@ -90,9 +90,9 @@ fn microseconds(ms: &str) -> Option<u64> {
 }
 
 fn add(all: &mut Vec<Histogram>, plugin: &str, verb: &'static str, us: u64) {
-    let place = all.iter().position(|known| known.plugin == plugin && known.verb == verb);
-    let place = match place {
-        Some(place) => place,
+    let index = all.iter().position(|known| known.plugin == plugin && known.verb == verb);
+    let index = match index {
+        Some(index) => index,
         None if all.len() == HISTOGRAMS_MAX => return,
         None => {
             let counts = [0; BOUNDS.len()];
@@ -100,7 +100,7 @@ fn add(all: &mut Vec<Histogram>, plugin: &str, verb: &'static str, us: u64) {
             all.len() - 1
         }
     };
-    let histogram = &mut all[place];
+    let histogram = &mut all[index];
     histogram.count += 1;
     histogram.sum_us = histogram.sum_us.saturating_add(us);
     if let Some(bucket) = BOUNDS.iter().position(|(bound, _)| us <= *bound) {

@@ -500,7 +500,11 @@ fn networks_that_exclude_each_other_are_found() {
     let mut b = network("b", 2);
     b["plugins"][0]["bridge"] = "cni-a".into();
     configure(&world, "b", &b);
-    only_fault(&world, "broken", &["b.conflist: bridge cni-a is that of network a in a.conflist"]);
+    only_fault(
+        &world,
+        "broken",
+        &["b.conflist: network a in a.conflist has the same bridge, cni-a"],
+    );
     b["plugins"][0]["vlan"] = 5.into();
     configure(&world, "b", &b);
     // A kernel can lack VLANs.
@@ -508,7 +512,7 @@ fn networks_that_exclude_each_other_are_found() {
         faults(&world).iter().all(|finding| finding["what"].as_str().unwrap().contains("CONFIG_"))
     );
     configure(&world, "b", &with(&network("b", 2), json!({"name": "a"})));
-    only_fault(&world, "broken", &["b.conflist: the name a is that of the network in a.conflist"]);
+    only_fault(&world, "broken", &["b.conflist: the network in a.conflist has the same name, a"]);
     world.write("/run/net.d/b.conflist", "{");
     let fix = only_fault(&world, "broken", &["b.conflist: lint finds mistakes: 1"]);
     assert_eq!(fix, "cnibox lint /run/net.d/b.conflist");

@@ -75,7 +75,7 @@ fn the_question_is_answered_on_a_terminal() {
     };
     let outcome = ask("\n");
     assert!(
-        outcome.status == 1 && outcome.stdout.contains("Remove what is leaked? [y/N]"),
+        outcome.status == 1 && outcome.stdout.contains("Remove the leaks? [y/N]"),
         "{}",
         outcome.report()
     );
