@@ -149,19 +149,19 @@ impl Ipam {
 
     fn release(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
         let (mut released, mut errors) = (Vec::new(), Vec::new());
-        let mut wanted = Reservations::new();
+        let mut selected = Reservations::new();
         for address in addresses {
             let mut found = all(pools);
             found.retain(|(_, owned)| owned.reservation.address == *address);
             match require_one_network(*address, &found) {
-                Ok(()) => wanted.extend(found),
+                Ok(()) => selected.extend(found),
                 Err(error) => errors.push(error),
             }
         }
         if self.leaks {
-            wanted.extend(leaks(pools));
+            selected.extend(leaks(pools));
         }
-        for (pool, owned) in wanted {
+        for (pool, owned) in selected {
             match self.release_one(runtime, pool, owned) {
                 Ok(()) if self.json => released.push(ShownReservation::new(pool, owned)),
                 Ok(()) => self.print_change("release", &with_reason(pool, owned)),

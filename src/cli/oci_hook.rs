@@ -62,7 +62,7 @@ impl OciHook {
                 let mac = Some(mac.as_str()).filter(|mac| !mac.is_empty());
                 let options = AddOptions { publish: &publish, ip: &ip, mac };
                 networks.iter().try_for_each(|network| refuse_path(network))?;
-                let wanted = super::run::wanted(&runtime, &id, &networks, &options)?;
+                let wanted = super::run::requested_attachments(&runtime, &id, &networks, &options)?;
                 if state.pid == 0 {
                     return Err(Error::config("the state of the container has no pid"));
                 }

@@ -83,7 +83,7 @@ impl Run {
             None => ContainerId::new(format!("run-{}", std::process::id()))?,
         };
         let options = AddOptions { publish: &self.publish, ip: &[], mac: None };
-        let wanted = wanted(&runtime, &container_id, &self.network, &options)?;
+        let wanted = requested_attachments(&runtime, &container_id, &self.network, &options)?;
         let missing = sandbox::missing_capabilities();
         let (mut hidden, mut directory) = (&[][..], runtime.state_directory());
         if !missing.is_empty() {
@@ -201,7 +201,7 @@ fn command(raw_args: &[OsString], count: usize) -> Result<&[OsString]> {
 
 /// The attachments to make for a container. `networks` are arguments `NETWORK[:IFNAME]`. The published ports go to the first
 /// network that can publish ports, the addresses to the first network.
-pub(super) fn wanted(
+pub(super) fn requested_attachments(
     runtime: &Runtime,
     container_id: &ContainerId,
     networks: &[String],

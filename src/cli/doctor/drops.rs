@@ -245,12 +245,12 @@ impl BaseChain<'_> {
             let kinds: Vec<&str> =
                 results.dropped.iter().map(|(traffic, _)| traffic.text()).collect();
             let location = |by| fixes::location_of_accept(by, net.passage());
-            let wanted: Vec<_> =
+            let to_accept: Vec<_> =
                 results.dropped.iter().map(|(traffic, by)| (*traffic, location(by))).collect();
             let links = results.families.iter().flat_map(|family| uplinks.of(*family));
             let mut links: Vec<_> = links.collect();
             links.dedup_by_key(|link| link.index);
-            let fix = fix(&self.target, &wanted, net, &results.families, &links);
+            let fix = fix(&self.target, &to_accept, net, &results.families, &links);
             let what = format_args!(
                 "{} drops the packets of {name} ({}): {}",
                 self.what,

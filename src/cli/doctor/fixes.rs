@@ -57,16 +57,16 @@ const DOCKER_USER: &str = "DOCKER-USER";
 /// The commands that accept the traffic of a network; instructions in words if no command can.
 pub(super) fn fix(
     target: &DroppingChain<'_>,
-    wanted: &[PacketsToAccept],
+    to_accept: &[PacketsToAccept],
     net: &ConfiguredNetwork,
     families: &[IpFamily],
     uplinks: &[&Link],
 ) -> String {
     // A command that inserts a rule moves the later ones.
-    let mut wanted = wanted.to_vec();
-    wanted.sort_by_key(|(_, before)| std::cmp::Reverse(target.number(before)));
+    let mut to_accept = to_accept.to_vec();
+    to_accept.sort_by_key(|(_, before)| std::cmp::Reverse(target.number(before)));
     let mut commands = Vec::new();
-    for (traffic, before) in &wanted {
+    for (traffic, before) in &to_accept {
         let Some(rules) = conditions(*traffic, net, families, uplinks) else {
             return in_words(target, &before.chain, net);
         };

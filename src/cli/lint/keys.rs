@@ -156,7 +156,7 @@ impl Walk<'_> {
                 if name != key && entries.iter().any(|(other, _)| other == key) {
                     continue;
                 }
-                if let Some(found) = other_type(row.of_type, value) {
+                if let Some(found) = mismatched_type(row.of_type, value) {
                     let text = format!("{full} is {found}; it must be of type {}", row.of_type);
                     document.fault(&path, text);
                     continue;
@@ -182,7 +182,7 @@ impl Walk<'_> {
                     self.value(document, &path.item(at), &full, item);
                 }
             }
-            // `other_type` has already reported an item that is not an object.
+            // `mismatched_type` has already reported an item that is not an object.
             _ => {}
         }
     }
@@ -239,11 +239,11 @@ fn rest<'a>(path: &'a str, beginning: &str) -> Option<&'a str> {
 
 /// The type of a value, if it differs from the type in the manual, such as `list of lists of objects`. `None` if the value has
 /// the right type.
-fn other_type(wanted: &str, value: &Json) -> Option<&'static str> {
-    if wanted == ANY {
+fn mismatched_type(expected: &str, value: &Json) -> Option<&'static str> {
+    if expected == ANY {
         return None;
     }
-    let (kind, items) = wanted.split_once(" of ").unwrap_or((wanted, ""));
+    let (kind, items) = expected.split_once(" of ").unwrap_or((expected, ""));
     let found = match value {
         // null counts as a missing key.
         Json::Null => return None,
@@ -269,11 +269,11 @@ fn other_type(wanted: &str, value: &Json) -> Option<&'static str> {
         return None;
     }
     match value {
-        Json::Array(items) if items.iter().any(|inner| other_type(&item, inner).is_some()) => {
+        Json::Array(items) if items.iter().any(|inner| mismatched_type(&item, inner).is_some()) => {
             Some("a list with an item of another type")
         }
         Json::Object(entries)
-            if entries.iter().any(|(_, inner)| other_type(&item, inner).is_some()) =>
+            if entries.iter().any(|(_, inner)| mismatched_type(&item, inner).is_some()) =>
         {
             Some("an object with a value of another type")
         }
