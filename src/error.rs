@@ -31,8 +31,8 @@ impl Code {
 
 /// An error. `Display` prints message and details on one line.
 ///
-/// It is one pointer wide: each `?` copies a `Result`. If the error held its strings, these copies would be a tenth of the
-/// executable.
+/// An error is one pointer wide, since each `?` copies a `Result`. With the strings in place of the pointer, the code of these
+/// copies would be a tenth of the executable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Fields>);
 
@@ -40,7 +40,7 @@ pub struct Error(Box<Fields>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fields {
     pub code: Code,
-    /// `cannot <verb> <object>: <reason>`. Programs match on texts of the reference.
+    /// `cannot <verb> <object>: <reason>`. Texts of the reference stay unchanged: programs match on them.
     pub msg: String,
     /// The cause; can be empty.
     pub details: String,

@@ -15,9 +15,9 @@ use crate::error::{Code, Error, Result};
 /// The longest name of a network interface, in bytes: IFNAMSIZ without its NUL (linux/if.h).
 pub const IFNAME_BYTES_MAX: usize = 15;
 
-/// The name of a network interface: 1 to 15 bytes, not `.` or `..`, without `/`, `:` and white space.
+/// The name of a network interface: 1 to 15 bytes, not `.` or `..`, without `/`, `:`, `%`, NUL and white space.
 ///
-/// Source: the kernel's `dev_valid_name`.
+/// Source: `dev_valid_name` and, for `%`, `dev_alloc_name` of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IfName(String);
 
@@ -80,7 +80,7 @@ impl IfName {
         if name == "." || name == ".." {
             return Err(invalid("it is a directory".into()));
         }
-        // The kernel takes a name with a percent sign for a pattern and chooses another name: dev_alloc_name().
+        // The kernel reads a name with `%` as a pattern and chooses another name: dev_alloc_name().
         let is_bad = |c: &char| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace();
         match name.chars().find(is_bad) {
             Some(c) => Err(invalid(format!("it contains {c:?}"))),

@@ -64,7 +64,7 @@ pub(super) struct Run {
     example = "{command_name} web -- ip addr"
 )]
 pub(super) struct Exec {
-    /// a path, a name under /run/netns, the id of a process, or the id of an attached container
+    /// the network namespace: a path, a name under /run/netns, the id of a process, or the id of an attached container
     #[argh(positional)]
     target: String,
     /// the command and its arguments

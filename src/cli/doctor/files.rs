@@ -21,7 +21,8 @@ pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let root = fs::metadata("/").map_err(|error| failed(Path::new("/"), &error))?;
     let mut seen: Vec<PathBuf> = Vec::new();
     for directory in directories {
-        // The permissions of the real path are checked, not those of symbolic links in the given path.
+        // Known limit: a symbolic link in the given path can be replaced, too. Only the real path is checked, whose permissions
+        // matter most.
         let Ok(real) = directory.canonicalize() else { continue };
         for path in real.ancestors() {
             if seen.iter().any(|other| other == path) {

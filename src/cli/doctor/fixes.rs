@@ -28,7 +28,7 @@ pub(super) enum Manager<'a> {
     Owned(Table<'a>),
     /// firewalld restores its rules after changes by others. The plugin `firewall` gives it the addresses of containers.
     Firewalld,
-    /// The program that lists the chain FORWARD, such as `iptables-nft`.
+    /// The iptables program that manages the chain FORWARD, such as `iptables-nft`.
     Iptables(&'static str),
 }
 
