@@ -146,8 +146,8 @@ struct Lease {
     v6: Option<FamilyLease>,
 }
 
-/// The lease of one address family. Times are in milliseconds since boot in the answer of the daemon, and in seconds from now in
-/// --json.
+/// The lease of one address family. Times are in milliseconds since boot in the answer of the daemon, and in seconds from now
+/// in the output of --json.
 #[derive(Serialize, Deserialize)]
 struct FamilyLease {
     address: String,

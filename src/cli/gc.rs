@@ -25,7 +25,8 @@ const TIMEOUT_S: u64 = 30;
     example = "{command_name} --dry-run"
 )]
 pub(super) struct Gc {
-    /// NETWORK: the network's name or the path of its file, all networks if not given; NETNS: ignored, cnitool has this argument
+    /// NETWORK: the network's name or the path of its file, all networks if not given; NETNS: ignored, cnitool has this
+    /// argument
     #[argh(positional, arg_name = "network netns")]
     operands: Vec<String>,
     /// print what would be removed, and remove nothing

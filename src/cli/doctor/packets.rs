@@ -180,7 +180,7 @@ pub(super) fn flows(net: &ConfiguredNetwork, family: IpFamily, uplinks: &Uplinks
     flows
 }
 
-/// The names of the host ends of veth pairs begin so, in cnibox and in the Go plugin ptp.
+/// The prefix of the names of veth host ends, in cnibox and in the Go plugin ptp.
 const HOST_END: &str = "veth";
 
 const BRIDGED_V6: &str = "net/bridge/bridge-nf-call-ip6tables";

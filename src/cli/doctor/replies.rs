@@ -10,7 +10,7 @@ use crate::runtime::request::configuration;
 use super::finding::{Findings, Harm};
 use super::host::Host;
 
-/// Finds containers with a second network whose reverse path filter drops packets to a published port.
+/// Finds containers with a second network for which a reverse path filter drops the requests or replies of a published port.
 pub(super) fn replies(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     // The check `leaks` reports this error.
     let Ok(remains) = &host.remains else { return Ok(()) };

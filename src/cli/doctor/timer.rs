@@ -10,7 +10,7 @@ use crate::kernel::file;
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
 
-/// The units that remove what ended containers leave, or that fix the rules of living ones.
+/// The units that remove the remains of ended containers, or that restore the rules of living ones.
 const SERVICES: [&str; 2] = ["cnibox-gc", "cnibox-reconcile"];
 
 /// The directories in which systemd has a link to each enabled unit.

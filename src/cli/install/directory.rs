@@ -98,8 +98,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Makes the directory of the backups. It has no x bits, since Nomad runs each file that has one. Without CAP_DAC_OVERRIDE,
-    /// this process needs the x bit to use the directory, so it gets mode 0700.
+    /// Makes the directory of the backups. It has mode 0600, since Nomad runs each file that has an x bit. A process without
+    /// CAP_DAC_OVERRIDE needs that bit to use the directory: then the mode is 0700.
     pub(super) fn make_backups(&self) -> Result<()> {
         let path = backup(&self.path, "");
         let make = || {

@@ -24,7 +24,7 @@ pub(in crate::cli) struct ExistingFile {
 }
 
 impl ExistingFile {
-    /// `None` if there is no file.
+    /// Examines the file at a path. `None` if there is no file.
     pub(in crate::cli) fn examine(path: &Path) -> Result<Option<Self>> {
         match Self::of(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

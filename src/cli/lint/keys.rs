@@ -191,7 +191,7 @@ impl Walk<'_> {
         self.keys.iter().find(|key| !key.is_in_args && key.path.eq_ignore_ascii_case(full))
     }
 
-    /// The remainders of the paths that begin so.
+    /// The remainders of the paths that begin with `beginning`.
     fn below(&self, beginning: &str) -> Vec<&str> {
         let mut below = Vec::new();
         for key in self.keys {
@@ -231,7 +231,7 @@ impl Walk<'_> {
     }
 }
 
-/// The remainder of a path that begins so, compared without regard to case.
+/// The remainder of a path that begins with `beginning`, in any case. `None` for other paths.
 fn rest<'a>(path: &'a str, beginning: &str) -> Option<&'a str> {
     let (start, rest) = path.split_at_checked(beginning.len())?;
     start.eq_ignore_ascii_case(beginning).then_some(rest)

@@ -1,4 +1,4 @@
-//! Rules for a network and for the list of its plugins.
+//! Examines a network configuration: its name, its versions and each of its plugins.
 
 use crate::cni::json::Json;
 use crate::cni::version::Version;
