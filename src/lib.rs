@@ -29,7 +29,7 @@ use crate::plugin::Entry;
 
 /// Prefixes of plugin names that distributions and tools use.
 const PREFIXES: [&str; 2] = ["buildkit-cni-", "cnv-"];
-/// The most symbolic links that `plugin_behind` follows, as in the kernel.
+/// The most symbolic links that `plugin_of_path` follows, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// Runs the program. The first argument is the name of the executable. Returns the exit code.
@@ -40,7 +40,7 @@ pub fn run(args: Vec<OsString>) -> u8 {
     let mut args = args.into_iter();
     let called_as = PathBuf::from(args.next().unwrap_or_else(|| "cnibox".into()));
     let args: Vec<OsString> = args.collect();
-    if let Some(entry) = plugin_behind(&called_as) {
+    if let Some(entry) = plugin_of_path(&called_as) {
         return call(entry, &args);
     }
     let name = base_name(&called_as);
@@ -75,7 +75,7 @@ fn is_dhcp(entry: &Entry) -> bool {
 
 /// The plugin that the path of this executable names: by its last component, or by that of a symbolic link which it leads to.
 /// Does not use /proc: the caller can have changed the root directory.
-fn plugin_behind(path: &Path) -> Option<&'static Entry> {
+fn plugin_of_path(path: &Path) -> Option<&'static Entry> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
         let found = find(&base_name(&path));

@@ -81,10 +81,10 @@ pub fn remove_portmap(
 ) -> Result<()> {
     IP_FAMILIES
         .into_iter()
-        .try_for_each(|family| portmap_of_family(nft, batch, family, owners, addresses))
+        .try_for_each(|family| remove_portmap_of_family(nft, batch, family, owners, addresses))
 }
 
-fn portmap_of_family(
+fn remove_portmap_of_family(
     nft: &Nft,
     batch: &mut Batch,
     family: Family,

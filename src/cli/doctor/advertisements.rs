@@ -12,7 +12,7 @@ use super::host::Host;
 /// When ADD enables forwarding, it sets accept_ra=2 on the links that exist. This check finds links that appeared later, and
 /// hosts on which another program enabled forwarding.
 pub(super) fn advertisements(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    for name in ignoring(&host.rtnl)? {
+    for name in ignoring_links(&host.rtnl)? {
         found.add_fixable(
             format_args!(
                 "{name} ignores router advertisements: it forwards, and its accept_ra is 1"
@@ -27,7 +27,7 @@ pub(super) fn advertisements(host: &Host<'_>, found: &mut Findings) -> Result<()
 /// Sets accept_ra=2 on these links: the next router advertisement restores the default route. `print` gets a line for each
 /// link.
 pub(super) fn fix(is_dry_run: bool, print: &mut dyn FnMut(&str)) -> Result<()> {
-    for name in ignoring(&Rtnl::open()?)? {
+    for name in ignoring_links(&Rtnl::open()?)? {
         let key = accept_ra(&name);
         let set = if is_dry_run { "would set" } else { "set" };
         if !is_dry_run {
@@ -40,7 +40,7 @@ pub(super) fn fix(is_dry_run: bool, print: &mut dyn FnMut(&str)) -> Result<()> {
 
 /// The links that forward, have accept_ra=1, and have an address with a lifetime. Such an address came from an advertisement,
 /// or from a DHCPv6 server, which gives no default route: the link needs advertisements. Static addresses have no lifetime.
-fn ignoring(rtnl: &Rtnl) -> Result<Vec<String>> {
+fn ignoring_links(rtnl: &Rtnl) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for link in rtnl.links()? {
         let forwarding = || value(&sysctl::of_link(IpFamily::V6, &link.name, "forwarding"));
