@@ -1,4 +1,4 @@
-//! flock(2) with a time limit, and a queue for the threads of one process.
+//! flock(2) with a timeout, and a queue for the threads of one process.
 
 mod turns;
 
@@ -31,7 +31,7 @@ pub enum Mode {
     Exclusive,
 }
 
-/// The total time that one caller may wait. It starts with the first wait: without contention the clock is not read,
+/// The timeout for all waits of one caller together. It starts with the first wait: without contention the clock is not read,
 /// since the first reading costs two page faults.
 pub struct Limit {
     pub duration: Duration,
@@ -43,7 +43,7 @@ impl Limit {
         Self { duration, since: OnceCell::new() }
     }
 
-    /// The remaining time; zero when the limit is reached. The first call starts the clock.
+    /// The remaining time; zero after the timeout. The first call starts the clock.
     pub fn left(&self) -> Duration {
         fault::lock_limit(self.duration)
             .saturating_sub(self.since.get_or_init(Instant::now).elapsed())
@@ -56,7 +56,7 @@ impl Limit {
 /// A change of mode is not atomic: the kernel removes the old lock first, and does not restore it on failure.
 /// Source: flock(2).
 pub fn try_lock(file: &File, mode: Mode) -> io::Result<bool> {
-    // An owner cannot hold a guard of fd-lock, which borrows the lock. Here the lock belongs to the open file.
+    // A guard of fd-lock borrows its lock, so one struct cannot own both. Here the lock belongs to the open file.
     let locked = match mode {
         Mode::Shared => file.try_lock_shared(),
         Mode::Exclusive => file.try_lock(),
@@ -68,16 +68,16 @@ pub fn try_lock(file: &File, mode: Mode) -> io::Result<bool> {
     }
 }
 
-/// `try_lock` until it succeeds; false when the limit is reached. A limit of zero means one attempt.
-pub fn lock(file: &File, mode: Mode, limit: Duration) -> io::Result<bool> {
-    lock_within(file, mode, &Limit::new(limit))
+/// Repeats `try_lock` until it succeeds; false after the timeout. A timeout of zero means one attempt.
+pub fn lock(file: &File, mode: Mode, timeout: Duration) -> io::Result<bool> {
+    lock_within(file, mode, &Limit::new(timeout))
 }
 
-/// `lock` with a limit that also covers other waits of the caller.
+/// `lock` with a timeout that also covers other waits of the caller.
 ///
-/// flock(2) itself waits without a limit; a limit would take a signal handler, or a thread and 60 KiB. So this polls.
+/// flock(2) itself has no timeout; a timeout would take a signal handler, or a thread and 60 KiB. So this polls.
 /// A process that waits in flock(2) is woken when the lock is free, and until the process runs the
-/// lock is available: about 50 us after each holder. A poll every 5 ms meets such a gap soon.
+/// lock is available: about 50 us after each holder. A poll every 5 ms soon hits such a gap.
 pub fn lock_within(file: &File, mode: Mode, limit: &Limit) -> io::Result<bool> {
     let mut pause = PAUSE_MIN;
     while !try_lock(file, mode)? {
@@ -88,7 +88,7 @@ pub fn lock_within(file: &File, mode: Mode, limit: &Limit) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Runs the closure while no other open file has a lock of this file; `None`, without running it, when the limit is reached.
+/// Runs the closure with an exclusive lock of the file. `None` after the timeout: the closure did not run.
 pub fn while_locked<T>(file: &File, limit: &Limit, f: impl FnOnce() -> T) -> io::Result<Option<T>> {
     let (mut lock, mut pause) = (RwLock::new(file), PAUSE_MIN);
     loop {
@@ -101,7 +101,7 @@ pub fn while_locked<T>(file: &File, limit: &Limit, f: impl FnOnce() -> T) -> io:
     }
 }
 
-/// Waits before the next attempt; false when the limit is reached. Fails after an interrupt.
+/// Waits before the next attempt; false after the timeout. Fails after an interrupt.
 #[expect(clippy::disallowed_methods, reason = "flock(2) has no event; the limit bounds the loop")]
 fn wait(pause: &mut Duration, limit: &Limit) -> io::Result<bool> {
     let left = limit.left();
@@ -114,13 +114,13 @@ fn wait(pause: &mut Duration, limit: &Limit) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Creates a directory with these permissions if it is missing, and locks it until the file is closed. False if another process
-/// has the lock for all of the limit.
-pub fn lock_directory(path: &Path, mode: u32, limit: Duration) -> io::Result<(File, bool)> {
+/// Creates a directory with these permissions if it is missing, and locks it until the file is closed. False after the timeout:
+/// another process has the lock.
+pub fn lock_directory(path: &Path, mode: u32, timeout: Duration) -> io::Result<(File, bool)> {
     fault::file_operation()?;
     DirBuilder::new().recursive(true).mode(mode).create(path)?;
     let file = File::open(path)?;
-    let is_locked = lock(&file, Mode::Exclusive, limit)?;
+    let is_locked = lock(&file, Mode::Exclusive, timeout)?;
     Ok((file, is_locked))
 }
 

@@ -10,7 +10,8 @@ use super::Limit;
 /// The queues of the threads that share it. A path has a queue only while a thread holds or awaits a turn there, so the
 /// memory does not grow with the number of paths ever used. A new `Turns` allocates nothing.
 ///
-/// Two spellings of one path are two queues. That costs fairness only: the flock excludes them from each other.
+/// Two spellings of one path are two queues. That costs fairness only: the flock(2) still excludes their threads from each
+/// other.
 #[derive(Default)]
 pub struct Turns {
     queues: Mutex<Vec<Queue>>,
@@ -18,21 +19,21 @@ pub struct Turns {
 
 struct Queue {
     path: PathBuf,
-    /// The thread that has the turn holds it.
+    /// Locked by the thread that has the turn.
     turn: Arc<Mutex<()>>,
 }
 
 /// The turn of one thread at a path. Dropping it passes the turn on to the thread that has waited longest.
 ///
-/// A thread that takes a second turn at the same path waits for itself, until its limit.
+/// A thread that takes a second turn at the same path waits for itself, until its timeout.
 pub struct Turn<'a> {
     turns: &'a Turns,
-    /// Some until `drop`.
+    /// `Some` until `drop`.
     guard: Option<ArcMutexGuard<RawMutex, ()>>,
 }
 
 impl Turns {
-    /// Waits for the turn of the calling thread; None when the limit is reached.
+    /// Waits for the turn of the calling thread; `None` after the timeout.
     pub fn take(&self, path: &Path, limit: &Limit) -> Option<Turn<'_>> {
         let turn = self.join(path);
         // The first attempt does not read the clock.
@@ -45,6 +46,7 @@ impl Turns {
         }
     }
 
+    /// Returns the mutex of the queue at a path. Adds a queue if there is none.
     fn join(&self, path: &Path) -> Arc<Mutex<()>> {
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.iter().find(|queue| queue.path == path) {
@@ -58,11 +60,11 @@ impl Turns {
     /// Removes the queue if no other thread is in it.
     fn leave(&self, turn: Arc<Mutex<()>>) {
         let mut queues = self.queues.lock();
-        // The two are the list's and this one: threads join under the lock of the list.
+        // Two references: that of the list, and `turn`. No thread joins meanwhile, because it needs the lock of the list.
         if Arc::strong_count(&turn) == 2 {
             queues.retain(|queue| !Arc::ptr_eq(&queue.turn, &turn));
         }
-        // Under the lock of the list, so that the last thread to leave sees that it is the last.
+        // Dropped under the lock of the list, so that the last thread that leaves counts two references.
         drop(turn);
     }
 }
@@ -121,7 +123,7 @@ mod tests {
                 let (turns, inside) = (&turns, &inside);
                 scope.spawn(move || {
                     for round in 0..rounds {
-                        // Some waits end at their limit.
+                        // Some waits end at their timeout.
                         let limit = if (number + round) % 5 == 0 { Duration::ZERO } else { LONG };
                         let Some(turn) = take(turns, "/a", limit) else { continue };
                         assert_eq!(inside.fetch_add(1, Relaxed), 0);
