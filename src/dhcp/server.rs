@@ -86,7 +86,7 @@ fn serve(
     let table = open(flags, journal, follow)?;
     if flags.until_idle {
         // The plugin that started this process waits for the end of its stderr.
-        file::log_to(&log).map_err(|error| {
+        file::redirect_stderr(&log).map_err(|error| {
             Error::internal(format_args!("cannot write {}: {error}", log.display()))
         })?;
     }

@@ -2,8 +2,8 @@
 //!
 //! With O_NONBLOCK the open of a FIFO does not wait. The flag has no effect on a regular file.
 //!
-//! Each read has a limit: a sparse file or one below /proc can be larger than the memory. No other module reads files, so none
-//! reads without a limit; a test compares this.
+//! Each read has a limit: a sparse file or one below /proc can be larger than the memory. Other modules read files through this
+//! one. The few exceptions have their own limit, and a test lists them.
 
 mod aside;
 mod holder;
@@ -31,17 +31,17 @@ pub use holder::holder;
 pub const BYTES_MAX: usize = 16 << 20;
 /// The largest file that is read line by line: a log with some million calls.
 const LINES_BYTES_MAX: usize = 1 << 30;
-/// The first read of a file that does not tell its length.
+/// The length of the first read of a file that reports the length 0.
 const PAGE_BYTES: usize = 4096;
 
-/// Options for reading without a wait. Symbolic links are followed.
+/// Options for reading with an open that does not wait. Symbolic links are followed.
 pub fn reading() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
     options
 }
 
-/// Options for writing without a wait. A symbolic link at the end of the path is an error.
+/// Options for writing with an open that does not wait. A symbolic link at the end of the path is an error.
 pub fn writing() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
@@ -54,7 +54,7 @@ pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
         Some(libc::ENXIO | libc::EISDIR) => {
             fs::metadata(path).map_or(error, |found| not_regular(&found))
         }
-        // For a loop of links the kernel's own text is better.
+        // For a loop of symbolic links the kernel's text is better.
         Some(libc::ELOOP) if !is_loop(path) => {
             fs::symlink_metadata(path).map_or(error, |found| not_regular(&found))
         }
@@ -90,8 +90,8 @@ pub fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     if length > bytes_max {
         return Err(too_long(bytes_max));
     }
-    // Most files are as long as they say, and then it takes one system call. Files below /proc have length 0, those below
-    // /sys that of a page.
+    // Most files have the length that they report, so one read is enough. Files below /proc report 0, those below /sys the
+    // length of a page.
     let mut content = vec![0; if length == 0 { PAGE_BYTES } else { length + 1 }];
     let count = file.read(&mut content)?;
     content.truncate(count);
@@ -101,20 +101,20 @@ pub fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     read_more(file, content, bytes_max)
 }
 
-/// The content of a file that was opened, after a first part.
-pub fn read_on(file: &File, start: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
+/// The content of an open file. `start` is the part that the caller has already read.
+pub fn read_rest(file: &File, start: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
     if file.metadata()?.len() > bytes_max as u64 {
         return Err(too_long(bytes_max));
     }
     read_more(file, start, bytes_max)
 }
 
-/// The content of a file of any type that may wait for a writer, such as a FIFO that the caller wants to read.
+/// The content of a file of any type. Unlike the other functions it can wait: a FIFO ends when its writers have closed it.
 pub fn read_to_end(file: impl Read, bytes_max: usize) -> io::Result<Vec<u8>> {
     read_more(file, Vec::new(), bytes_max)
 }
 
-/// Calls `on` with each line of a file, without its newline. A line that is longer than `line_bytes_max` is passed over.
+/// Calls `on` with each line of a file, without its newline. A line that is longer than `line_bytes_max` is skipped.
 pub fn each_line(path: &Path, line_bytes_max: usize, mut on: impl FnMut(&[u8])) -> io::Result<()> {
     let (file, metadata) = open_regular(&reading(), path)?;
     if metadata.len() > LINES_BYTES_MAX as u64 {
@@ -140,7 +140,7 @@ fn read_more(file: impl Read, mut content: Vec<u8>, bytes_max: usize) -> io::Res
     if content.len() > bytes_max { Err(too_long(bytes_max)) } else { Ok(content) }
 }
 
-/// The error of a reader that has its own loop.
+/// The error for a file that is longer than the limit.
 #[cold]
 pub fn too_long(bytes_max: usize) -> io::Error {
     io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"))
@@ -157,15 +157,15 @@ pub fn read_lossy(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&read(path.as_ref())?).into_owned())
 }
 
-/// From now on stderr is this file, which is emptied. It is created with mode 0600.
-pub fn log_to(path: &Path) -> io::Result<()> {
+/// Redirects stderr to this file. An existing file is truncated; a new one is created with mode 0600.
+pub fn redirect_stderr(path: &Path) -> io::Result<()> {
     let mut options = writing();
     let log = options.create(true).truncate(true).append(false).mode(0o600);
     Ok(dup2_stderr(open(log, path)?)?)
 }
 
-/// The identity of this boot of the host. The kernel chooses a new one at every boot, without a clock, which some hosts do not
-/// have. Fails without /proc.
+/// The boot id of the host. The kernel chooses a random one at every boot, so it does not need a clock, which some hosts lack.
+/// Fails without /proc.
 pub fn boot_id() -> io::Result<&'static str> {
     static BOOT: OnceLock<String> = OnceLock::new();
     if let Some(boot) = BOOT.get() {
@@ -175,19 +175,19 @@ pub fn boot_id() -> io::Result<&'static str> {
     Ok(BOOT.get_or_init(|| text.trim_end().to_owned()))
 }
 
-/// Whether other machines may write in the file system of a path, so that their files are there, too.
-pub fn is_of_several_hosts(path: &Path) -> io::Result<bool> {
+/// Whether the file system of a path can be shared with other machines, so that it can have their files, too.
+pub fn is_on_shared_file_system(path: &Path) -> io::Result<bool> {
     let magic = u32::try_from(statfs(path)?.filesystem_type().0);
-    Ok(magic.is_ok_and(|magic| OF_SEVERAL_HOSTS.contains(&magic)))
+    Ok(magic.is_ok_and(|magic| SHARED_FILE_SYSTEMS.contains(&magic)))
 }
 
 /// linux/magic.h: nfs, 9p, fuse (virtiofs is one), smb, cifs and ceph.
-const OF_SEVERAL_HOSTS: [u32; 7] =
+const SHARED_FILE_SYSTEMS: [u32; 7] =
     [0x6969, 0x0102_1997, 0x6573_5546, 0x517B, 0xFE53_4D42, 0xFF53_4D42, 0x00c3_6400];
 
 /// Fails if no file can be created and written in a directory: the file system is full or read-only, or the permissions
-/// forbid it. The directory does not change: the test file has no name. A file system without such files shows the
-/// permissions only.
+/// forbid it. The directory does not change: the test file has no name (O_TMPFILE). On a file system without O_TMPFILE only the
+/// permissions are checked.
 pub fn probe_writing(dir: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(dir) {
         Err(error) if is_without_tmpfile(&error) => {
@@ -198,12 +198,13 @@ pub fn probe_writing(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// A kernel before 3.11 opens the directory itself, which is not writable.
+/// Whether the error means that O_TMPFILE is not supported. A kernel before 3.11 opens the directory itself, which is not
+/// writable.
 fn is_without_tmpfile(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL))
 }
 
-/// The kind of the error is that of a directory for every type of file.
+/// The error for a file that is not regular. Its kind is `IsADirectory` for every type of file.
 #[cold]
 fn not_regular(metadata: &Metadata) -> io::Error {
     let found = metadata.file_type();
@@ -234,7 +235,7 @@ mod tests {
             assert_eq!(read(&path).unwrap(), content);
             assert_eq!(read_within(&path, length).unwrap(), content);
             let file = File::open(&path).unwrap();
-            assert_eq!(read_on(&file, Vec::new(), length).unwrap(), content);
+            assert_eq!(read_rest(&file, Vec::new(), length).unwrap(), content);
             if length > 0 {
                 let reason = format!("it has more than {} bytes", length - 1);
                 let error = read_within(&path, length - 1).unwrap_err();
@@ -242,7 +243,7 @@ mod tests {
             }
         }
         fs::remove_file(&path).unwrap();
-        // It has length 0.
+        // It reports length 0.
         let mounts = read_lossy("/proc/self/mountinfo").unwrap();
         assert_eq!(mounts, fs::read_to_string("/proc/self/mountinfo").unwrap());
         let error = read_within(Path::new("/proc/self/mountinfo"), 10).unwrap_err();
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_one_by_one_and_long_ones_are_passed_over() {
+    fn lines_are_read_one_by_one_and_long_ones_are_skipped() {
         let path = std::env::temp_dir().join(format!("cnibox-lines-{}", std::process::id()));
         let long = "x".repeat(20_000);
         for (text, expected) in [
@@ -288,7 +289,7 @@ mod tests {
         ] {
             symlink(target, at(link)).unwrap();
         }
-        let said =
+        let error_text =
             |result: io::Result<()>| result.map_or_else(|error| error.to_string(), |()| "".into());
         let refused = |what: &str| format!("it is a {what}, not a regular file");
         let link = refused("symbolic link");
@@ -304,12 +305,12 @@ mod tests {
             ("directory", refused("directory"), refused("directory")),
         ];
         for (name, when_read, when_written) in cases {
-            assert_eq!(said(read(&at(name)).map(drop)), when_read, "read {name}");
+            assert_eq!(error_text(read(&at(name)).map(drop)), when_read, "read {name}");
             let written = open_regular(&writing(), &at(name)).map(drop);
-            assert_eq!(said(written), when_written, "write {name}");
+            assert_eq!(error_text(written), when_written, "write {name}");
         }
         assert_eq!(
-            said(open_regular(&writing(), Path::new("/dev/null")).map(drop)),
+            error_text(open_regular(&writing(), Path::new("/dev/null")).map(drop)),
             refused("device")
         );
         assert_eq!(read_text(&at("to-file")).unwrap(), "text");

@@ -1,5 +1,5 @@
-//! The host as its process 1 sees it. A process in another mount or PID namespace, or without /proc, sees a part of it, and
-//! must not take what it does not see for gone.
+//! The paths and network namespaces of the host, as its process 1 resolves them. A process in another mount or PID namespace,
+//! or without /proc, sees only a part of the host. It must not conclude that an object that it does not see does not exist.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
@@ -13,38 +13,42 @@ use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 
-/// PROC_PID_INIT_INO (linux/proc_ns.h): the inode of the first PID namespace of the machine.
-const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+/// PROC_PID_INIT_INO (linux/proc_ns.h): the inode of the initial PID namespace of the machine.
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// The proof that /proc shows process 1 of the host, and that this process may look at it.
+/// A value exists only if /proc shows process 1 of the host, and this process may read its namespaces and its root directory.
 #[derive(Debug)]
 pub struct HostView {
     /// The root directory of process 1, if it is not that of this process.
     root: Option<File>,
     /// The network namespace of this process, which is that of process 1.
     home: NetNs,
-    /// Process 1 is that of the machine, not of a node or of a part of the host.
-    is_of_machine: bool,
+    /// This process is in the initial PID namespace of the machine. Another one can be that of a container that is a node, or
+    /// of a part of the host.
+    is_in_initial_pid_namespace: bool,
 }
 
 impl HostView {
-    /// Fails with the reason if this process has no view of the host. `state` is a directory of attachments. A container that is
-    /// a node has its own; where one is mounted, it is that of a host around this container.
-    pub fn look(state: &Path) -> Result<Self, String> {
+    /// Fails, with the reason, if this process has no view of the host. `state` is the directory with the records of
+    /// attachments. A container that is a node has its own. If the directory is mounted into this container, it is that of the
+    /// host around it, and this container does not see the processes of that host.
+    pub fn open(state: &Path) -> Result<Self, String> {
         let own = fs::read_link("/proc/self").map_err(|error| cannot_read("/proc/self", &error))?;
         if own.to_str() != Some(&std::process::id().to_string()) {
             return Err("/proc shows another PID namespace".into());
         }
-        let is_of_machine = metadata("/proc/self/ns/pid")?.ino() == FIRST_PID_NAMESPACE;
-        if !is_of_machine && is_mounted_in(state)? {
+        let is_in_initial_pid_namespace =
+            metadata("/proc/self/ns/pid")?.ino() == INITIAL_PID_NAMESPACE;
+        if !is_in_initial_pid_namespace && is_mounted_from_outside(state)? {
             return Err("it does not see the processes of the host".into());
         }
         let home = NetNs::own().map_err(|error| error.to_string())?;
-        let of_first = home.open(Path::new("/proc/1/ns/net")).map_err(|error| error.to_string())?;
-        if home.is(&of_first) != Ok(true) {
+        let of_process_1 =
+            home.open(Path::new("/proc/1/ns/net")).map_err(|error| error.to_string())?;
+        if home.is(&of_process_1) != Ok(true) {
             return Err("it is in another network namespace than process 1".into());
         }
-        Ok(Self { root: root_of_first()?, home, is_of_machine })
+        Ok(Self { root: root_of_process_1()?, home, is_in_initial_pid_namespace })
     }
 
     /// The network namespace at a path, as process 1 resolves it. `None` also for the plain file that an unmounted namespace
@@ -57,15 +61,16 @@ impl HostView {
         }
     }
 
-    /// Whether something can be at a path that this process does not see. Another PID namespace than the machine's can be a
-    /// node; it can also be a part of the host, with processes around it, and with other directories.
+    /// Whether the host can have an object at a path that this process does not see. A PID namespace other than the initial one
+    /// can be that of a node, which this process sees completely. It can also be a part of the host: then the host has more
+    /// processes, and other directories.
     pub fn may_miss(&self, path: &Path) -> bool {
-        let has_directory = || path.parent().is_some_and(|parent| !self.is_nothing_at(parent));
-        !self.is_of_machine && (path.starts_with("/proc") || !has_directory())
+        let has_directory = || path.parent().is_some_and(|parent| !self.is_absent(parent));
+        !self.is_in_initial_pid_namespace && (path.starts_with("/proc") || !has_directory())
     }
 
-    /// Whether nothing at all has the path, not even a file or a link.
-    pub fn is_nothing_at(&self, path: &Path) -> bool {
+    /// Whether no object has the path: no namespace, no plain file and no symbolic link.
+    pub fn is_absent(&self, path: &Path) -> bool {
         let found = match self.open_below_root(path, OFlag::O_PATH | OFlag::O_NOFOLLOW) {
             Some(file) => file.map(drop),
             None => fs::symlink_metadata(path).map(drop),
@@ -75,7 +80,7 @@ impl HostView {
         })
     }
 
-    /// `None` if this process resolves the path in the same way.
+    /// Opens a path in the root directory of process 1. `None` if this process resolves the path in the same way.
     fn open_below_root(&self, path: &Path, flags: OFlag) -> Option<io::Result<File>> {
         let root = self.root.as_ref().filter(|_| !path.starts_with("/proc"))?;
         let how =
@@ -89,8 +94,8 @@ impl HostView {
     }
 }
 
-/// `None` if the root of process 1 is that of this process.
-fn root_of_first() -> Result<Option<File>, String> {
+/// The root directory of process 1. `None` if it is that of this process.
+fn root_of_process_1() -> Result<Option<File>, String> {
     let is_same = |one: Metadata, two: Metadata| (one.dev(), one.ino()) == (two.dev(), two.ino());
     if is_same(metadata("/proc/self/ns/mnt")?, metadata("/proc/1/ns/mnt")?)
         && is_same(metadata("/")?, metadata("/proc/1/root/")?)
@@ -98,7 +103,7 @@ fn root_of_first() -> Result<Option<File>, String> {
         return Ok(None);
     }
     let root = File::open("/proc/1/root").map_err(|error| cannot_read("/proc/1/root", &error))?;
-    // Linux before 5.6 cannot resolve links in another root.
+    // Linux before 5.6 lacks openat2(2), and cannot resolve symbolic links in another root.
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
     match openat2(&root, ".", how.resolve(ResolveFlag::RESOLVE_IN_ROOT)) {
         Ok(_) => Ok(Some(root)),
@@ -114,9 +119,9 @@ fn cannot_read(path: &str, error: &io::Error) -> String {
     format!("cannot read {path}: {}", sys::reason(error))
 }
 
-/// Whether a directory of the state is mounted here from another root. A volume that a container has for all of /var is its
-/// own; a directory of the host is mounted at its own path.
-fn is_mounted_in(directory: &Path) -> Result<bool, String> {
+/// Whether /var/lib/cni, the directory, or a parent of the directory is mounted from a host around this container. A
+/// directory of that host is mounted at its own path; a volume for all of /var has another root, and belongs to this container.
+fn is_mounted_from_outside(directory: &Path) -> Result<bool, String> {
     const MOUNTS: &str = "/proc/self/mountinfo";
     let text = file::read_lossy(MOUNTS).map_err(|error| cannot_read(MOUNTS, &error))?;
     Ok(mounts(&text).iter().any(|(root, path)| {
@@ -139,7 +144,7 @@ fn mounts(text: &str) -> Vec<(&str, PathBuf)> {
     mounts
 }
 
-/// Spaces, tabs, line ends and backslashes are three octal digits after a backslash.
+/// Decodes a path in mountinfo: a space, tab, newline or backslash is written as a backslash and three octal digits.
 fn unescaped(path: &str) -> PathBuf {
     let mut text = path.to_owned();
     for (escaped, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {

@@ -2,7 +2,7 @@
 
 use crate::kernel::file;
 
-/// A boot of the machine, and a namespace in it.
+/// The identity of a boot of the machine, and of a namespace in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The boot id of the machine. Empty if it could not be read.
@@ -12,7 +12,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// `cookie` is that of the namespace.
+    /// The identity of the namespace with this cookie, in this boot.
     pub fn of(cookie: Option<u64>) -> Self {
         // Empty without /proc.
         Self { boot: file::boot_id().unwrap_or_default().into(), cookie }
@@ -23,23 +23,23 @@ impl Identity {
         Self { boot: self.boot.clone(), cookie }
     }
 
-    /// Whether both are one namespace. False if that cannot be told.
+    /// Whether both are the same namespace. False if a boot id or the cookies are unknown.
     pub fn is(&self, other: &Self) -> bool {
         !self.boot.is_empty() && self.cookie.is_some() && self == other
     }
 
-    /// Whether the machine started between the two.
+    /// Whether the two are of different boots. False if a boot id is unknown.
     pub fn is_of_another_boot(&self, other: &Self) -> bool {
         !self.boot.is_empty() && !other.boot.is_empty() && self.boot != other.boot
     }
 
-    /// Two words, which `parse` reads.
+    /// The boot id and the cookie, in the format that `parse` reads.
     pub fn text(&self) -> String {
         let cookie = self.cookie.map_or_else(|| "-".into(), |cookie| cookie.to_string());
         format!("{} {cookie}", self.boot)
     }
 
-    /// Up to 0.2.0 it had other words in between: device, inode, and the time of the inode.
+    /// Reads the boot id and the cookie. Up to 0.2.0 three more words were between them: device, inode, and time of the inode.
     pub fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.trim_end_matches('\n').split(' ').collect();
         let ([boot, cookie] | [boot, _, _, _, cookie]) = words[..] else { return None };
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_the_same() {
+    fn an_unknown_identity_is_not_the_same() {
         let one = identity("b", Some(3));
         assert!(one.is(&one.clone()));
         for (one, other) in [

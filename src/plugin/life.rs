@@ -134,7 +134,7 @@ impl Witness {
     /// The file system as process 1 of the host sees it, or the reason why this process cannot see it.
     pub fn view(&self) -> Result<&HostView, &str> {
         let open_view = || {
-            HostView::look(Path::new(record::DIRECTORY)).map_err(|reason| {
+            HostView::open(Path::new(record::DIRECTORY)).map_err(|reason| {
                 format!("this process cannot see what process 1 of the host sees: {reason}")
             })
         };
@@ -196,7 +196,7 @@ impl Witness {
     fn answer(&self, record: Option<&Record>) -> Answer {
         let Some(record) = record else { return Answer::NotRecorded };
         if record.identity.is_of_another_boot(&self.now) {
-            return match file::is_of_several_hosts(Path::new(record::DIRECTORY)) {
+            return match file::is_on_shared_file_system(Path::new(record::DIRECTORY)) {
                 Ok(false) => Answer::EarlierBoot,
                 _ => Answer::Unavailable("another machine may have written its record".into()),
             };
@@ -260,7 +260,7 @@ impl Witness {
                 Ok(view) if view.may_miss(path) => {
                     other(format!("this process may not see what is at {title}"))
                 }
-                Ok(view) if view.is_nothing_at(path) => (AtPath::Nothing, None),
+                Ok(view) if view.is_absent(path) => (AtPath::Nothing, None),
                 Ok(_) => other(format!("{title} is no network namespace")),
                 Err(reason) => other(reason.into()),
             },

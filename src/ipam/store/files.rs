@@ -65,7 +65,7 @@ fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
         result => file::regular(file).and(result)?,
     };
     content.truncate(length);
-    if length == 512 { file::read_on(file, content, BYTES_MAX) } else { Ok(content) }
+    if length == 512 { file::read_rest(file, content, BYTES_MAX) } else { Ok(content) }
 }
 
 /// Like `read`; the file can be of any type.

@@ -1,7 +1,8 @@
-//! Replaces files: the new content is written aside, under a random name in the same directory, and then renamed.
+//! Replaces files: the new content is written aside, to a temporary file with a random name in the same directory, which is
+//! then renamed.
 //!
-//! A process that is killed leaves the file aside. The writer holds a flock(2) on it, which ends with the process, so `sweep`
-//! removes only a file that no process writes. It does not depend on a clock.
+//! A process that is killed leaves the temporary file. The writer holds a flock(2) on it, which ends with the process, so
+//! `sweep` removes only a file that no process writes. It does not depend on a clock.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -22,20 +23,20 @@ use crate::kernel::flock::{self, Limit, Mode};
 const NAME_BYTES_MAX: usize = 255;
 /// `.` and 64 bits in hexadecimal.
 const RANDOM_BYTES: usize = 17;
-/// How often a file is written again that a sweep has removed before it was locked.
+/// The number of attempts to write a file: a sweep can remove the temporary file before its writer has locked it.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// A complete file under a random name, `.NAME.RANDOM~`. It is removed when it is dropped.
+/// A complete temporary file, `.NAME.RANDOM~`. The file is removed when this value is dropped.
 pub struct Aside {
     name: RandomName,
     file: File,
 }
 
-/// The file of a path is removed when this is dropped. Empty: it has another name.
+/// The path of the temporary file, which is removed when this value is dropped. Empty after a rename: nothing to remove.
 struct RandomName(PathBuf);
 
 impl Aside {
-    /// Writes the file for `path`, which it does not touch.
+    /// Writes the temporary file for `path`. A file at `path` does not change.
     pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
         fault::file_operation()?;
         let mut options = OpenOptions::new();
@@ -44,7 +45,7 @@ impl Aside {
         let aside = path.with_file_name(name(path));
         let file = options.mode(mode).open(&aside)?;
         let mut aside = Self { name: RandomName(aside), file };
-        // On a file system without locks it fails for `sweep`, too, which then keeps the file.
+        // On a file system without locks `sweep` cannot lock the file, either, and keeps it.
         let _ = flock::try_lock(&aside.file, Mode::Exclusive);
         fault::file_operation()?;
         aside.file.write_all(content)?;
@@ -59,7 +60,7 @@ impl Aside {
         &self.file
     }
 
-    /// Gives the file its name, and replaces what has it.
+    /// Renames the temporary file. A file with the new name is replaced.
     pub fn rename(mut self, to: &Path) -> io::Result<()> {
         fault::file_operation()?;
         fs::rename(&self.name.0, to)?;
@@ -67,7 +68,8 @@ impl Aside {
         Ok(())
     }
 
-    /// Gives the file a name that no other file may have. Returns it, to write more.
+    /// Links the file to a new name, and removes the random name. Fails if the new name exists. Returns the file, to write
+    /// more.
     pub fn link(self, to: &Path) -> io::Result<File> {
         fault::file_operation()?;
         fs::hard_link(&self.name.0, to)?;
@@ -84,13 +86,13 @@ impl Drop for RandomName {
     }
 }
 
-/// Writes a file, or replaces what has its name: a link, a FIFO, or a file that others still read. A reader never finds an
+/// Writes a file, or replaces the object at its path: a link, a FIFO, or a file that others still read. A reader never finds an
 /// incomplete file.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let mut attempt = 1;
     loop {
         match Aside::write(path, content, mode)?.rename(path) {
-            // A sweep has found the file aside before it was locked.
+            // A sweep removed the temporary file before it was locked.
             Err(error) if error.kind() == ErrorKind::NotFound && attempt < ATTEMPTS_MAX => {
                 attempt += 1;
             }
@@ -99,7 +101,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     }
 }
 
-/// `replace` for a file that only its owner may read, in a directory of such files. Makes the directory if it is missing.
+/// `replace` for a file that only its owner may read, in a directory of such files. Creates the directory if it is missing.
 pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
     match replace(path, content, 0o600) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -110,13 +112,13 @@ pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Makes a directory, also those above it. Succeeds if it is there.
+/// Creates a directory with mode 0700, and its missing parents. An existing directory is no error.
 pub fn make_private_directory(directory: &Path) -> io::Result<()> {
     fault::file_operation()?;
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// Whether a name in a directory is that of a file aside, which belongs to its writer.
+/// Whether a name in a directory is that of a temporary file, which belongs to its writer.
 pub fn is_aside(name: &OsStr) -> bool {
     let Some(rest) = name.as_bytes().strip_suffix(b"~") else { return false };
     let Some((name, random)) = rest.split_last_chunk::<RANDOM_BYTES>() else { return false };
@@ -124,12 +126,12 @@ pub fn is_aside(name: &OsStr) -> bool {
     name.len() > 1 && name[0] == b'.' && random[0] == b'.' && random[1..].iter().all(is_digit)
 }
 
-/// Removes the files that killed processes have left aside in a directory.
+/// Removes the temporary files that killed processes have left in a directory.
 pub fn sweep(directory: &Path) {
     sweep_names(directory, &|_| true);
 }
 
-/// The same for one file of the directory.
+/// Removes the temporary files that killed processes have left for one path.
 pub fn sweep_of(path: &Path) {
     let start = start(path);
     let is_of_path =
@@ -137,7 +139,7 @@ pub fn sweep_of(path: &Path) {
     sweep_names(path.parent().unwrap_or(path), &is_of_path);
 }
 
-/// A file that cannot be removed does no harm: every reader passes over it.
+/// Errors are ignored: every reader skips the temporary files.
 fn sweep_names(directory: &Path, is_wanted: &dyn Fn(&[u8]) -> bool) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -147,15 +149,16 @@ fn sweep_names(directory: &Path, is_wanted: &dyn Fn(&[u8]) -> bool) {
     }
 }
 
-/// Removes a file aside if no process writes it.
+/// Removes a temporary file if no process writes it.
 pub fn remove_abandoned(path: &Path) {
     let mut options = super::reading();
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let Ok((file, _)) = super::open_regular(&options, path) else { return };
-    // The lock lasts until the name is gone.
+    // The lock is held until the file is removed.
     let _ = flock::while_locked(&file, &Limit::new(Duration::ZERO), || fs::remove_file(path));
 }
 
+/// The name of a new temporary file for a path.
 fn name(path: &Path) -> OsString {
     let mut name = start(path);
     // A hasher of std has random keys, and all hashers of a thread have different ones.
@@ -164,7 +167,7 @@ fn name(path: &Path) -> OsString {
     OsString::from_vec(name)
 }
 
-/// The beginning of the name aside. A long name is cut.
+/// The beginning of the names of temporary files for a path. A long name is cut.
 fn start(path: &Path) -> Vec<u8> {
     let name = path.file_name().unwrap_or_default().as_bytes();
     let length = name.len().min(NAME_BYTES_MAX - RANDOM_BYTES - 2);
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_with_the_name_is_replaced_and_its_target_stays() {
+    fn an_object_at_the_path_is_replaced_and_the_target_of_a_link_stays() {
         let dir = Scratch::new("replaced");
         let (path, precious) = (dir.0.join("file"), dir.0.join("precious"));
         let plant: [&dyn Fn(); 4] = [
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_left_overs_of_the_dead_are_swept_and_nothing_else() {
+    fn only_temporary_files_of_ended_writers_are_swept() {
         let dir = Scratch::new("swept");
         let path = dir.0.join("net-c-eth0");
         let alive = Aside::write(&path, b"half", 0o600).unwrap();
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn names_aside_are_different_and_fit() {
+    fn temporary_names_are_different_and_fit() {
         let long = PathBuf::from("n".repeat(NAME_BYTES_MAX));
         let names: Vec<OsString> =
             [&long, &long, Path::new("file")].map(name).into_iter().collect();

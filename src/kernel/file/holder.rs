@@ -12,13 +12,13 @@ const UNKNOWN: &str = "the holder is unknown without /proc/locks";
 /// The kernel writes a page of /proc/locks at a time. If any process takes or releases a lock meanwhile, lines can be missing.
 const READS_MAX: usize = 10;
 
-/// A clause that names the process that holds the lock of a file, as far as /proc shows it.
+/// Names the process that holds the flock(2) of a file, as a clause of an error message. Reads /proc/locks.
 ///
 /// The hold time is unknown; the age of the process is an upper bound.
 pub fn holder(file: &File) -> String {
     let Ok(metadata) = file.metadata() else { return UNKNOWN.into() };
     for _ in 0..READS_MAX {
-        // Any user can lengthen it, by locks on ranges of a file.
+        // Any user can make /proc/locks long, by locks on ranges of a file.
         let locks = match super::read_lossy("/proc/locks") {
             Err(error) if error.kind() == ErrorKind::FileTooLarge => {
                 return format!("the holder is unknown: cannot read /proc/locks: {error}");
@@ -29,13 +29,14 @@ pub fn holder(file: &File) -> String {
         match pid_in(&locks, metadata.dev(), metadata.ino()) {
             None => {}
             Some("0") => return "a process outside of this pid namespace holds it".into(),
-            Some(pid) => return described(pid),
+            Some(pid) => return describe(pid),
         }
     }
     "/proc/locks does not name the holder".into()
 }
 
-fn described(pid: &str) -> String {
+/// Names a process, with its name and age if /proc shows them.
+fn describe(pid: &str) -> String {
     let stat = super::read_lossy(format!("/proc/{pid}/stat")).unwrap_or_default();
     let uptime = super::read_lossy("/proc/uptime").unwrap_or_default();
     match name_and_age(&stat, &uptime) {
@@ -44,7 +45,8 @@ fn described(pid: &str) -> String {
     }
 }
 
-/// Source: proc_locks(5). A line with an arrow shows a process that waits.
+/// The id of the process with a flock(2) on the file. A line with an arrow is about a process that waits. Source:
+/// proc_locks(5).
 fn pid_in(locks: &str, device: u64, inode: u64) -> Option<&str> {
     let major = (device >> 8) & 0xfff | (device >> 32) & !0xfff;
     let minor = device & 0xff | (device >> 12) & 0xffff_ff00;
@@ -58,7 +60,7 @@ fn pid_in(locks: &str, device: u64, inode: u64) -> Option<&str> {
     })
 }
 
-/// Source: proc_pid_stat(5), fields 2 and 22; proc_uptime(5).
+/// The name of a process, and its age in seconds. Source: proc_pid_stat(5), fields 2 and 22; proc_uptime(5).
 fn name_and_age<'a>(stat: &'a str, uptime: &str) -> Option<(&'a str, u64)> {
     // A name can contain any character, also brackets and blanks.
     let (start, rest) = stat.rsplit_once(')')?;
