@@ -1,4 +1,4 @@
-//! Talks to a child process within a time limit. It does not interpret the data.
+//! Writes to a child process and reads its output, with a timeout. It does not interpret the data.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -14,13 +14,14 @@ use nix::unistd::Pid;
 
 use crate::kernel::sys;
 
-/// The longest output. A child that writes more to stdout is killed; what it writes to stderr after that is dropped.
+/// The longest output that is kept. A child that writes more to stdout is killed; more output on stderr is dropped.
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// The number of bytes that a writable pipe takes without blocking. Source: pipe(7).
 const PIPE_BUF: usize = 4096;
-/// An interrupt that comes right before a wait is seen after it; so is the end of a child without a pidfd.
+/// The longest poll(2). Neither a signal right before it nor the end of a child without a pidfd ends it; both are noticed after
+/// it.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// A child without a pidfd that has closed its pipes is about to exit.
+/// The shortest poll(2), and the wait for a child without a pidfd that has closed its pipes: it is about to exit.
 const EXIT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The output of a child.
@@ -37,38 +38,42 @@ pub enum End {
     Exited(ExitStatus),
     /// It was killed because it wrote more than `OUTPUT_BYTES_MAX` to stdout.
     TooLong,
-    /// It was killed at the time limit.
+    /// It was killed at the timeout.
     TimedOut,
     /// It was killed since this process was interrupted: see `sys::catch_interrupts`.
     Interrupted,
 }
 
-/// Writes the input, and reads until the child has exited. Other processes may still have its pipes: a child can start a
-/// daemon. With a limit, the child must lead a process group of its own, which is killed at the limit, and when this process
-/// is interrupted.
-pub fn communicate(mut child: Child, input: &[u8], limit: Option<Duration>) -> io::Result<Output> {
+/// Writes the input to the child's stdin, and reads its stdout and stderr until it exits. It does not wait for the end of the
+/// pipes: a daemon that the child started can keep them open. With a timeout, the child must lead its own process group. The
+/// group is killed at the timeout, and when this process is interrupted.
+pub fn communicate(
+    mut child: Child,
+    input: &[u8],
+    timeout: Option<Duration>,
+) -> io::Result<Output> {
     let mut output = Output { stdout: Vec::new(), stderr: Vec::new(), end: End::TimedOut };
-    let deadline = limit.map(|limit| Instant::now() + limit);
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
     output.end = match exchange(&mut child, input, &mut output, deadline) {
         Ok(end) => end,
         Err(error) => {
-            end(&mut child, deadline.is_some());
+            kill_and_reap(&mut child, deadline.is_some());
             return Err(error);
         }
     };
     if !matches!(output.end, End::Exited(_)) {
-        end(&mut child, deadline.is_some());
+        kill_and_reap(&mut child, deadline.is_some());
     }
     Ok(output)
 }
 
-/// The output of a child that runs on, until it closes its stderr. Fails at the deadline, and after an interrupt. What is longer
-/// than `OUTPUT_BYTES_MAX` is dropped.
+/// Reads the stderr of a child until it is closed. The child can continue to run. Fails at the deadline, and after an
+/// interrupt. Output after `OUTPUT_BYTES_MAX` is dropped.
 pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut stderr = child.stderr.take();
     let mut output = Vec::new();
     while stderr.is_some() {
-        let Some(wait) = time_to_wait(Some(deadline)) else {
+        let Some(wait) = poll_time(Some(deadline)) else {
             return Err(ErrorKind::TimedOut.into());
         };
         sys::fail_if_interrupted()?;
@@ -82,10 +87,10 @@ pub fn read_stderr(mut child: Child, deadline: Instant) -> io::Result<Vec<u8>> {
     Ok(output)
 }
 
-/// Kills the child and what it has started, and reaps it.
-fn end(child: &mut Child, has_group: bool) {
+/// Kills the child, or its process group if it leads one, and reaps the child.
+fn kill_and_reap(child: &mut Child, has_group: bool) {
     let group = Pid::from_raw(child.id().cast_signed());
-    // The number of a child that was reaped can be another process's.
+    // After a child was reaped, another process can get its id.
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     if has_group && waitid(Id::Pid(group), flags).is_ok() {
         let _ = killpg(group, Signal::SIGKILL); // it fails only for a child that has ended
@@ -100,7 +105,7 @@ fn exchange(
     output: &mut Output,
     deadline: Option<Instant>,
 ) -> io::Result<End> {
-    // A child can end before it has read its input.
+    // The child can exit before it has read all input.
     sys::survive_failed_writes();
     let (mut stdin, mut stdout) = (child.stdin.take(), child.stdout.take());
     let mut stderr = child.stderr.take();
@@ -109,11 +114,12 @@ fn exchange(
         if input.is_empty() {
             stdin = None;
         }
-        let Some(wait) = time_to_wait(deadline) else { return Ok(End::TimedOut) };
+        let Some(wait) = poll_time(deadline) else { return Ok(End::TimedOut) };
         if deadline.is_some() && sys::is_interrupted() {
             return Ok(End::Interrupted);
         }
-        let is_silent = stdin.is_none() && stdout.is_none() && stderr.is_none() && pidfd.is_none();
+        let has_no_files =
+            stdin.is_none() && stdout.is_none() && stderr.is_none() && pidfd.is_none();
         let files = [
             stdin.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)),
             stdout.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)),
@@ -121,7 +127,7 @@ fn exchange(
             pidfd.as_ref().map(|pidfd| PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)),
         ];
         let [can_write, can_read, can_read_errors, _] =
-            ready(files, if is_silent { EXIT_PAUSE } else { wait })?;
+            ready(files, if has_no_files { EXIT_PAUSE } else { wait })?;
         if can_write && !write(&mut stdin, &mut input)? {
             stdin = None;
         }
@@ -146,14 +152,15 @@ fn exchange(
     }
 }
 
-/// Returns `None` at the deadline.
-fn time_to_wait(deadline: Option<Instant>) -> Option<Duration> {
+/// The length of the next poll(2); `None` at the deadline.
+fn poll_time(deadline: Option<Instant>) -> Option<Duration> {
     let Some(deadline) = deadline else { return Some(WAIT_MAX) };
     let left = deadline.saturating_duration_since(Instant::now());
     (!left.is_zero()).then(|| left.clamp(EXIT_PAUSE, WAIT_MAX))
 }
 
-/// Which of the files can be used without waiting, or are closed at the other end.
+/// Polls the files. Returns for each whether it can be used without waiting or is closed at the other end; false for all after
+/// a signal.
 fn ready<const N: usize>(files: [Option<PollFd<'_>>; N], wait: Duration) -> io::Result<[bool; N]> {
     let mut open: Vec<PollFd<'_>> = files.iter().flatten().cloned().collect();
     match poll(&mut open, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
@@ -165,7 +172,7 @@ fn ready<const N: usize>(files: [Option<PollFd<'_>>; N], wait: Duration) -> io::
     Ok(files.map(|file| file.is_some() && answers.next().unwrap_or_default()))
 }
 
-/// False when the child reads no more: it need not read all.
+/// Writes a part of the input. False if the child has closed its stdin: it need not read all input.
 fn write(stdin: &mut Option<ChildStdin>, input: &mut &[u8]) -> io::Result<bool> {
     let Some(file) = stdin else { return Ok(false) };
     match file.write(&input[..input.len().min(PIPE_BUF)]) {
@@ -179,7 +186,7 @@ fn write(stdin: &mut Option<ChildStdin>, input: &mut &[u8]) -> io::Result<bool> 
     }
 }
 
-/// False at the end.
+/// Reads a part of the output. False at its end.
 fn read(file: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<bool> {
     let Some(file) = file else { return Ok(false) };
     let mut bytes = [0; PIPE_BUF];
@@ -193,12 +200,12 @@ fn read(file: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<bool> {
     }
 }
 
-/// Reads what a child that has exited left in a pipe. It does not wait for the end of the file, which comes when no other
-/// process has the pipe.
+/// Reads the data that a child left in a pipe when it exited. It does not wait for the end of the file, which comes only when
+/// no process has the pipe open.
 fn read_rest(mut file: Option<impl Read + AsFd>, into: &mut Vec<u8>) -> io::Result<()> {
     let Some(pipe) = &file else { return Ok(()) };
     let capacity = fcntl(pipe, FcntlArg::F_GETPIPE_SZ)?;
-    // Another writer may be faster than this reader.
+    // At most one full pipe: another process can write faster than this one reads.
     let end = into.len() + usize::try_from(capacity).unwrap_or_default();
     while into.len() < end {
         let files = file.as_ref().map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN));
@@ -228,7 +235,7 @@ mod tests {
     const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
     #[test]
-    fn more_than_a_pipe_holds_goes_there_and_back() {
+    fn data_longer_than_a_pipe_is_written_and_read_back() {
         let input: Vec<u8> = (0..=255).cycle().take(300_000).collect();
         for limit in [None, LONG] {
             let output = shell("tee /dev/stderr", &input, limit);
@@ -246,12 +253,13 @@ mod tests {
         }
     }
 
-    /// The script leaves a process that holds its stdout and stderr. The first line has its process number.
+    /// Runs the script, and `left` as a process that keeps stdout and stderr open. A line of the output has the id of that
+    /// process, which is then killed.
     fn leaving(left: &str, script: &str, limit: Option<Duration>) -> Output {
         let output = shell(&format!("{left} & echo $!; {script}"), b"", limit);
         let mut lines = output.stdout.split(|byte| *byte == b'\n');
         let pid = lines.find_map(|line| str::from_utf8(line).ok()?.parse().ok());
-        let _ = kill(Pid::from_raw(pid.unwrap()), Signal::SIGKILL); // a writer dies with the pipe
+        let _ = kill(Pid::from_raw(pid.unwrap()), Signal::SIGKILL); // without a reader of the pipe, `yes` has ended
         output
     }
 
@@ -276,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stderr_of_a_child_that_runs_on_is_read_up_to_its_limit() {
+    fn stderr_of_a_running_child_is_read_up_to_the_longest_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "head -c 9000000 /dev/zero >&2"]).stderr(Stdio::piped());
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -285,10 +293,10 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_killed_at_the_limit_with_what_it_started() {
-        let limit = Some(Duration::from_secs(5));
+    fn a_child_is_killed_at_the_timeout_with_its_process_group() {
+        let timeout = Some(Duration::from_secs(5));
         for script in ["echo so far; sleep 100; true", "echo so far; exec >&- 2>&-; sleep 100"] {
-            let output = shell(script, b"", limit);
+            let output = shell(script, b"", timeout);
             assert!(matches!(output.end, End::TimedOut), "{output:?}");
             assert_eq!(output.stdout, b"so far\n");
         }

@@ -1,4 +1,4 @@
-//! The time since boot, which goes on while the host is suspended, an alarm on that clock, and waiting for files.
+//! CLOCK_BOOTTIME, which counts also while the host is suspended, an alarm on that clock, and waiting for readable files.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,8 +16,8 @@ pub fn since_boot() -> Duration {
     clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
-/// A file that is readable from a time on. It wakes a thread at once when the host resumes after that time; the timeout of
-/// poll(2) does not go on during suspend.
+/// A timerfd: a file that becomes readable at a time. If that time passes while the host is suspended, the file is readable at
+/// once after the resume; the timeout of poll(2) does not count while the host is suspended.
 pub struct Alarm(TimerFd);
 
 impl Alarm {
@@ -26,7 +26,7 @@ impl Alarm {
         Ok(Self(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?))
     }
 
-    /// Sets the time since boot; `None` is never. A time that has passed is now.
+    /// Sets the time, as time since boot. `None` disarms the alarm. After a time in the past the file is readable at once.
     pub fn set(&self, at: Option<Duration>) -> io::Result<()> {
         let Some(at) = at else { return Ok(self.0.unset()?) };
         // Zero would stop the timer.
@@ -41,15 +41,15 @@ impl AsFd for Alarm {
     }
 }
 
-/// Waits until a file is readable, has an error or is closed, or until the limit; `None` is for ever. Returns which files
-/// are. After a signal it returns that none is.
-pub fn readable(files: &[BorrowedFd<'_>], limit: Option<Duration>) -> io::Result<Vec<bool>> {
+/// Waits until a file is readable, has an error or is closed, or until the timeout. `None`: no timeout. Returns for each file
+/// whether it is; false for all after a signal.
+pub fn readable(files: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
     let mut list: Vec<_> = files.iter().map(|file| PollFd::new(*file, PollFlags::POLLIN)).collect();
-    // Rounded up, because the last millisecond would be a busy loop.
-    let limit = limit.map(|limit| i32::try_from(limit.as_nanos().div_ceil(1_000_000)));
-    let timeout = match limit {
+    // Rounded up: a timeout of 0 would make the last millisecond a busy loop.
+    let timeout_ms = timeout.map(|timeout| i32::try_from(timeout.as_nanos().div_ceil(1_000_000)));
+    let timeout = match timeout_ms {
         None => PollTimeout::NONE,
-        Some(limit) => PollTimeout::try_from(limit.unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX),
+        Some(ms) => PollTimeout::try_from(ms.unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX),
     };
     match poll(&mut list, timeout) {
         Ok(_) | Err(Errno::EINTR) => {}

@@ -13,10 +13,10 @@ use crate::fault;
 use crate::kernel::clock;
 use crate::kernel::sys::socket::unsent_bytes;
 
-/// The pause between two looks at the queue of a socket.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// The pause between two reads of the number of unsent bytes.
+const UNSENT_PAUSE: Duration = Duration::from_millis(2);
 
-/// A socket that sends and receives through one link only, without a wait.
+/// A non-blocking socket that sends and receives through one link only.
 pub struct LinkUdp(UdpSocket);
 
 impl LinkUdp {
@@ -53,9 +53,9 @@ impl LinkUdp {
     }
 
     /// Waits until the kernel has sent everything. A datagram to a neighbor without a known MAC address waits for ARP, and
-    /// is lost if the link goes meanwhile. False after the limit.
-    pub fn wait_until_sent(&self, limit: Duration) -> io::Result<bool> {
-        let end = clock::since_boot() + limit;
+    /// is lost if the link is removed meanwhile. False after the timeout.
+    pub fn wait_until_sent(&self, timeout: Duration) -> io::Result<bool> {
+        let end = clock::since_boot() + timeout;
         loop {
             if unsent_bytes(self.as_fd())? == 0 {
                 return Ok(true);
@@ -63,8 +63,8 @@ impl LinkUdp {
             if clock::since_boot() >= end {
                 return Ok(false);
             }
-            // No event tells that the queue is empty.
-            clock::readable(&[], Some(LOOK_AGAIN))?;
+            // The kernel reports no event for an empty send queue.
+            clock::readable(&[], Some(UNSENT_PAUSE))?;
         }
     }
 }

@@ -19,14 +19,14 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, ChildSetup, warn};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// As a shell has them.
+/// The exit codes of a shell. A signal is added to the last one.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 const KILLED: i32 = 128;
 
-/// The signals that are not passed to the command: those of a mistake in this process, and those of job control, which
-/// stop this process as a terminal stops the command.
-const OWN: [Signal; 11] = [
+/// The signals that are not passed to the command: those of a fault in this process, and those of job control, which the
+/// terminal sends to both processes.
+const NOT_PASSED: [Signal; 11] = [
     Signal::SIGILL,
     Signal::SIGTRAP,
     Signal::SIGABRT,
@@ -45,9 +45,9 @@ pub struct Launch<'a> {
     pub netns: &'a NetNs,
     /// The program and its arguments; not empty.
     pub words: &'a [OsString],
-    /// The content of /etc/resolv.conf; None keeps the host's.
+    /// The content of /etc/resolv.conf for the command; `None` keeps that of the host.
     pub resolv_conf: Option<String>,
-    /// A directory for a file that exists until the command has started.
+    /// The directory of the temporary resolv.conf, which exists until the command has started.
     pub directory: &'a Path,
     pub hostname: Option<&'a str>,
     /// Mounts of this process that the command does not see.
@@ -55,13 +55,13 @@ pub struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Runs the command as a child, which dies with this process. Returns its exit code. From now on this process does
-    /// not react to signals itself.
+    /// Runs the command as a child, which is killed when this process ends. Returns its exit code. From now on this process
+    /// passes signals to the child and does not handle them itself.
     pub fn run(&self) -> Result<u8> {
         let mut mask = SigSet::all();
-        OWN.into_iter().for_each(|signal| mask.remove(signal));
+        NOT_PASSED.into_iter().for_each(|signal| mask.remove(signal));
         let failed = |errno: Errno| {
-            // nix's texts of errors would take 13 KB.
+            // The error texts of nix would take 13 KB.
             Error::internal(format_args!(
                 "cannot wait for signals: {}",
                 sys::errno_text(errno as i32)
@@ -69,7 +69,7 @@ impl Launch<'_> {
         };
         mask.thread_block().map_err(failed)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
-        // It came before the mask.
+        // The signal came before the mask was set.
         if sys::is_interrupted() {
             return Err(Error::internal("cannot start the command: interrupted"));
         }
@@ -90,7 +90,8 @@ impl Launch<'_> {
         Ok(started.err().unwrap_or_default())
     }
 
-    /// The inner error is an exit code: the setup succeeded, and the command cannot be executed.
+    /// Sets up the command and starts it. The inner error is an exit code: the setup succeeded, and the command cannot be
+    /// executed.
     fn begin<T>(
         &self,
         start: impl FnOnce(&mut Command) -> Result<io::Result<T>>,
@@ -106,7 +107,7 @@ impl Launch<'_> {
         sys::set_up_child(&mut command, self.setup(resolv_conf.as_ref())?, writer);
         let started = start(&mut command);
         drop(command);
-        // The command's side has unlinked it, if it came so far.
+        // The child unlinks the file after the mount. If the child failed earlier, the file is removed here.
         drop(resolv_conf);
         let error = match started? {
             Ok(child) => return Ok(Ok(child)),
@@ -131,18 +132,18 @@ impl Launch<'_> {
         })
     }
 
-    /// Writes the file that is mounted over /etc/resolv.conf. It is removed when it is dropped.
+    /// Writes the file that is mounted over /etc/resolv.conf. It is removed when the returned value is dropped.
     fn write_resolv_conf(&self) -> Result<Option<Aside>> {
         // A hidden mount can cover the file that /etc/resolv.conf links to.
         let content = match &self.resolv_conf {
-            Some(content) if !self.hidden.is_empty() || is_in_place() => content,
+            Some(content) if !self.hidden.is_empty() || ensure_resolv_conf() => content,
             _ => return Ok(None),
         };
         let path = self.directory.join("resolv.conf");
         let write = || {
             file::make_private_directory(self.directory)?;
             let aside = Aside::write(&path, content.as_bytes(), 0o600)?;
-            // Every user of the command's side reads it, whatever the umask says.
+            // The command can run as any user, so the umask must not apply.
             aside.file().set_permissions(fs::Permissions::from_mode(0o644))?;
             Ok(aside)
         };
@@ -156,7 +157,7 @@ impl Launch<'_> {
         let pid = Pid::from_raw(child.id().cast_signed());
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
-                return Ok(code(status));
+                return Ok(exit_code(status));
             }
             let info = match signals.read_signal() {
                 Ok(Some(info)) => info,
@@ -164,18 +165,18 @@ impl Launch<'_> {
                 Err(errno) => return Err(failed(errno.into())),
             };
             let number = i32::try_from(info.ssi_signo).unwrap_or_default();
-            // The kernel sends those of a terminal to the command, too.
-            let is_sent = info.ssi_code <= 0;
-            if is_sent && number != Signal::SIGCHLD as i32 {
+            // A signal from the terminal (a positive code) reaches the command without this process.
+            let is_from_process = info.ssi_code <= 0;
+            if is_from_process && number != Signal::SIGCHLD as i32 {
                 sys::send_signal(pid, number);
             }
         }
     }
 }
 
-/// Whether /etc/resolv.conf exists, to mount over it. A missing one is created: to resolvers an empty file and none are
-/// the same.
-fn is_in_place() -> bool {
+/// Creates an empty /etc/resolv.conf if there is none, as the target of the mount. To resolvers an empty file is the same as no
+/// file. False if the file cannot be opened.
+fn ensure_resolv_conf() -> bool {
     let path = Path::new(RESOLV_CONF);
     let opened = match file::open(&file::reading(), path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -185,12 +186,15 @@ fn is_in_place() -> bool {
     };
     opened
         .map_err(|error| {
-            warn(format_args!("warning: {RESOLV_CONF}: {error}; the command has none"))
+            warn(format_args!(
+                "warning: cannot open {RESOLV_CONF}: {error}; the command does not get the DNS \
+                 servers of its network"
+            ))
         })
         .is_ok()
 }
 
-fn code(status: ExitStatus) -> u8 {
+fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| KILLED + status.signal().unwrap_or_default());
     u8::try_from(code).unwrap_or(u8::MAX)
 }

@@ -26,7 +26,7 @@ use crate::kernel::unix::{Endpoint, Stream};
 
 /// The number of the first descriptor from the service manager. Source: sd_listen_fds(3).
 const LISTEN_FDS_START: i32 = 3;
-/// A listener with a full queue answers no `connect`, so the test for another daemon has a limit.
+/// The timeout of the test for another daemon: a `connect` to a listener with a full queue waits.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 
 /// A listening socket with a path.
@@ -50,7 +50,8 @@ pub enum Arrival {
 }
 
 impl Signals {
-    /// From now on the signals wait until `Listener::wait` finds them. Threads that start later do not get them, either.
+    /// Blocks the signals in this thread, and in threads that it starts later. They stay pending until `Listener::wait` reports
+    /// them.
     pub fn block() -> Result<Self> {
         let mask: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
         let signals = mask.thread_block().and_then(|()| {
@@ -67,7 +68,7 @@ impl Signals {
 
 impl Listener {
     /// Creates the socket with mode 0600, and its directory with mode 0700. A socket file without a listener is replaced.
-    /// A directory that is there has to be root's, and writable by root only.
+    /// An existing directory must belong to root, and be writable by root only.
     pub fn create(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             let reason = sys::reason(&error);
@@ -91,7 +92,7 @@ impl Listener {
         create().map_err(failed)
     }
 
-    /// The socket from the service manager, of `count` descriptors: it has to be the only one.
+    /// The listening socket from the service manager. `count` is the number of descriptors that it passed: there must be one.
     ///
     /// Source: sd_listen_fds(3). Call it once.
     pub fn inherited(count: u32) -> Result<Self> {
@@ -122,23 +123,23 @@ impl Listener {
         &self.path
     }
 
-    /// Waits for a connection or a signal. `read_max` limits the reads from the connection.
+    /// Waits for a connection or a signal. `read_timeout` is for all reads from the connection together.
     pub fn wait(
         &self,
         signals: &Signals,
-        limit: Option<Duration>,
-        read_max: Duration,
+        timeout: Option<Duration>,
+        read_timeout: Duration,
     ) -> Result<Arrival> {
         let failed = |error: io::Error| {
             let reason = sys::reason(&error);
             Error::new(Code::IO, format_args!("cannot accept at {}: {reason}", self.path.display()))
         };
-        let limit = limit.map_or(PollTimeout::NONE, |limit| {
-            PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)
+        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+            PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)
         });
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut files = [readable(signals.0.as_fd()), readable(self.socket.as_fd())];
-        match poll(&mut files, limit) {
+        match poll(&mut files, timeout) {
             Ok(0) | Err(Errno::EINTR) => return Ok(Arrival::Timeout),
             Ok(_) => {}
             Err(errno) => return Err(failed(errno.into())),
@@ -148,11 +149,11 @@ impl Listener {
         }
         match self.socket.accept() {
             Ok((stream, _)) => {
-                let deadline = Instant::now() + read_max;
+                let deadline = Instant::now() + read_timeout;
                 Stream::accepted(stream, deadline).map(Arrival::Connection).map_err(failed)
             }
-            // The peer has gone, or another process that shares the socket was faster.
-            Err(error) if is_gone(&error) => Ok(Arrival::Timeout),
+            // The peer has closed the connection, or another process with this socket has accepted it.
+            Err(error) if has_no_connection(&error) => Ok(Arrival::Timeout),
             Err(error) => Err(failed(error)),
         }
     }
@@ -174,14 +175,14 @@ impl Stream {
     }
 }
 
-fn is_gone(error: &io::Error) -> bool {
+fn has_no_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::WouldBlock | ErrorKind::ConnectionAborted | ErrorKind::Interrupted
     )
 }
 
-/// Another user who can write to the directory could replace the socket.
+/// Creates the directory of the socket. It must belong to root, because a user who can write to it could replace the socket.
 fn prepare_directory(path: &Path) -> Result<()> {
     let directory = path.parent().unwrap_or(path);
     let refused = |reason: &str| {
@@ -209,6 +210,7 @@ fn prepare_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Removes the file of a socket that no process listens at.
 fn remove_stale(path: &Path) -> Result<()> {
     let refused = |reason: &str| {
         let msg = format!("cannot listen at {}: {reason}", path.display());
@@ -231,7 +233,7 @@ fn remove_stale(path: &Path) -> Result<()> {
     }
 }
 
-/// Writes a file that other programs read, such as the id of this process.
+/// Writes a file that all users may read, such as one with the id of this process.
 pub fn write_public(path: &Path, content: &str) -> io::Result<()> {
     fault::file_operation()?;
     let file = file::open(file::writing().create(true).truncate(true), path)?;

@@ -1,4 +1,5 @@
-//! Linux without netlink: namespaces, files, locks, processes, sockets, kernel parameters. It does not depend on CNI.
+//! The interfaces of Linux except netlink: namespaces, files, locks, processes, sockets, kernel parameters. It does not depend
+//! on CNI.
 
 pub(crate) mod child;
 pub(crate) mod clock;

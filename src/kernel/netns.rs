@@ -19,7 +19,7 @@ use crate::fault;
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::sys;
 
-/// An open network namespace, and the namespace that `run` returns to. Cloning it costs no system call.
+/// An open network namespace, and the namespace that `run` returns to. A clone costs no system call.
 #[derive(Clone, Debug)]
 pub struct NetNs {
     file: Arc<File>,
@@ -49,7 +49,8 @@ impl NetNs {
         Self::of_thread(sys::namespace_of(socket))
     }
 
-    /// Before Linux 4.10, and without CAP_NET_ADMIN, a socket does not tell its namespace. /proc does, in twice the time.
+    /// `file` is the namespace of a socket. Before Linux 4.10, and without CAP_NET_ADMIN, the kernel does not return it. Then
+    /// /proc is read, which takes twice as long.
     fn of_thread(file: io::Result<File>) -> Result<Self> {
         let file = file
             .or_else(|_| File::open(OWN))
@@ -68,7 +69,7 @@ impl NetNs {
         }
     }
 
-    /// Opens a namespace that may be gone. `None` also for the plain file that an unmounted namespace leaves.
+    /// Opens a namespace that may have ended. `None` also for the plain file that an unmounted namespace leaves.
     pub fn open_if_exists(&self, path: &Path) -> io::Result<Option<Self>> {
         self.of_file(open(path), path)
     }
@@ -79,7 +80,7 @@ impl NetNs {
         found.map(|netns| netns.is_some()).map_err(|error| cannot_open(path, &sys::reason(&error)))
     }
 
-    /// Makes a namespace without a name. Its path holds as long as this value.
+    /// Creates a namespace without a mount. Its path, below /proc, is valid as long as this value.
     pub fn make(&self) -> Result<Self> {
         let file = self.run(|| {
             let made = unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
@@ -100,7 +101,7 @@ impl NetNs {
         Ok(self.identity()? == other.identity()?)
     }
 
-    /// Whether a process is in the namespace. A thread with a namespace of its own is not seen.
+    /// Whether the main thread of a process is in the namespace. Other threads are not examined.
     pub fn has_process(&self) -> Result<bool> {
         let own = self.identity()?;
         let processes = std::fs::read_dir("/proc").map_err(|error| {
@@ -112,7 +113,7 @@ impl NetNs {
         }))
     }
 
-    /// The path that was opened.
+    /// The path at which the namespace was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -157,29 +158,29 @@ impl NetNs {
     /// Locks the namespace against `Lock::try_make_exclusive` of other processes.
     ///
     /// Any process in the namespace can hold the lock for any time. So nothing may depend on the lock: the result is
-    /// `None` after the limit, and the caller continues without it.
-    pub fn lock_shared(&self, limit: Duration) -> Result<Option<Lock>> {
-        self.lock(Mode::Shared, limit)
+    /// `None` after the timeout, and the caller continues without it.
+    pub fn lock_shared(&self, timeout: Duration) -> Result<Option<Lock>> {
+        self.lock(Mode::Shared, timeout)
     }
 
     /// Locks the namespace against all other processes that lock it, also those of other programs.
-    pub fn lock_exclusive(&self, limit: Duration) -> Result<Option<Lock>> {
-        self.lock(Mode::Exclusive, limit)
+    pub fn lock_exclusive(&self, timeout: Duration) -> Result<Option<Lock>> {
+        self.lock(Mode::Exclusive, timeout)
     }
 
-    fn lock(&self, mode: Mode, limit: Duration) -> Result<Option<Lock>> {
-        Ok(self.try_lock(mode, limit)?.then(|| Lock { netns: self.clone() }))
+    fn lock(&self, mode: Mode, timeout: Duration) -> Result<Option<Lock>> {
+        Ok(self.try_lock(mode, timeout)?.then(|| Lock { netns: self.clone() }))
     }
 
-    /// False after the limit.
-    fn try_lock(&self, mode: Mode, limit: Duration) -> Result<bool> {
-        flock::lock(&self.file, mode, limit).map_err(|error| {
+    /// False after the timeout.
+    fn try_lock(&self, mode: Mode, timeout: Duration) -> Result<bool> {
+        flock::lock(&self.file, mode, timeout).map_err(|error| {
             let reason = sys::reason(&error);
             Error::internal(format_args!("cannot lock {}: {reason}", self.title()))
         })
     }
 
-    /// Device and inode. After the end of this namespace, another one can have them.
+    /// Device and inode. After the end of this namespace, another one can get the same.
     pub fn identity(&self) -> Result<(u64, u64)> {
         let metadata = self.metadata()?;
         Ok((metadata.dev(), metadata.ino()))
@@ -241,15 +242,15 @@ impl NetNs {
 
 impl Lock {
     /// Makes the lock exclusive if no other process holds it; false if another one does. In both cases another process
-    /// may have held it meanwhile, so the caller has to check again what it found before.
+    /// may have held it meanwhile, so the caller must read again what it read before.
     pub fn try_make_exclusive(&self) -> Result<bool> {
         self.make_exclusive(Duration::ZERO)
     }
 
-    /// Makes the lock exclusive as soon as no other process holds it; false after the limit.
-    pub fn make_exclusive(&self, limit: Duration) -> Result<bool> {
+    /// Makes the lock exclusive as soon as no other process holds it; false after the timeout.
+    pub fn make_exclusive(&self, timeout: Duration) -> Result<bool> {
         // flock(2) releases the shared lock first, so two processes that wait for each other both get the lock.
-        self.netns.try_lock(Mode::Exclusive, limit)
+        self.netns.try_lock(Mode::Exclusive, timeout)
     }
 }
 
@@ -330,7 +331,7 @@ mod tests {
         std::fs::remove_file(fifo).unwrap();
     }
 
-    /// A namespace that is not the network namespace.
+    /// The UTS namespace, in place of another network namespace.
     fn another() -> NetNs {
         let path = Path::new("/proc/self/ns/uts");
         let file = Arc::new(File::open(path).unwrap());

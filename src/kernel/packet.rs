@@ -18,7 +18,7 @@ const ETH_P_ARP: u16 = 0x0806;
 const ETH_P_8021Q: u16 = 0x8100;
 const ETH_P_IPV6: u16 = 0x86dd;
 
-/// A socket of one link. Frames are without the header of the link, which the kernel adds and removes.
+/// A packet socket of one link. Frames have no link-layer header: the kernel adds and removes it.
 pub struct PacketSocket {
     socket: OwnedFd,
     index: u32,
@@ -48,7 +48,7 @@ impl PacketSocket {
 
     fn open(index: u32, ethertype: u16, filter: &[sock_filter]) -> io::Result<Self> {
         fault::kernel_request()?;
-        // It gets no packet before it is bound, so each one passes the filter.
+        // The socket gets no packet before it is bound, so the filter applies to every packet.
         let socket = unbound()?;
         if !filter.is_empty() {
             attach_filter(socket.as_fd(), filter)?;
@@ -63,14 +63,14 @@ impl PacketSocket {
         send_to_link(self.socket.as_fd(), self.index, self.ethertype, frame)
     }
 
-    /// The same, with the tag of a VLAN.
+    /// Sends a frame to the broadcast address of the link, with a VLAN tag.
     pub fn broadcast_in_vlan(&self, frame: &[u8], vlan: u16) -> io::Result<()> {
         let tagged = [&vlan.to_be_bytes(), &self.ethertype.to_be_bytes(), frame].concat();
         send_to_link(self.socket.as_fd(), self.index, ETH_P_8021Q, &tagged)
     }
 
-    /// The next frame; `None` if no frame waits. A frame that is longer than the buffer is skipped. A sender on this host leaves
-    /// the checksum of UDP to the network card, so it can be missing.
+    /// The next frame; `None` if no frame waits. A frame that is longer than the buffer is skipped. A sender on this host
+    /// leaves the UDP checksum to the network card, so the checksum can be missing.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         loop {
             match recv(self.socket.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC) {
@@ -104,20 +104,20 @@ const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// Passes IPv4 packets to UDP port 68 that are no later fragments. The offsets begin at the IPv4 header.
+/// Accepts IPv4 packets to UDP port 68, except fragments after the first. The offsets begin at the IPv4 header.
 const TO_PORT_68: [sock_filter; 9] = [
     instruction(0x30, 0, 0, 9),      // ldb [9]: the protocol
-    instruction(0x15, 0, 6, 17),     // jeq udp, or the end
-    instruction(0x28, 0, 0, 6),      // ldh [6]: flags and the offset of the fragment
-    instruction(0x45, 4, 0, 0x1fff), // jset: the end
-    instruction(0xb1, 0, 0, 0),      // ldxb 4*([0]&0xf): the length of the header
-    instruction(0x48, 0, 0, 2),      // ldh [x + 2]: the port of the destination
-    instruction(0x15, 0, 1, 68),     // jeq 68, or the end
-    instruction(0x06, 0, 0, 0xffff), // ret: the packet
-    instruction(0x06, 0, 0, 0),      // ret: nothing
+    instruction(0x15, 0, 6, 17),     // jeq udp, else drop
+    instruction(0x28, 0, 0, 6),      // ldh [6]: flags and fragment offset
+    instruction(0x45, 4, 0, 0x1fff), // jset: drop
+    instruction(0xb1, 0, 0, 0),      // ldxb 4*([0]&0xf): the header length
+    instruction(0x48, 0, 0, 2),      // ldh [x + 2]: the destination port
+    instruction(0x15, 0, 1, 68),     // jeq 68, else drop
+    instruction(0x06, 0, 0, 0xffff), // ret: accept
+    instruction(0x06, 0, 0, 0),      // ret: drop
 ];
 
-/// A message of ARP for IPv4 on Ethernet (RFC 826).
+/// An ARP message for IPv4 on Ethernet (RFC 826).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
     pub is_reply: bool,
@@ -131,12 +131,13 @@ const ARP_BYTES: usize = 28;
 const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 impl Arp {
-    /// The question whether another host has the address (RFC 5227, section 2.1.1). It changes no neighbor's table.
+    /// An ARP probe: asks whether another host has the address (RFC 5227, section 2.1.1). The ARP tables of neighbors do not
+    /// change.
     pub fn probe(mac: Mac, address: Ipv4Addr) -> Self {
         Self { is_reply: false, sender_mac: mac, sender: Ipv4Addr::UNSPECIFIED, target: address }
     }
 
-    /// Tells all neighbors that this interface has the address (RFC 5227, section 2.3).
+    /// An ARP announcement: all neighbors learn that this interface has the address (RFC 5227, section 2.3).
     pub fn announcement(mac: Mac, address: Ipv4Addr) -> Self {
         Self { is_reply: false, sender_mac: mac, sender: address, target: address }
     }
@@ -210,7 +211,7 @@ mod tests {
             (Arp::probe(OTHER, ADDRESS), true),
             (Arp::probe(OWN, ADDRESS), false),
             (Arp::announcement(OWN, ADDRESS), false),
-            // A question about the address is no claim.
+            // A request for the address is no claim.
             (Arp { sender: elsewhere, ..other }, false),
         ] {
             assert_eq!(arp.claims(ADDRESS, OWN), is_claim, "{arp:?}");

@@ -1,4 +1,4 @@
-//! Namespaces for experiments, in which any user is root.
+//! New namespaces for tests and experiments, in which any user is root.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,7 +25,7 @@ pub fn enter() -> Result<()> {
     }
 }
 
-/// The same, always with a user namespace.
+/// `enter`, always with a user namespace.
 pub fn enter_as_root() -> Result<()> {
     unshare_all(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUSER)
 }
@@ -71,12 +71,12 @@ pub fn mount_memory(directory: &Path) -> Result<()> {
 /// Makes a network namespace that exists until its file is unmounted, like `ip netns add`.
 pub fn new_namespace(path: &Path) -> Result<NetNs> {
     let own = NetNs::own()?;
-    name(&own.make()?, path)?;
+    mount_at(&own.make()?, path)?;
     own.open(path)
 }
 
-/// The same in a directory that may have to be made, where no namespace of that name is. `prepare` gets the namespace
-/// before it has the name.
+/// `new_namespace`, which creates a missing directory, and fails if a namespace is mounted at the path. `prepare` is called
+/// before the namespace is mounted.
 pub fn new_named_namespace(path: &Path, prepare: &dyn Fn(&NetNs) -> Result<()>) -> Result<NetNs> {
     let own = NetNs::own()?;
     if own.is_at(path)? {
@@ -87,11 +87,12 @@ pub fn new_named_namespace(path: &Path, prepare: &dyn Fn(&NetNs) -> Result<()>) 
     }
     let netns = own.make()?;
     prepare(&netns)?;
-    name(&netns, path)?;
+    mount_at(&netns, path)?;
     own.open(path)
 }
 
-fn name(netns: &NetNs, path: &Path) -> Result<()> {
+/// Mounts a namespace at a path.
+fn mount_at(netns: &NetNs, path: &Path) -> Result<()> {
     File::create(path).map_err(|error| failed("create", path, &error))?;
     let none: Option<&str> = None;
     // The path of `netns` has the id of this process, and /proc can be that of another PID namespace.
@@ -103,7 +104,7 @@ fn name(netns: &NetNs, path: &Path) -> Result<()> {
     })
 }
 
-/// Removes the file of a namespace, as `ip netns del` does; the namespace lives as long as something is in it. A missing
+/// Removes the file of a namespace, as `ip netns del` does; the namespace exists as long as a process is in it. A missing
 /// file is not an error.
 pub fn remove_namespace(path: &Path) -> Result<()> {
     match umount2(path, MntFlags::MNT_DETACH) {

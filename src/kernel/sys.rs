@@ -2,7 +2,7 @@
 //! `unwind`.
 #![allow(unsafe_code)]
 
-// The allocator of the shipped build. The others have it for its tests.
+// The allocator of the shipped build. Other builds compile it for its tests.
 #[cfg(any(test, target_env = "musl"))]
 mod heap;
 
@@ -71,8 +71,8 @@ pub enum TunRequest {
 /// The SELinux context of the calling thread. Source: proc_pid_attr(5).
 const OWN_CONTEXT: &CStr = c"/proc/thread-self/attr/current";
 
-/// Makes read-only what the start of the program has relocated (PT_GNU_RELRO). The shipped executable relocates itself, and
-/// musl protects the relocated data of shared libraries only.
+/// Makes the relocated data of this executable (PT_GNU_RELRO) read-only. The shipped executable relocates itself, and musl
+/// protects the relocated data of shared libraries only.
 #[cfg(target_env = "musl")]
 pub fn protect_relocated_data() {
     extern "C" fn protect(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
@@ -83,7 +83,7 @@ pub fn protect_relocated_data() {
             for header in headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
                 let begin = (*info).dlpi_addr as usize + header.p_vaddr as usize;
                 let (first, end) = (begin & !(page - 1), begin + header.p_memsz as usize);
-                // Else the data stay writable.
+                // After an error the data stay writable.
                 libc::mprotect(first as *mut c_void, (end & !(page - 1)) - first, libc::PROT_READ);
             }
         }
@@ -112,8 +112,8 @@ extern "C" fn note_interrupt(_: c_int) {
     IS_INTERRUPTED.store(true, Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP do not end this process: `is_interrupted` tells that one came. A signal that is
-/// ignored stays ignored, except SIGCHLD: the kernel would reap children before this process waits for them. Programs
+/// From now on SIGINT, SIGTERM and SIGHUP do not end this process: `is_interrupted` returns true after one of them. A signal
+/// that is ignored stays ignored, except SIGCHLD: the kernel would reap children before this process waits for them. Programs
 /// started later do not inherit a handler.
 pub fn catch_interrupts() {
     // SAFETY: no handler is set.
@@ -133,17 +133,19 @@ pub fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Relaxed)
 }
 
-/// The error of a wait that an interrupt has ended. Its kind is not `Interrupted`: callers repeat a call after that.
+/// The error of a wait that an interrupt has ended. Its kind is not `Interrupted`: callers repeat a call after an error of that
+/// kind.
 pub fn interrupted() -> io::Error {
     io::Error::other("interrupted")
 }
 
-/// Fails after an interrupt. Each wait without an event for it calls this.
+/// Fails after an interrupt. Each loop with a wait that a signal does not end calls this.
 pub fn fail_if_interrupted() -> io::Result<()> {
     if is_interrupted() { Err(interrupted()) } else { Ok(()) }
 }
 
-/// Runs a cleanup that an earlier interrupt does not stop, but another one does. The callers still see the earlier one.
+/// Runs a cleanup. An earlier interrupt does not stop it; a new one does. After it, `is_interrupted` reports the earlier one
+/// again.
 pub fn despite_interrupt<T>(cleanup: impl FnOnce() -> T) -> T {
     let was_interrupted = IS_INTERRUPTED.swap(false, Relaxed);
     let done = cleanup();
@@ -151,7 +153,8 @@ pub fn despite_interrupt<T>(cleanup: impl FnOnce() -> T) -> T {
     done
 }
 
-/// SIGINT and SIGTERM wait for `wait_for_interrupt`. As process 1 of a namespace this process would lose them otherwise.
+/// Blocks SIGINT and SIGTERM: they stay pending until `wait_for_interrupt`. If this process is process 1 of a PID namespace,
+/// the kernel would discard them otherwise.
 pub fn block_interrupts() -> SigSet {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -170,15 +173,15 @@ pub fn forget_interrupt() {
     IS_INTERRUPTED.store(false, Relaxed);
 }
 
-/// The child dies with the thread that starts it: no process would wait for its later changes, or undo them. It gets every
-/// signal, also one that this process has blocked.
+/// The kernel kills the child when the thread that starts it ends: no process would wait for its later changes, or undo them.
+/// The child blocks no signal, also if this process does.
 pub fn end_with_parent(command: &mut Command) {
     let parent = getpid();
     let begin = move || {
         // SAFETY: the call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         SigSet::empty().thread_set_mask()?;
-        // The parent may have died before.
+        // The parent may have ended before.
         if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }
     };
     // SAFETY: between fork and exec the closure makes system calls only.
@@ -207,7 +210,7 @@ pub fn detach(command: &mut Command) {
     unsafe { command.pre_exec(begin) };
 }
 
-/// A descriptor that this process was started with. No program that it starts inherits it. Take each one once.
+/// Takes ownership of a descriptor that this process inherited, and sets FD_CLOEXEC. Call it once for each descriptor.
 pub fn inherited(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: this program opens its descriptors with FD_CLOEXEC, so this one is from outside and has no other owner. If it
     // is not open, the call below fails, and nothing is closed.
@@ -230,15 +233,15 @@ pub struct ChildSetup {
     pub hidden: Vec<CString>,
 }
 
-/// Applies the setup between fork and exec. Then it writes one byte to `ready`, so an error before that byte is not
-/// one of the command.
+/// Applies the setup between fork and exec, and then writes one byte to `ready`. An error without that byte is an error of the
+/// setup; an error after it is an error of the exec.
 pub fn set_up_child(command: &mut Command, setup: ChildSetup, mut ready: PipeWriter) {
     const NONE: Option<&CStr> = None;
     let begin = move || {
         let ChildSetup { resolv_conf, hostname, hidden } = &setup;
         if resolv_conf.is_some() || !hidden.is_empty() {
             unshare(CloneFlags::CLONE_NEWNS)?;
-            // Mounts of the host still appear; those of the command stay its own.
+            // Later mounts of the host propagate to the command; mounts of the command do not propagate to the host.
             mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
         }
         for path in hidden {
@@ -277,13 +280,14 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line to stderr: it stays one line, whatever is in it. Errors are ignored: no call depends on the line.
+/// Writes one line to stderr. A line end or another control character in it becomes `?`. Errors are ignored: no call depends on
+/// the line.
 #[inline(never)]
 pub fn warn(line: fmt::Arguments<'_>) {
     write_to_stderr(&[printable(&line.to_string()), "\n".into()].concat());
 }
 
-/// The same for a text of several lines.
+/// `warn` for each line of a text.
 pub fn warn_lines(text: &str) {
     let mut lines = String::new();
     for line in text.lines() {
@@ -297,7 +301,7 @@ fn write_to_stderr(text: &str) {
     let _ = write_all(io::stderr().as_fd(), text.as_bytes());
 }
 
-/// A file that can be read when a child has ended. `None` if the kernel (before 5.3) or a filter of system calls has no
+/// A file that becomes readable when a child has ended. `None` if the kernel (before 5.3) or a filter of system calls has no
 /// pidfd_open(2). The child must not have been reaped.
 pub fn pidfd(child: &Child) -> Option<OwnedFd> {
     // SAFETY: the call takes numbers only.
@@ -322,25 +326,25 @@ pub fn end_thread() -> ! {
 ///
 /// The path from the auxiliary vector comes first: /proc takes three times as long, and may not be mounted.
 pub fn is_own_executable(file: &Metadata) -> bool {
-    let is_it = |path: &OsStr| {
+    let is_same = |path: &OsStr| {
         let found = std::fs::metadata(path);
         found.is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
     };
-    started_by().is_some_and(is_it) || is_it(OsStr::new("/proc/self/exe"))
+    execve_path().is_some_and(is_same) || is_same(OsStr::new("/proc/self/exe"))
 }
 
 /// A path of the running executable. The path of its execve(2) counts only if /proc is not mounted: another file can have
 /// that path now.
 pub fn own_executable() -> &'static Path {
     let link = Path::new("/proc/self/exe");
-    match started_by() {
+    match execve_path() {
         Some(path) if !link.exists() => Path::new(path),
         _ => link,
     }
 }
 
 /// The path in the execve(2) of this process.
-fn started_by() -> Option<&'static OsStr> {
+fn execve_path() -> Option<&'static OsStr> {
     // SAFETY: getauxval only reads the auxiliary vector, which lives as long as the process.
     let address = unsafe { libc::getauxval(libc::AT_EXECFN) };
     if address == 0 {
@@ -351,7 +355,7 @@ fn started_by() -> Option<&'static OsStr> {
     Some(OsStr::from_bytes(path.to_bytes()))
 }
 
-/// Whether a namespace is a network namespace. True before Linux 4.11, which cannot tell.
+/// Whether a namespace is a network namespace. True for any namespace before Linux 4.11, which lacks the request.
 pub fn is_network_namespace(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the request takes no argument and returns a number.
     let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
@@ -385,18 +389,19 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Reads an option of a socket. The buffer has the query and gets the answer, as iptables-legacy needs it.
+/// Reads an option of a socket into the buffer. The kernel reads the buffer first: iptables-legacy takes the name of the table
+/// from it.
 pub fn socket_option(
     socket: &impl AsRawFd,
     level: c_int,
     option: c_int,
-    answer: &mut [u8],
+    buffer: &mut [u8],
 ) -> io::Result<()> {
-    let mut length = libc::socklen_t::try_from(answer.len()).map_err(|_| Errno::EINVAL)?;
+    let mut length = libc::socklen_t::try_from(buffer.len()).map_err(|_| Errno::EINVAL)?;
     // SAFETY: the kernel reads and writes at most `length` bytes, all of the buffer, which outlives the call.
     let status = unsafe {
-        let answer = answer.as_mut_ptr().cast();
-        libc::getsockopt(socket.as_raw_fd(), level, option, answer, &mut length)
+        let buffer = buffer.as_mut_ptr().cast();
+        libc::getsockopt(socket.as_raw_fd(), level, option, buffer, &mut length)
     };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -415,7 +420,7 @@ pub fn tun_set_name(tun: BorrowedFd<'_>, name: &str, flags: u16) -> io::Result<(
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// The same in an SELinux context, which the interface keeps. The context of this process does not change.
+/// `tun_set_name` in an SELinux context, which the interface keeps. The context of this process does not change.
 ///
 /// A child process changes its context and creates the interface. A thread cannot: the kernel refuses a new context to a
 /// process with several threads, unless the policy bounds it by the old one. Source: setcon(3).
@@ -478,21 +483,21 @@ pub fn tun_set(tun: BorrowedFd<'_>, request: TunRequest, value: u32) -> io::Resu
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// Lets a netlink socket send a datagram of that length. Returns the length of the longest one that it can send. Root can exceed
-/// the system's limit, 2 x net.core.wmem_max; root of a user namespace cannot.
+/// Enlarges the send buffer of a netlink socket for a datagram of that length. Returns the length of the longest one that it
+/// can send. Root can exceed the system's limit, 2 x net.core.wmem_max; root of a user namespace cannot.
 pub fn widen_send_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<usize> {
     // SAFETY: the owner of the open descriptor is borrowed as long as the descriptor.
     let fd = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
     let room = || Ok(getsockopt(&fd, SndBuf)?.saturating_sub(SEND_OVERHEAD_BYTES));
     if room()? < bytes {
-        // The kernel takes the limit in place of a larger number.
+        // The kernel replaces a larger number by its limit.
         let bytes = bytes + SEND_OVERHEAD_BYTES;
         setsockopt(&fd, SndBufForce, &bytes).or_else(|_| setsockopt(&fd, SndBuf, &bytes))?;
     }
     room()
 }
 
-/// What the kernel subtracts from the send buffer (`netlink_sendmsg`).
+/// The bytes of the send buffer that no datagram can use (`netlink_sendmsg`).
 const SEND_OVERHEAD_BYTES: usize = 32;
 
 /// Switches an option of a netlink socket on.
@@ -510,7 +515,7 @@ mod tests {
 
     #[test]
     fn proc_and_the_auxiliary_vector_name_the_same_executable() {
-        for path in [started_by().unwrap(), OsStr::new("/proc/self/exe")] {
+        for path in [execve_path().unwrap(), OsStr::new("/proc/self/exe")] {
             assert!(is_own_executable(&std::fs::metadata(path).unwrap()), "{path:?}");
         }
         assert!(!is_own_executable(&std::fs::metadata("/dev/null").unwrap()));

@@ -39,7 +39,7 @@ pub fn set_if_exists(path: &str, value: &str) -> Result<()> {
     if_exists(path, value, set_under(Path::new(ROOT), path, value).map(drop))
 }
 
-/// The same without reading the parameter first, if it is known to have another value.
+/// `set_if_exists` without reading the parameter first, for a parameter that is known to have another value.
 pub fn change_if_exists(path: &str, value: &str) -> Result<()> {
     let changed = resolve(Path::new(ROOT), path)
         .and_then(|path| OpenOptions::new().write(true).open(path))
@@ -54,7 +54,7 @@ fn if_exists(path: &str, value: &str, result: io::Result<()>) -> Result<()> {
     }
 }
 
-/// Fails if a parameter has another value and cannot be written. It is not changed.
+/// Fails if a parameter has another value and cannot be written. Does not change it.
 pub fn check_settable(path: &str, value: &str) -> Result<()> {
     let file_path = resolve(Path::new(ROOT), path);
     let opened = file_path.and_then(|path| OpenOptions::new().read(true).write(true).open(path));
@@ -82,7 +82,8 @@ pub fn get(path: &str) -> Result<Option<String>> {
     }
 }
 
-/// Whether two values are the same for the kernel. It separates numbers by tabs, and accepts blanks, hexadecimal and octal.
+/// Whether two values are the same for the kernel, which writes tabs between numbers, and accepts blanks, hexadecimal and
+/// octal.
 pub fn is_same(one: &str, other: &str) -> bool {
     let words = one.split_ascii_whitespace().map(number_or_text);
     words.eq(other.split_ascii_whitespace().map(number_or_text))
@@ -114,6 +115,7 @@ fn cannot_set(path: &str, value: &str, error: &io::Error) -> Error {
     Error::internal(format_args!("cannot set {} to {value}: {}", dotted(path), sys::reason(error)))
 }
 
+/// Sets a parameter below `root`, which is another directory than /proc/sys in tests.
 fn set_under(root: &Path, path: &str, value: &str) -> io::Result<bool> {
     let file_path = resolve(root, path)?;
     match OpenOptions::new().read(true).write(true).open(&file_path) {
@@ -139,8 +141,8 @@ fn resolve(root: &Path, path: &str) -> io::Result<PathBuf> {
     Ok(root.join(path))
 }
 
-/// The notation of sysctl(8) with dots, in which a slash is part of a name: dots and slashes are interchanged. The same converts
-/// it into a path.
+/// Converts a path into the notation of sysctl(8), and back: dots and slashes are interchanged. In that notation a slash is
+/// part of a name.
 pub fn dotted(path: &str) -> String {
     let swap = |c| match c {
         '/' => '.',

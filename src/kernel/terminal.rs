@@ -1,16 +1,17 @@
-//! Text of others, for people: names, paths, comments and errors reach terminals and logs without the characters that these
-//! would execute.
+//! Removes the characters that a terminal would execute from text of other programs: names, paths, comments and errors that are
+//! printed or logged.
 
 use std::borrow::Cow;
 
-/// Whether a terminal shows a character where it stands. It executes control characters, C1 (such as CSI) included. Marks of
-/// direction change the order of others (CVE-2021-42574), and some readers of logs end a line at U+2028 and U+2029.
+/// Whether a terminal displays a character, at its position. A terminal executes control characters, C1 (such as CSI) included.
+/// Directional marks change the order of other characters (CVE-2021-42574), and some log readers end a line at U+2028 and
+/// U+2029.
 pub fn is_printable(c: char) -> bool {
     let is_mark = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     !c.is_control() && !is_mark
 }
 
-/// A text on one line: a space for a tab, a question mark for each other character that is not printable.
+/// Converts a text to one line: a tab becomes a space, each other character that is not printable a question mark.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return text.into();

@@ -30,7 +30,7 @@ pub struct NewTap<'a> {
     pub selinux_context: &'a str,
 }
 
-/// A tap of this process. The kernel removes it when this is dropped, or at the end of the process, unless `keep` was
+/// A tap of this process. The kernel removes it when this value is dropped, or at the end of the process, unless `keep` was
 /// called.
 pub struct Tap {
     device: File,
@@ -56,12 +56,12 @@ impl Tap {
         let multi_queue = if new.multi_queue { IFF_MULTI_QUEUE } else { 0 };
         let flags = IFF_TAP | IFF_NO_PI | IFF_TUN_EXCL | multi_queue;
         let device = tap.device.as_fd();
-        tap.step("create", fault::kernel_request())?;
+        tap.explain("create", fault::kernel_request())?;
         match new.selinux_context {
-            "" => tap.step("create", sys::tun_set_name(device, new.name, flags))?,
+            "" => tap.explain("create", sys::tun_set_name(device, new.name, flags))?,
             context => {
                 let result = sys::tun_set_name_in_context(device, new.name, flags, context);
-                tap.step("create", result).map_err(|error| {
+                tap.explain("create", result).map_err(|error| {
                     error.with_details(format_args!("SELinux context {context}"))
                 })?;
             }
@@ -81,12 +81,13 @@ impl Tap {
 
     fn set(&self, verb: &str, request: TunRequest, value: u32) -> Result<()> {
         let set = || sys::tun_set(self.device.as_fd(), request, value);
-        self.step(verb, fault::kernel_request().and_then(|()| set()))
+        self.explain(verb, fault::kernel_request().and_then(|()| set()))
     }
 
-    fn step(&self, verb: &str, result: io::Result<()>) -> Result<()> {
+    /// Adds the verb and the name of the tap to an error.
+    fn explain(&self, verb: &str, result: io::Result<()>) -> Result<()> {
         result.map_err(|error| {
-            // EBUSY, for a link of any kind.
+            // EBUSY: a link of any kind has the name.
             let reason = match error.kind() {
                 io::ErrorKind::ResourceBusy => "it already exists",
                 _ => &sys::reason(&error),

@@ -13,7 +13,7 @@ use nix::sys::socket::{
 use crate::fault;
 use crate::kernel::sys;
 
-/// A signal can come right before a wait, so each wait is this long at most. As in `child`.
+/// The longest wait: a signal right before a wait does not end it. The same as in `child`.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The name of a socket.
@@ -32,7 +32,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// connect(2) waits if the queue of the listener is full, so the timeout is set before it.
+    /// Connects to a listener. connect(2) waits if the queue of the listener is full, so the timeout is set before it.
     pub fn connect(endpoint: &Endpoint, deadline: Instant) -> io::Result<Self> {
         let address = match endpoint {
             Endpoint::Path(path) => UnixAddr::new(path),
@@ -60,15 +60,15 @@ impl Stream {
         matches!(recv(self.stream.as_raw_fd(), &mut [0], flags), Ok(0))
     }
 
-    /// Repeats a call until it does not have to wait any longer, with a time limit that `limit` sets.
+    /// Repeats a call until it does not end by a timeout or a signal. `set_timeout` sets the timeout of each call.
     fn repeat<T>(
         &self,
-        limit: impl Fn(&UnixStream, Option<Duration>) -> io::Result<()>,
+        set_timeout: impl Fn(&UnixStream, Option<Duration>) -> io::Result<()>,
         mut call: impl FnMut(&UnixStream) -> io::Result<T>,
     ) -> io::Result<T> {
         loop {
             sys::fail_if_interrupted()?;
-            limit(&self.stream, Some(self.left()?.min(WAIT_MAX)))?;
+            set_timeout(&self.stream, Some(self.left()?.min(WAIT_MAX)))?;
             match call(&self.stream) {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}

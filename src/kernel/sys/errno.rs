@@ -152,14 +152,14 @@ mod tests {
     #[cfg(target_env = "gnu")]
     fn the_texts_are_those_of_glibc() {
         for errno in 1..=133 {
-            let theirs = std::io::Error::from_raw_os_error(errno).to_string();
-            let theirs = theirs.split(" (os error").next().unwrap();
-            assert!(theirs.starts_with(errno_text(errno)), "{errno}: {theirs}");
+            let glibc = std::io::Error::from_raw_os_error(errno).to_string();
+            let glibc = glibc.split(" (os error").next().unwrap();
+            assert!(glibc.starts_with(errno_text(errno)), "{errno}: {glibc}");
         }
     }
 
     #[test]
-    fn other_numbers_have_no_text_of_their_own() {
+    fn other_numbers_are_unknown_errors() {
         for errno in [-1, 0, 41, 134, i32::MAX] {
             assert_eq!(errno_text(errno), "Unknown error");
         }

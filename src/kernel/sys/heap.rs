@@ -1,10 +1,10 @@
 //! The allocator of the shipped build, for a process that lives for a millisecond. Blocks have 16, 32, 64 … bytes and are cut
-//! from one piece of the executable's bss, so such a process needs no system call for memory; with musl's allocator it needs 14.
-//! Other targets use glibc's allocator and compile this for its tests only.
+//! from one piece of the executable's bss, so such a process needs no system call for memory; with musl's allocator it needs
+//! 14. Other targets use glibc's allocator and compile this for its tests only.
 //!
 //! A freed block goes to the free list of its size. For large blocks, and when the piece is used up, the C library
 //! allocates; it returns memory to the kernel, so a process that lives longer keeps no more than the piece. The address of
-//! a block tells its allocator. A spin lock protects the state.
+//! a block shows which of the two allocated it. A spin lock protects the state.
 #![allow(unsafe_code)]
 
 #[cfg(test)]
@@ -23,7 +23,7 @@ const ALIGNMENT: usize = 16;
 const ALIGNMENT_MAX: usize = 4096;
 /// The length of the longest block.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// 16 bytes to 64 KiB.
+/// The number of block sizes: 16 bytes to 64 KiB.
 const SIZES: usize = (BLOCK_BYTES_MAX / ALIGNMENT).ilog2() as usize + 1;
 /// Enough for the largest inputs: 15,000 names of containers take 100,000 blocks, for which the C library would need
 /// 4,000 system calls. Unused pages cost nothing; a usual call uses 6.
@@ -107,7 +107,7 @@ impl Heap {
         Some(Block { address, is_zero: true })
     }
 
-    /// Returns when the lock was free.
+    /// Waits until the lock is free.
     fn wait(&self) {
         let mut attempts = 0;
         while self.is_taken.load(Ordering::Relaxed) {
@@ -115,6 +115,7 @@ impl Heap {
         }
     }
 
+    /// `block` after a wait for the lock.
     #[cold]
     #[inline(never)]
     fn block_later(&self, layout: Layout) -> Option<Block> {
@@ -122,6 +123,8 @@ impl Heap {
         self.block(layout)
     }
 
+    /// `dealloc` after a wait for the lock.
+    ///
     /// # Safety
     ///
     /// As `dealloc`.

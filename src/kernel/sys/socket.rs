@@ -1,5 +1,4 @@
-//! Sockets of link, packet and netlink addresses, as far as nix cannot make or read them: addresses of links, filters, senders
-//! and control messages.
+//! System calls of packet and netlink sockets that nix lacks: with addresses of links, filters, senders and control messages.
 
 use std::ffi::c_int;
 use std::io;
@@ -9,7 +8,7 @@ use std::ptr;
 use nix::errno::Errno;
 use nix::libc;
 
-/// The control message of a datagram: its level, its kind and the begin of its data, filled up with zeros.
+/// The control message of a datagram: its level, its type and the first four bytes of its data.
 pub type Control = (c_int, c_int, [u8; 4]);
 
 /// A buffer with the alignment of struct cmsghdr.
@@ -71,7 +70,7 @@ pub fn set_socket_option(
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// Attaches a classic BPF program: the socket gets only the datagrams for which it returns more than 0.
+/// Attaches a classic BPF program: the socket gets only the datagrams for which the program returns more than 0.
 pub fn attach_filter(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| Errno::EINVAL)?,
@@ -87,15 +86,15 @@ pub fn attach_filter(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> i
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// Receives a netlink datagram into the free capacity of an empty buffer, without waiting. Returns its length, of which the
-/// buffer has as much as it has room for; `None` if a process sent it.
+/// Receives a netlink datagram into the capacity of a buffer, without waiting. Returns the length of the datagram; if that is
+/// more than the capacity, the end of the datagram is lost. `None` if a process sent it.
 pub fn receive_from_kernel(
     socket: &impl AsRawFd,
     datagram: &mut Vec<u8>,
 ) -> io::Result<Option<usize>> {
     datagram.clear();
     let room = datagram.spare_capacity_mut();
-    let (mut sender, mut sender_bytes) = no_sender();
+    let (mut sender, mut sender_bytes) = empty_address();
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     // SAFETY: the kernel writes at most `room.len()` bytes there, and at most `sender_bytes` bytes of the address.
     let length = unsafe {
@@ -116,14 +115,14 @@ pub fn receive_from_kernel(
     Ok(is_kernel(&sender, sender_bytes).then_some(length))
 }
 
-/// The same into another buffer, with the first control message.
+/// `receive_from_kernel` into a slice. Also returns the first control message.
 pub fn receive_from_kernel_with_control(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> io::Result<Option<(usize, Option<Control>)>> {
     let mut control = ControlBuffer([0; 64]);
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let (mut sender, sender_bytes) = no_sender();
+    let (mut sender, sender_bytes) = empty_address();
     // SAFETY: zero bytes are a valid msghdr. Its pointers are those of buffers that outlive the calls, with their lengths.
     // CMSG_FIRSTHDR returns null or the address of a whole header in the control buffer, which is aligned for it. The
     // copied data lie between the header and the end of the buffer.
@@ -151,15 +150,15 @@ pub fn receive_from_kernel_with_control(
     }
 }
 
-/// Room for the address of a sender, and its length.
-fn no_sender() -> (libc::sockaddr_nl, libc::socklen_t) {
+/// An empty netlink address for the kernel to write the sender to, and its length.
+fn empty_address() -> (libc::sockaddr_nl, libc::socklen_t) {
     // SAFETY: zero bytes are a valid address.
     let sender: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     let length = libc::socklen_t::try_from(size_of_val(&sender)).unwrap_or_default();
     (sender, length)
 }
 
-/// Only the kernel sends from port 0: a socket that sends without a port gets one first.
+/// Only the kernel sends from port 0: the kernel binds the socket of a process to another port before it sends.
 fn is_kernel(sender: &libc::sockaddr_nl, length: libc::socklen_t) -> bool {
     length as usize == size_of_val(sender) && sender.nl_pid == 0
 }

@@ -1,5 +1,6 @@
-//! The functions of a library that can walk the stack, which the shipped executable does not have: it ends at a panic. Where
-//! the optimizer leaves calls behind, these answer that the stack has come to its end. `packaging/release` sets `no_unwind`.
+//! Replacements for the functions of the unwinding library. The shipped executable aborts at a panic and does not link that
+//! library, but the optimizer leaves some calls. These functions report the end of the stack. `packaging/release` sets
+//! `no_unwind`.
 //!
 //! Source: Itanium C++ ABI, level 1.
 #![allow(non_snake_case)]
@@ -28,7 +29,7 @@ extern "C" fn _Unwind_GetCFA(_context: *mut c_void) -> usize {
     0
 }
 
-/// The register is not there. ARM has this in place of `_Unwind_GetIP` and `_Unwind_GetCFA`.
+/// The function is not implemented. ARM has this in place of `_Unwind_GetIP` and `_Unwind_GetCFA`.
 ///
 /// Source: Exception Handling ABI for the Arm Architecture.
 #[cfg(target_arch = "arm")]

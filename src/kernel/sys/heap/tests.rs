@@ -54,7 +54,7 @@ fn fill(address: *mut u8, size: usize, filling: u8) {
     unsafe { address.write_bytes(filling, size) };
 }
 
-/// Takes the steps. Each block has to keep its bytes, so blocks cannot overlap.
+/// Executes the operations. Each block has to keep its bytes, so blocks cannot overlap.
 fn check(heap: &Heap, steps: &[Operation]) {
     let mut held: Vec<Held> = Vec::new();
     for (filling, step) in (1..=u8::MAX).cycle().zip(steps) {
@@ -90,7 +90,7 @@ fn check(heap: &Heap, steps: &[Operation]) {
         assert!(held.iter().all(Held::is_untouched));
     }
     for block in held {
-        // SAFETY: it is held, and no more.
+        // SAFETY: the block is allocated, and not used again.
         unsafe { heap.dealloc(block.address, block.layout) };
     }
 }
