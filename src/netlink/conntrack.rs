@@ -1,5 +1,5 @@
-//! Deletion of conntrack entries. UDP has no end of a connection, so as long as packets arrive, they follow a translation that
-//! was removed, or miss a new one.
+//! Deletion of conntrack entries. UDP has no end of a connection: an entry stays as long as packets arrive. They still get a
+//! translation that was removed, or do not get a new one.
 
 use std::net::IpAddr;
 
@@ -10,9 +10,9 @@ use crate::names::IpFamily;
 use crate::netlink::nft::Transport;
 use crate::netlink::{self, Attrs, Protocol, Requests, Socket, attribute, fixed, u8_of};
 
-/// Selects connections: always of one protocol to one port, so it never selects all.
+/// A filter for connections. It always has a protocol and a port, so it never selects all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Flows {
+pub struct FlowFilter {
     family: IpFamily,
     transport: Transport,
     /// The destination of the first packet, before any translation.
@@ -27,7 +27,7 @@ pub struct Conntrack {
     socket: Socket,
 }
 
-impl Flows {
+impl FlowFilter {
     pub fn to_port(family: IpFamily, transport: Transport, port: u16) -> Self {
         Self { family, transport, port, address: None, answered_by: None }
     }
@@ -42,8 +42,9 @@ impl Flows {
         Self { answered_by: Some(address), ..self }
     }
 
-    /// No connection has addresses of two families; the kernel would refuse to look for one.
-    fn can_be(self) -> bool {
+    /// Whether the addresses are of the filter's family. No connection matches otherwise, and the kernel would refuse the
+    /// filter.
+    fn has_one_family(self) -> bool {
         let addresses = self.address.into_iter().chain(self.answered_by);
         addresses.into_iter().all(|address| self.family.has(address))
     }
@@ -54,7 +55,7 @@ impl Flows {
         self.family == IpFamily::V4 || self.address.or(self.answered_by).is_none()
     }
 
-    /// The filter. Kernels before 5.8 ignore it.
+    /// Writes the filter. Kernels before 5.8 ignore it.
     fn write(self, attrs: &mut Attrs) {
         if !self.is_exact() {
             return Self { address: None, answered_by: None, ..self }.write(attrs);
@@ -90,21 +91,21 @@ impl Flows {
     }
 }
 
-/// Selections of one family, sorted: a connection is looked up, because who sends packets chooses the number of connections,
-/// and a container can have 65,536 ports on each address of the host.
-struct Selections(Vec<Flows>);
+/// Filters of one family, sorted for a binary search for each connection: the senders of packets determine the number of
+/// connections, and a container can have 65,536 ports on each address of the host.
+struct FilterIndex(Vec<FlowFilter>);
 
-impl Selections {
-    fn of(family: IpFamily, flows: &[Flows]) -> Self {
-        let of_family = |flows: &&Flows| flows.can_be() && flows.family == family;
-        let mut sorted: Vec<Flows> = flows.iter().filter(of_family).copied().collect();
+impl FilterIndex {
+    fn of(family: IpFamily, filters: &[FlowFilter]) -> Self {
+        let of_family = |filter: &&FlowFilter| filter.has_one_family() && filter.family == family;
+        let mut sorted: Vec<FlowFilter> = filters.iter().filter(of_family).copied().collect();
         sorted.sort_unstable();
         sorted.dedup();
         Self(sorted)
     }
 
-    /// Evaluates the filters, also for kernels that ignore them: looks for each selection that can include the connection.
-    fn include(&self, flow: &Flow<'_>) -> bool {
+    /// Whether a filter selects the connection, also for kernels that ignore filters. Looks up each filter that can select it.
+    fn selects(&self, flow: &Flow<'_>) -> bool {
         let (to, from) = (Tuple(flow.original), Tuple(flow.reply));
         let (Some(transport), Some(port), Some(first)) =
             (to.transport(), to.port(), self.0.first())
@@ -112,13 +113,13 @@ impl Selections {
             return false;
         };
         let Some(transport) = Transport::of(transport) else { return false };
-        let to_port = Flows::to_port(first.family, transport, port);
+        let to_port = FlowFilter::to_port(first.family, transport, port);
         let addresses = [None, to.destination()];
         let sources = [None, from.source()];
         addresses.iter().any(|address| {
             sources.iter().any(|answered_by| {
-                let selection = Flows { address: *address, answered_by: *answered_by, ..to_port };
-                self.0.binary_search(&selection).is_ok()
+                let filter = FlowFilter { address: *address, answered_by: *answered_by, ..to_port };
+                self.0.binary_search(&filter).is_ok()
             })
         })
     }
@@ -130,34 +131,35 @@ impl Conntrack {
         Ok(Self { socket: Socket::open(Protocol::Netfilter)? })
     }
 
-    /// Deletes the connections. No match is no error.
-    pub fn delete(&self, flows: &[Flows]) -> Result<()> {
+    /// Deletes the connections that one of the filters selects. No such connection is no error.
+    pub fn delete(&self, filters: &[FlowFilter]) -> Result<()> {
         for family in IpFamily::ALL {
-            let wanted = Selections::of(family, flows);
-            // A dump takes about 20 ms even with few connections, so all selections share one.
-            let filter = match wanted.0.as_slice() {
+            let index = FilterIndex::of(family, filters);
+            // A dump takes about 20 ms even with few connections, so all filters share one.
+            let filter = match index.0.as_slice() {
                 [] => continue,
-                // Kernels before 6.10 take the filter for an incomplete tuple of one connection: EINVAL.
+                // Kernels before 6.10 read the filter as the incomplete tuple of one connection, and return EINVAL.
                 [one] if one.is_exact() && self.delete_at_once(*one).is_ok() => continue,
                 [one] => Some(*one),
                 _ => None,
             };
-            self.delete_listed(family, filter, &|flow| wanted.include(flow))?;
+            self.delete_listed(family, filter, &|flow| index.selects(flow))?;
         }
         Ok(())
     }
 
-    fn delete_at_once(&self, flows: Flows) -> Result<(), netlink::Error> {
+    /// Deletes the connections with one request, without a list.
+    fn delete_at_once(&self, filter: FlowFilter) -> Result<(), netlink::Error> {
         let mut requests = Requests::new();
         requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
             // The kernel evaluates the family only with version 1, for compatibility.
-            attrs.raw(&[flows.family.number(), 1, 0, 0]);
-            flows.write(attrs);
+            attrs.raw(&[filter.family.number(), 1, 0, 0]);
+            filter.write(attrs);
         });
         self.socket.commit(requests, |_| {})
     }
 
-    /// Deletes the connections of these addresses, in both directions, also those that are translated to them.
+    /// Deletes the connections from and to these addresses, also those that are translated to them.
     pub fn delete_of(&self, addresses: &[IpAddr]) -> Result<()> {
         for family in IpFamily::ALL {
             if addresses.iter().any(|address| family.has(*address)) {
@@ -167,11 +169,11 @@ impl Conntrack {
         Ok(())
     }
 
-    /// `filter` is what the kernel may leave out of the list.
+    /// Lists connections and deletes those for which `is_wanted` is true. A kernel that evaluates `filter` lists fewer.
     fn delete_listed(
         &self,
         family: IpFamily,
-        filter: Option<Flows>,
+        filter: Option<FlowFilter>,
         is_wanted: &dyn Fn(&Flow<'_>) -> bool,
     ) -> Result<()> {
         let header = [family.number(), 0, 0, 0];
@@ -185,7 +187,7 @@ impl Conntrack {
             });
             request
         };
-        // Who sends packets chooses the number of connections.
+        // The senders of packets determine the number of connections, so they are listed in parts.
         for _ in 0..LISTS_MAX {
             let mut found = Vec::new();
             let listed = self.socket.dump_each(&request, &mut |message| match message {
@@ -201,11 +203,11 @@ impl Conntrack {
                 return Ok(());
             }
         }
-        let hint = "they arrive faster than they are deleted";
+        let hint = "new connections arrive faster than they are deleted";
         Err(netlink::Error::new(CANNOT_DELETE.into(), libc::EBUSY, Some(hint.into())).into())
     }
 
-    /// Deletes connections by their messages.
+    /// Deletes the connections in these messages of the kernel.
     fn delete_each(&self, header: [u8; 4], messages: &[Vec<u8>]) -> Result<()> {
         for part in messages.chunks(REQUESTS_AT_ONCE) {
             let mut requests = Requests::new();
@@ -222,13 +224,13 @@ impl Conntrack {
     }
 }
 
-/// Adds the missing kernel option: nfnetlink returns EINVAL for an unknown subsystem.
+/// Adds the missing kernel option to an error: nfnetlink returns EINVAL for an unknown subsystem.
 fn explained(error: netlink::Error) -> netlink::Error {
     let lacks = error.hint.is_none() && error.errno == libc::EINVAL;
     if lacks { error.with_hint("the kernel lacks CONFIG_NF_CT_NETLINK") } else { error }
 }
 
-/// The parts of a connection that are used here.
+/// The attributes of a conntrack entry that are used here.
 struct Flow<'a> {
     original: &'a [u8],
     reply: &'a [u8],
@@ -254,7 +256,7 @@ impl<'a> Flow<'a> {
         ends.any(|end| end.is_some_and(|end| addresses.contains(&end)))
     }
 
-    /// The request that deletes it. The id excludes a newer connection with the same addresses.
+    /// Writes the request that deletes the connection. The id excludes a newer connection with the same addresses.
     fn write(&self, attrs: &mut Attrs) {
         attrs.nested(CTA_TUPLE_ORIG, |tuple| tuple.raw(self.original));
         attrs.bytes(CTA_ID, self.id);
@@ -303,7 +305,7 @@ const CANNOT_DELETE: &str = "cannot delete connections";
 /// The receive buffer of a socket has room for about 256 answers.
 const REQUESTS_AT_ONCE: usize = 128;
 
-/// How many connections are kept in memory, with a few hundred bytes each.
+/// The number of connections that are kept in memory, with a few hundred bytes each.
 const FLOWS_AT_ONCE: usize = 16 << 10;
 /// The number of lists, for four million connections.
 const LISTS_MAX: u32 = 256;
@@ -341,18 +343,18 @@ mod tests {
     use super::*;
     use crate::netlink::rows;
 
-    fn dns() -> Flows {
-        Flows::to_port(IpFamily::V4, Transport::Udp, 53)
+    fn dns() -> FlowFilter {
+        FlowFilter::to_port(IpFamily::V4, Transport::Udp, 53)
     }
 
-    fn written(flows: Flows) -> String {
+    fn written(flows: FlowFilter) -> String {
         let mut attrs = Attrs::default();
         flows.write(&mut attrs);
         rows(attrs.as_slice())
     }
 
     #[test]
-    fn a_filter_names_what_it_has() {
+    fn a_filter_has_flags_for_its_conditions() {
         assert_eq!(
             written(dns()),
             "18000180 14000280 05000100 11000000 06000300 00350000 0c001980 08000100 28000000"
@@ -389,18 +391,18 @@ mod tests {
     fn old_kernels_connections_are_filtered_here() {
         let message = message(&[10, 1, 0, 5]);
         let flow = Flow::read(&message).unwrap();
-        let other = Flows::to_port(IpFamily::V4, Transport::Udp, 54);
+        let other = FlowFilter::to_port(IpFamily::V4, Transport::Udp, 54);
         for (flows, expected) in [
             (dns(), true),
             (dns().at([192, 0, 2, 1].into()), true),
             (dns().answered_by([10, 1, 0, 5].into()), true),
             (dns().at([192, 0, 2, 2].into()), false),
             (dns().answered_by([192, 0, 2, 1].into()), false),
-            (Flows::to_port(IpFamily::V4, Transport::Tcp, 53), false),
+            (FlowFilter::to_port(IpFamily::V4, Transport::Tcp, 53), false),
             (other, false),
         ] {
             assert_eq!(
-                Selections::of(IpFamily::V4, &[flows]).include(&flow),
+                FilterIndex::of(IpFamily::V4, &[flows]).selects(&flow),
                 expected,
                 "{flows:?}"
             );
@@ -408,25 +410,25 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_looked_up_among_many_selections() {
+    fn a_connection_is_looked_up_among_many_filters() {
         let message = message(&[10, 1, 0, 5]);
         let flow = Flow::read(&message).unwrap();
         let others = |port: u16| {
-            let to_port = Flows::to_port(IpFamily::V4, Transport::Udp, port);
+            let to_port = FlowFilter::to_port(IpFamily::V4, Transport::Udp, port);
             (1..14).map(move |last| to_port.at([192, 0, 2, last + 1].into()))
         };
-        let many: Vec<Flows> = (1..=10_000).rev().flat_map(others).collect();
-        assert!(!Selections::of(IpFamily::V4, &many).include(&flow));
+        let many: Vec<FlowFilter> = (1..=10_000).rev().flat_map(others).collect();
+        assert!(!FilterIndex::of(IpFamily::V4, &many).selects(&flow));
         for one in [dns(), dns().at([192, 0, 2, 1].into()), dns().answered_by([10, 1, 0, 5].into())]
         {
-            let all = Selections::of(IpFamily::V4, &[&many[..], &[one]].concat());
+            let all = FilterIndex::of(IpFamily::V4, &[&many[..], &[one]].concat());
             // Compared one by one, these are five billion comparisons.
-            assert!((0..40_000).all(|_| all.include(&flow)), "{one:?}");
+            assert!((0..40_000).all(|_| all.selects(&flow)), "{one:?}");
         }
     }
 
     #[test]
-    fn torn_messages_are_about_no_connection() {
+    fn truncated_messages_have_no_connection() {
         let message = message(&[10, 1, 0, 5]);
         for end in 0..message.len() {
             assert!(Flow::read(&message[..end]).is_none(), "{end}");
@@ -434,16 +436,18 @@ mod tests {
         for at in 0..message.len() {
             let mut message = message.clone();
             message[at] = 0xff;
-            Flow::read(&message).map(|flow| Selections::of(IpFamily::V4, &[dns()]).include(&flow));
+            Flow::read(&message).map(|flow| FilterIndex::of(IpFamily::V4, &[dns()]).selects(&flow));
         }
     }
 
     #[test]
     fn no_connection_has_addresses_of_two_families() {
-        assert!(dns().can_be() && dns().at([1, 2, 3, 4].into()).can_be());
-        assert!(!dns().at([0_u16; 8].into()).can_be());
+        assert!(dns().has_one_family() && dns().at([1, 2, 3, 4].into()).has_one_family());
+        assert!(!dns().at([0_u16; 8].into()).has_one_family());
         assert!(
-            !Flows::to_port(IpFamily::V6, Transport::Udp, 1).answered_by([1; 4].into()).can_be()
+            !FlowFilter::to_port(IpFamily::V6, Transport::Udp, 1)
+                .answered_by([1; 4].into())
+                .has_one_family()
         );
     }
 }

@@ -17,12 +17,12 @@ pub struct Requests {
     pub(super) list: Vec<Request>,
 }
 
-/// A request, apart from its bytes.
+/// A request. Its bytes are in `Requests::attrs`.
 #[derive(Debug)]
 pub(super) struct Request {
     /// The offset of its header.
     pub(super) at: usize,
-    /// The beginning of the error message: `cannot add link eth0`.
+    /// The beginning of the error message if the request fails: `cannot add link eth0`.
     pub(super) doing: String,
     /// An errno that the caller takes as success.
     pub(super) tolerated: Option<i32>,
@@ -62,12 +62,12 @@ impl Requests {
         self.end(at);
     }
 
-    /// Writes a header; returns its offset. (A function of its own, because generic callers are compiled many times.)
+    /// Writes a header; returns its offset. (Not a part of `push`, because generic functions are compiled many times.)
     #[inline(never)]
     fn begin(&mut self, kind: u16, flags: u16) -> usize {
         let at = self.attrs.bytes.len();
         let ([k0, k1], [f0, f1]) = (kind.to_ne_bytes(), (flags | NLM_F_REQUEST).to_ne_bytes());
-        // The socket knows the sequence number, and the kernel the port.
+        // `seal` sets the sequence number. The kernel takes the port from the socket.
         self.attrs.raw(&[0, 0, 0, 0, k0, k1, f0, f1, 0, 0, 0, 0, 0, 0, 0, 0]);
         at
     }
@@ -92,7 +92,8 @@ impl Requests {
         self.list.is_empty()
     }
 
-    /// The requests from the index `first` on, in parts with at most that many requests and bytes. A longer request is alone.
+    /// Splits the requests from the index `first` on into parts with at most that many requests and bytes. A longer request
+    /// gets its own part.
     pub(super) fn parts(self, first: usize, requests_max: usize, bytes_max: usize) -> Vec<Self> {
         let Self { attrs, list } = self;
         let ends: Vec<usize> =
@@ -121,7 +122,8 @@ impl Requests {
         let offset = self.attrs.bytes.len();
         self.attrs.raw(&part.attrs.bytes);
         self.attrs.too_long |= part.attrs.too_long;
-        let moved = part.list.into_iter().map(|one| Request { at: one.at + offset, ..one });
+        let moved =
+            part.list.into_iter().map(|request| Request { at: request.at + offset, ..request });
         self.list.extend(moved);
     }
 
@@ -135,7 +137,7 @@ impl Requests {
         self.attrs.bytes.len()
     }
 
-    /// Gives the requests consecutive sequence numbers, and the last one more flags.
+    /// Sets consecutive sequence numbers in the requests, and adds flags to the last one.
     pub(super) fn seal(&mut self, first_sequence: u32, last_flags: u16) {
         let mut sequence = first_sequence;
         for request in &self.list {
@@ -154,7 +156,7 @@ impl Requests {
 #[derive(Debug, Default)]
 pub struct Attrs {
     pub(super) bytes: Vec<u8>,
-    /// An attribute is longer than its u16 length can say, so the list is not sent.
+    /// An attribute is too long for its u16 length, so the list is not sent.
     pub(super) too_long: bool,
 }
 
@@ -242,7 +244,7 @@ impl<'a> Message<'a> {
         if self.flags & NLM_F_ACK_TLVS == 0 {
             return (errno, None);
         }
-        // In an error the request, or its header only, is between the errno and the texts.
+        // In an error message the request, or only its header, is between the errno and the texts.
         let request_bytes = match self.kind {
             NLMSG_DONE => 0,
             _ if self.flags & NLM_F_CAPPED != 0 => HEADER_BYTES,

@@ -1,6 +1,7 @@
 //! Linux over netlink: links, addresses, routes, nf_tables, connection tracking. It does not depend on CNI.
 //!
-//! This file has requests, replies and errors. The objects in them are in the modules.
+//! `message` has the bytes of requests and replies, `socket` the exchange with the kernel and its errors. The other modules
+//! have the objects in the messages.
 
 pub(crate) mod conntrack;
 mod message;

@@ -1,5 +1,5 @@
 //! A netlink socket. Errors have the texts of extended acknowledgements, an errno at the end of a dump is an error, an
-//! interrupted dump is repeated, and a reader never hangs. Only the kernel is believed.
+//! interrupted dump is repeated, and no read blocks. Messages of other processes are discarded.
 
 use std::cell::Cell;
 use std::fmt::{self, Display};
@@ -27,12 +27,12 @@ use crate::kernel::sys::socket::receive_from_kernel;
 
 /// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(Box<Parts>);
+pub struct Error(Box<ErrorFields>);
 
 /// The fields of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parts {
-    /// `cannot add link eth0`
+pub struct ErrorFields {
+    /// The request that failed: `cannot add link eth0`.
     pub doing: String,
     pub errno: i32,
     /// The text of the extended acknowledgement.
@@ -68,7 +68,7 @@ impl Error {
     #[cold]
     #[inline(never)]
     pub fn new(doing: String, errno: i32, hint: Option<String>) -> Self {
-        Self(Box::new(Parts { doing, errno, hint }))
+        Self(Box::new(ErrorFields { doing, errno, hint }))
     }
 
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -82,15 +82,15 @@ impl Error {
 }
 
 impl Deref for Error {
-    type Target = Parts;
+    type Target = ErrorFields;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &ErrorFields {
         &self.0
     }
 }
 
 impl DerefMut for Error {
-    fn deref_mut(&mut self) -> &mut Parts {
+    fn deref_mut(&mut self) -> &mut ErrorFields {
         &mut self.0
     }
 }
@@ -204,8 +204,8 @@ impl Socket {
         }
         let first = self.sequence.get();
         self.exchange(requests, 0, Until::Answer, &mut |message| {
-            if let Some(place) = found.get_mut(message.sequence.wrapping_sub(first) as usize) {
-                *place = read(message.payload);
+            if let Some(object) = found.get_mut(message.sequence.wrapping_sub(first) as usize) {
+                *object = read(message.payload);
             }
         })?;
         Ok(found)
@@ -234,7 +234,7 @@ impl Socket {
                 bytes = 0;
                 return;
             };
-            // The rest of the dump is read, since the next answers on this socket come after it.
+            // After the limit the dump is read to its end, since the answers to later requests come after it.
             if bytes <= bytes_max
                 && let Some(object) = read(payload)
             {
@@ -245,7 +245,8 @@ impl Socket {
         if bytes <= bytes_max { Ok(list) } else { Err(too_long(request(), bytes_max)) }
     }
 
-    /// The first object of a list, read without the rest. That would come before the next answers, so the socket ends.
+    /// Reads only the first object of a list. Consumes the socket: the rest of the list would come before the answers to later
+    /// requests.
     pub(crate) fn first<T>(
         self,
         request: Requests,
@@ -271,7 +272,7 @@ impl Socket {
         on: &mut dyn FnMut(Option<&[u8]>),
     ) -> Result<(), Error> {
         if !self.is_strict.replace(true) {
-            // An old kernel refuses. Then its dumps are longer, and `read` filters them.
+            // An old kernel refuses strict checking. Its dumps are longer, and the caller filters them.
             let _ = self.socket.enable_strict_checking(true);
         }
         for _ in 0..DUMP_ATTEMPTS_MAX {
@@ -295,9 +296,10 @@ impl Socket {
 
     /// Sends the requests in one datagram and reads answers up to `until`.
     ///
-    /// The kernel answers before send(2) returns (dumps: before recv(2) returns), so an empty queue means that no more
-    /// answers come. ENOBUFS means that later answers had no room in the queue; those before are still in it. The sequence number identifies answers to earlier requests, which were abandoned after an error.
-    /// The socket is in no group, so it gets no other messages.
+    /// The kernel answers before send(2) returns (dumps: before recv(2) returns), so an empty queue means that no more answers
+    /// come. ENOBUFS means that later answers had no room in the queue; the earlier ones are still in it. After an error the
+    /// answers to the other requests can stay in the queue; the next exchange skips them by their sequence numbers. The socket
+    /// is in no group, so it gets no other messages.
     fn exchange(
         &self,
         mut requests: Requests,
@@ -313,7 +315,8 @@ impl Socket {
         self.send(&requests).map_err(|error| Error::of(last_doing, &error))?;
 
         let (mut result, mut has_overflowed) = (Ok(()), false);
-        // Its pages cost more than the allocation, so all sockets use the block that was freed last.
+        // Page faults cost more than the allocation, so no socket keeps a buffer: each exchange uses the block that was freed
+        // last.
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
         loop {
             match self.receive(&mut datagram) {
@@ -349,10 +352,10 @@ impl Socket {
         }
     }
 
-    /// The length of the longest datagram that can be sent: `bytes`, or less if the system does not allow that.
+    /// The length of the longest datagram that the socket can send: `bytes`, or less if the system does not allow that.
     pub(crate) fn room_for(&self, bytes: usize) -> usize {
         let bytes = fault::send_limit(bytes);
-        // Without a system call: every system allows this.
+        // Every system allows this length, so no system call is needed.
         if bytes <= SEND_BYTES_MIN {
             return bytes;
         }
@@ -379,7 +382,7 @@ impl Socket {
     fn receive(&self, datagram: &mut Vec<u8>) -> io::Result<()> {
         loop {
             match uninterrupted(|| receive_from_kernel(self, datagram)) {
-                // Sent between the binding and the connection of the socket, so there are few.
+                // A process sent it before the socket was connected to the kernel, so there are few.
                 Ok(None) => {}
                 Ok(Some(length)) if length > datagram.len() => {
                     return Err(Errno::EMSGSIZE.into());
@@ -394,8 +397,8 @@ impl Socket {
     }
 }
 
-/// Reports that an object of a group changed in the namespace of the socket, but not how. Its messages are not read, so it
-/// does not matter who sent them: the caller asks the kernel.
+/// Reports that an object of a multicast group changed in the namespace of the socket, but not which change. The content of the
+/// messages is not read, so a forged one does no harm: the caller reads the object from the kernel.
 ///
 /// Uses nix, because neli's sockets cannot be polled without unsafe code.
 pub(crate) struct Events {
@@ -418,12 +421,12 @@ impl Events {
         Ok(Self { socket })
     }
 
-    /// Returns after the next change or after the limit. It can return early, so the caller has to read the object.
-    pub(crate) fn wait(&self, limit: Duration) -> Result<(), Error> {
+    /// Returns after the next change or after the timeout. It can return early, so the caller has to read the object.
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<(), Error> {
         let failed = |errno: Errno| Error::of("cannot wait for a change", &errno.into());
-        // Rounded up, because the last millisecond would be a busy loop.
-        let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).saturating_add(1);
-        let timeout = PollTimeout::try_from(limit_ms).unwrap_or(PollTimeout::MAX);
+        // Rounded up: a timeout of 0 would make the last millisecond a busy loop.
+        let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX).saturating_add(1);
+        let timeout = PollTimeout::try_from(timeout_ms).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -457,21 +460,21 @@ fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// The kernel's smallest send buffer has more (SOCK_MIN_SNDBUF, sock.h).
+/// A datagram of this length fits into the kernel's smallest send buffer (SOCK_MIN_SNDBUF, sock.h).
 const SEND_BYTES_MIN: usize = 4096;
 
 /// The largest datagram that the kernel makes for a dump (NLMSG_GOODSIZE grows to what recv(2) offers, up to this).
 const DATAGRAM_BYTES: usize = 32 * 1024;
 
 /// The longest list, in bytes of messages that are kept: 30,000 links, or a million routes. A process with CAP_NET_ADMIN in a
-/// container chooses the number of objects there.
+/// container can create any number of objects there.
 const DUMP_BYTES_MAX: usize = 64 << 20;
 
 /// Each change of a listed object interrupts a dump. On a host with so many changes, a list cannot be read.
 const DUMP_ATTEMPTS_MAX: u32 = 5;
 
-/// The caller reads the object once for all waiting events. The limit is for events that arrive faster than this reads
-/// them.
+/// The caller reads the object once for all pending events. The maximum ends the loop if events arrive faster than they are
+/// read.
 const EVENTS_AT_ONCE_MAX: u32 = 256;
 
 #[cfg(test)]

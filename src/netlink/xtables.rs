@@ -1,4 +1,4 @@
-//! The filter table of iptables-legacy. The kernel evaluates it in addition to nf_tables. This module reads it only.
+//! The filter table of iptables-legacy. The kernel evaluates it in addition to nf_tables. This module only reads it.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::names::IpFamily;
 use crate::netlink::nft::{Condition, Expr, Field, Policy, Program, Rule, Verdict};
 use crate::netlink::{fixed, text};
 
-/// The FORWARD of iptables-legacy or of ip6tables-legacy, in the form of nf_tables. The handle of a rule is its number in the
+/// The chain FORWARD of iptables-legacy or of ip6tables-legacy, as nf_tables rules. The handle of a rule is its number in its
 /// chain.
 #[derive(Debug)]
 pub struct Forward {
@@ -19,20 +19,22 @@ pub struct Forward {
     pub policy: Policy,
 }
 
-/// Whether the FORWARD of iptables-legacy (or of ip6tables-legacy) has the policy DROP.
+/// Whether the chain FORWARD of iptables-legacy (or of ip6tables-legacy) has the policy DROP.
 ///
-/// False without the rights or the module. The table is read only if it exists, because the kernel would create it.
+/// False without the permissions or the module. The table is read only if it exists, because the kernel would create it.
 pub fn drops_forwarded(is_v6: bool) -> bool {
     let table = if is_in_use(is_v6) { Filter::read(is_v6) } else { None };
     table.and_then(|table| table.policy()) == Some(VERDICT_DROP)
 }
 
-/// `None` if there is no such table, without the rights or without the module. See `drops_forwarded`.
+/// The chain FORWARD with the chains of the table. `None` without the table, the permissions or the module. See
+/// `drops_forwarded`.
 pub fn forward(is_v6: bool) -> Option<Forward> {
     let table = if is_in_use(is_v6) { Filter::read(is_v6) } else { None };
     table?.forward()
 }
 
+/// Whether the table exists.
 fn is_in_use(is_v6: bool) -> bool {
     let file = if is_v6 { "ip6_tables_names" } else { "ip_tables_names" };
     // The file is readable by root only, and missing without the module.
@@ -50,8 +52,8 @@ struct Filter {
 }
 
 impl Filter {
-    /// Source: linux/netfilter_ipv4/ip_tables.h, `struct ipt_getinfo`, `struct ipt_get_entries`, `struct ipt_entry`, and the
-    /// equivalents for IPv6.
+    /// Reads the table from the kernel. Source: linux/netfilter_ipv4/ip_tables.h, `struct ipt_getinfo`, `struct
+    /// ipt_get_entries`, `struct ipt_entry`, and the equivalents for IPv6.
     fn read(is_v6: bool) -> Option<Self> {
         let (family, level) = if is_v6 {
             (AddressFamily::Inet6, libc::SOL_IPV6)
@@ -59,24 +61,25 @@ impl Filter {
             (AddressFamily::Inet, libc::SOL_IP)
         };
         let socket = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
-        let ask = |option, answer: &mut [u8]| {
-            answer[..TABLE.len()].copy_from_slice(TABLE.as_bytes());
-            sys::socket_option(&socket, level, option, answer).ok()
+        let get = |option, buffer: &mut [u8]| {
+            buffer[..TABLE.len()].copy_from_slice(TABLE.as_bytes());
+            sys::socket_option(&socket, level, option, buffer).ok()
         };
         let mut info = [0; INFO_BYTES];
-        ask(SO_GET_INFO, &mut info)?;
+        get(SO_GET_INFO, &mut info)?;
         let size: [u8; 4] = fixed(&info, SIZE_AT)?;
         let mut entries = vec![0; ENTRIES_AT + u32::from_ne_bytes(size) as usize];
         entries[ENTRIES_SIZE_AT..ENTRIES_SIZE_AT + 4].copy_from_slice(&size);
-        ask(SO_GET_ENTRIES, &mut entries)?;
+        get(SO_GET_ENTRIES, &mut entries)?;
         Some(Self { info, entries, is_v6 })
     }
 
-    /// The offset in `info` of an offset of a hook.
+    /// Reads an offset in the table, from a field of `info`.
     fn offset(&self, at: usize) -> Option<usize> {
         fixed(&self.info, at).map(|bytes| u32::from_ne_bytes(bytes) as usize)
     }
 
+    /// The bytes from the entry at an offset on.
     fn entry(&self, at: usize) -> Option<&[u8]> {
         self.entries.get(ENTRIES_AT.checked_add(at)?..)
     }
@@ -86,7 +89,7 @@ impl Filter {
         if self.is_v6 { 140 } else { 88 }
     }
 
-    /// The verdict of an entry with the standard target: a chain's offset, or below 0 a verdict.
+    /// The verdict of an entry with the standard target: the offset of a chain, or a negative number for a verdict.
     fn verdict(&self, entry: &[u8]) -> Option<i32> {
         let target_at = usize::from(u16::from_ne_bytes(fixed(entry, self.target_offset_at())?));
         // The standard target has an empty name.
@@ -105,7 +108,8 @@ impl Filter {
         let begin = self.offset(ENTRY_OF_FORWARD_AT)?;
         let policy_at = self.offset(UNDERFLOW_OF_FORWARD_AT)?;
         let policy = self.policy()?;
-        // The chains of users follow OUTPUT. Each begins with an entry that has its name, and the last entry ends the table.
+        // The user-defined chains follow OUTPUT. Each begins with an entry that has its name, and the last entry ends the
+        // table.
         let mut chains = vec![("FORWARD".to_owned(), begin..policy_at)];
         let mut at = self.next(self.offset(UNDERFLOW_OF_FORWARD_AT + 4)?)?;
         while at < end {
@@ -133,18 +137,19 @@ impl Filter {
         Some(Forward { program: Program::of(found), policy })
     }
 
-    /// The offset of the entry after one.
+    /// The offset of the entry after the entry at `at`.
     fn next(&self, at: usize) -> Option<usize> {
         let next = u16::from_ne_bytes(fixed(self.entry(at)?, self.target_offset_at() + 2)?);
         at.checked_add(usize::from(next)).filter(|next| *next > at)
     }
 
-    /// The name in an entry that begins a chain of a user, or ends the table.
+    /// The name in an entry that begins a user-defined chain, or ends the table; `None` for a rule.
     fn chain_name(&self, entry: &[u8]) -> Option<String> {
         let (name, _, data) = self.extension(entry, self.target_at(entry)?)?;
         (name == "ERROR").then(|| text(&data).into_owned())
     }
 
+    /// The offset of the target in an entry.
     fn target_at(&self, entry: &[u8]) -> Option<usize> {
         fixed(entry, self.target_offset_at()).map(|at| usize::from(u16::from_ne_bytes(at)))
     }
@@ -157,7 +162,7 @@ impl Filter {
         Some((name, u32::from(*entry.get(at + TARGET_BYTES - 1)?), data.to_vec()))
     }
 
-    /// A rule as expressions of nf_tables.
+    /// Converts a rule to expressions of nf_tables.
     fn exprs(&self, at: usize, chains: &[(String, Range<usize>)]) -> Option<Vec<Expr>> {
         let (entry, next) = (self.entry(at)?, self.next(at));
         let mut exprs = Vec::new();
@@ -183,7 +188,7 @@ impl Filter {
                 match chain {
                     Some((name, _)) if self.is_goto(entry)? => Verdict::Goto(name.clone()).into(),
                     Some((name, _)) => Verdict::Jump(name.clone()).into(),
-                    // A rule without a target leads to the next one.
+                    // A rule without a target continues with the next rule.
                     None if to == next => Verdict::Continue.into(),
                     None => Expr::Other("queue".into()),
                 }
@@ -192,7 +197,8 @@ impl Filter {
         Some(exprs)
     }
 
-    /// The conditions in `struct ipt_ip` and `struct ip6t_ip6`: addresses, their masks, links, their masks, the protocol.
+    /// Appends the conditions in `struct ipt_ip` or `struct ip6t_ip6`: addresses, their masks, links, their masks, the
+    /// protocol.
     fn header(&self, entry: &[u8], exprs: &mut Vec<Expr>) -> Option<()> {
         let bytes = if self.is_v6 { 16 } else { 4 };
         let inverted = *entry.get(if self.is_v6 { 132 } else { 83 })?;
@@ -208,7 +214,7 @@ impl Filter {
             let mut value = entry.get(at..at + length)?.to_vec();
             let mask = entry.get(mask_at..mask_at + length)?.to_vec();
             if at >= links {
-                // A name with a wildcard has its `+`, outside of the mask.
+                // The `+` of a name with a wildcard is in the value, but not in the mask.
                 value.iter_mut().zip(&mask).for_each(|(byte, mask)| *byte &= mask);
             }
             let is_equal = inverted & inverts == 0;
@@ -223,7 +229,7 @@ impl Filter {
             let (field, mask, value) = (Field::Protocol, vec![0xff], vec![protocol]);
             exprs.extend(Condition { field, is_equal, mask, value }.into_masked());
         }
-        // Fragments, and the traffic class.
+        // Conditions on fragments and on the traffic class.
         let others = if self.is_v6 { 0x2 } else { 0x1 };
         if flags & others != 0 || inverted & 0x24 != 0 {
             exprs.push(Expr::Other("fragment".into()));
@@ -238,7 +244,8 @@ impl Filter {
         })
     }
 
-    /// The size of `struct ipt_entry`: after the offsets a number, and two counters of 8 bytes.
+    /// The offset of the matches, the size of `struct ipt_entry`: after the two offsets it has a number, and two counters of 8
+    /// bytes.
     fn matches_at(&self) -> usize {
         (self.target_offset_at() + 8).next_multiple_of(align_of::<u64>()) + 16
     }
@@ -251,7 +258,7 @@ const SO_GET_INFO: i32 = 64;
 const SO_GET_ENTRIES: i32 = 65;
 
 /// `struct ipt_getinfo`: the hooks, the offsets of the rules and policies of five hooks, the number of rules, their size. All
-/// fields have at most 4 bytes, so the layout is the same on every architecture.
+/// fields are aligned to at most 4 bytes, so the layout is the same on every architecture.
 #[repr(C)]
 struct Info {
     name: [u8; NAME_BYTES],
@@ -262,7 +269,7 @@ struct Info {
     size: u32,
 }
 
-/// The offset of the rules in `struct ipt_get_entries`. Their counters are u64, with an alignment of 4 on i386 and of 8
+/// `struct ipt_get_entries`, for the offset of the rules. Their counters are u64, with an alignment of 4 on i386 and of 8
 /// elsewhere.
 #[repr(C)]
 struct Entries {

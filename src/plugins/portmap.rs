@@ -68,7 +68,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName, IpFamily};
-use crate::netlink::conntrack::{Conntrack, Flows};
+use crate::netlink::conntrack::{Conntrack, FlowFilter};
 use crate::netlink::nft::{Batch, Family, Feature, Nft, Transport};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::life;
@@ -453,7 +453,7 @@ fn remove(
     batch: &mut Batch,
     owners: &Owners,
     settings: Option<&Settings>,
-) -> Result<Vec<Flows>> {
+) -> Result<Vec<FlowFilter>> {
     let mut flows = Vec::new();
     for family in IpFamily::ALL {
         let removal = Removal { nft, family, owners, settings, kept_group: None };
@@ -514,13 +514,16 @@ fn delete_answered_by_host(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result
 }
 
 /// The UDP connections to the published ports, on each address of the host.
-fn udp_connections(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<Vec<(Flows, IpAddr)>> {
+fn udp_connections(
+    cx: &Context<'_>,
+    all: &[PortBindings<'_>],
+) -> Result<Vec<(FlowFilter, IpAddr)>> {
     let mut flows = Vec::new();
     let mut addresses: Option<Vec<IpAddr>> = None;
     for bindings in all {
         let family = bindings.family;
         for mapping in bindings.mappings().filter(|mapping| mapping.transport == Transport::Udp) {
-            let to_port = Flows::to_port(family, Transport::Udp, mapping.host_port);
+            let to_port = FlowFilter::to_port(family, Transport::Udp, mapping.host_port);
             match mapping.host_ip {
                 HostIp::One(ip) => flows.push((to_port.at(ip), ip)),
                 // Connections that the host forwards to this port of other hosts stay.
@@ -540,6 +543,6 @@ fn udp_connections(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<Vec<(Fl
     Ok(flows)
 }
 
-fn delete_flows(flows: &[Flows]) -> Result<()> {
+fn delete_flows(flows: &[FlowFilter]) -> Result<()> {
     if flows.is_empty() { Ok(()) } else { Conntrack::open()?.delete(flows) }
 }

@@ -11,7 +11,7 @@ use super::rules::{
 };
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::conntrack::Flows;
+use crate::netlink::conntrack::FlowFilter;
 use crate::netlink::nft::{Batch, Datum, Element, Nft, Object, Transport};
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::hairpin::{self, Sources};
@@ -34,7 +34,7 @@ pub struct Removal<'a> {
 #[derive(Default)]
 pub struct Removed {
     /// The UDP connections that must not be translated any more.
-    pub flows: Vec<Flows>,
+    pub flows: Vec<FlowFilter>,
     /// The keys of removed ports that other owners still publish on other host addresses.
     pub shared: Vec<Vec<u8>>,
 }
@@ -315,14 +315,14 @@ impl Removal<'_> {
     }
 
     /// The connections to a published UDP port, for conntrack. TCP connections end by themselves.
-    fn udp_flows(&self, element: &Element) -> Option<Flows> {
+    fn udp_flows(&self, element: &Element) -> Option<FlowFilter> {
         let [protocol, _, _, _, high, low, _, _] = *port_of(element)?.as_array()?;
         if protocol != Transport::Udp.number() {
             return None;
         }
         let target = self.target(element)?;
         let port = u16::from_be_bytes([high, low]);
-        Some(Flows::to_port(self.family, Transport::Udp, port).answered_by(target))
+        Some(FlowFilter::to_port(self.family, Transport::Udp, port).answered_by(target))
     }
 
     /// The address of the container.
