@@ -25,7 +25,7 @@ use crate::kernel::clock::Alarm;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
-use crate::netlink::rtnl::{Batch, Ends, LinkChange, Number, Rtnl};
+use crate::netlink::rtnl::{Batch, Ends, LinkChange, Nsid, Rtnl};
 use crate::steps::renumber::Follow;
 
 use follower::Following;
@@ -109,7 +109,7 @@ struct LeaseEntry {
     /// The result of ADD, if each client has a lease.
     bound: Option<Success>,
     /// The kernel's number of the namespace.
-    number: Option<Number>,
+    number: Option<Nsid>,
     /// The answer for the requests that wait.
     answer: Arc<OnceLock<Result<Success>>>,
     /// No request has got this lease yet.
@@ -264,7 +264,7 @@ impl Table {
             former_v6: Vec::new(),
             is_released: false,
         };
-        let number = host.number_of(&netns, None).ok();
+        let number = host.ensure_nsid(&netns, None).ok();
         Ok(LeaseEntry { number, ..self.entry(record)? })
     }
 

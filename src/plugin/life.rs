@@ -3,7 +3,7 @@
 //! other one.
 //!
 //! The proof is the number (nsid) that the kernel keeps in the node's namespace for the container's namespace, see
-//! `netlink::rtnl::Number`. Processes, mounts, addresses and times are no proof of an end, because other programs can change
+//! `netlink::rtnl::Nsid`. Processes, mounts, addresses and times are no proof of an end, because other programs can change
 //! them.
 
 use std::cell::OnceCell;
@@ -210,7 +210,7 @@ impl Witness {
                 "its record was made in another network namespace of a node".into(),
             );
         }
-        match self.host.has_number(number) {
+        match self.host.has_nsid(number) {
             Ok(true) => Answer::Present { is_unique: number.is_unique() },
             Ok(false) => Answer::Absent,
             Err(error) => Answer::Unavailable(error.to_string()),
@@ -234,7 +234,7 @@ impl Witness {
     /// Whether the namespace of a veth's peer exists. The kernel removes a veth some time after the namespace of its peer has
     /// ended.
     fn has_living_end(&self, link: &Link) -> bool {
-        let has_ended = |number| self.host.has_number(number) == Ok(false);
+        let has_ended = |number| self.host.has_nsid(number) == Ok(false);
         !link.peer_is_elsewhere || link.peer_netns.is_some_and(|number| !has_ended(number))
     }
 

@@ -24,7 +24,7 @@ use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName, hex};
-use crate::netlink::rtnl::{Number, Rtnl};
+use crate::netlink::rtnl::{Nsid, Rtnl};
 use crate::plugin::Context;
 
 pub use files::{Begun, DIRECTORY, Records};
@@ -41,7 +41,7 @@ pub struct Record {
     /// The cookie of the node's namespace, in which `number` is valid.
     pub observer: Option<u64>,
     /// The number of the container's namespace in the node's namespace.
-    pub number: Option<Number>,
+    pub number: Option<Nsid>,
     /// A random value, which distinguishes one ADD from a later one of the same attachment.
     pub generation: String,
     pub maker: Maker,
@@ -119,7 +119,7 @@ struct Header {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     observer: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    number: Option<Number>,
+    number: Option<Nsid>,
     generation: String,
     maker: Maker,
 }
@@ -161,7 +161,7 @@ impl Record {
             identity: Identity::of(cookie),
             observer: host.netns_cookie(),
             // Without a cookie the kernel would choose the number, and reuse it for a later namespace.
-            number: cookie.and_then(|_| host.number_of(netns, cookie).ok()),
+            number: cookie.and_then(|_| host.ensure_nsid(netns, cookie).ok()),
             generation: hex(&sys::random_bytes::<8>()?),
             maker,
             made: Vec::new(),
@@ -245,7 +245,7 @@ fn is_of_namespace(
     if let Some(number) = record.number.filter(|number| number.is_unique())
         && record.identity.with_cookie(record.observer).is(here)
     {
-        return Ok(host.known_number_of(netns)? == Some(number));
+        return Ok(host.nsid_of(netns)? == Some(number));
     }
     Ok(record.identity.is(&here.with_cookie(netns.rtnl()?.netns_cookie())))
 }

@@ -142,7 +142,7 @@ impl Table {
             return Err(SiteError::Gone("it was released while no daemon ran"));
         }
         let netns = self.site(record).open()?;
-        let number = Rtnl::open()?.number_of(&netns, None).ok();
+        let number = Rtnl::open()?.ensure_nsid(&netns, None).ok();
         if let Some(entry) = self.state.lock().leases.get_mut(&record.ask.key) {
             entry.number = number;
         }

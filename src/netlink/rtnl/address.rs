@@ -19,13 +19,13 @@ pub struct Address {
     pub net: IpNet,
     /// The address is not usable yet: duplicate address detection is running.
     pub tentative: bool,
-    /// Duplicate address detection found another holder.
+    /// Duplicate address detection found another host with the address.
     pub dad_failed: bool,
     /// Scope link: an IPv6 link-local address, or an IPv4 address with that scope.
     pub scope_link: bool,
     /// The kernel added no route to the prefix (IFA_F_NOPREFIXROUTE).
     pub no_prefix_route: bool,
-    /// Configured, and not learned from router advertisements.
+    /// Set by configuration, not learned from router advertisements.
     pub permanent: bool,
 }
 
@@ -47,7 +47,7 @@ impl Rtnl {
         self.list_addresses(AF_UNSPEC, index)
     }
 
-    /// Those of one family. For a list of all families, the kernel takes the lock of all links.
+    /// The addresses of a link in one family. For a list of all families, the kernel takes the lock of all links.
     pub fn addresses_of(&self, index: u32, family: IpFamily) -> Result<Vec<Address>> {
         self.list_addresses(family.number(), index)
     }
@@ -65,11 +65,11 @@ impl Rtnl {
         Ok(self.socket.dump(request, read)?)
     }
 
-    /// Waits until all IPv6 addresses of the link are usable. It is an error if an address has another holder, or
-    /// after the limit. Without a carrier the limit is no error, because duplicate address detection cannot run. The
-    /// name is for the error message.
-    pub fn wait_for_dad(&self, index: u32, name: &str, limit: Duration) -> Result<()> {
-        let (is_settled, addresses) = self.wait(libc::RTNLGRP_IPV6_IFADDR, limit, || {
+    /// Waits until all IPv6 addresses of the link are usable. Fails if another host has an address, and after the timeout.
+    /// Without a carrier the timeout is no error, because duplicate address detection cannot run. The name is for the error
+    /// message.
+    pub fn wait_for_dad(&self, index: u32, name: &str, timeout: Duration) -> Result<()> {
+        let (is_settled, addresses) = self.wait(libc::RTNLGRP_IPV6_IFADDR, timeout, || {
             let addresses = self.list_addresses(AF_INET6, index)?;
             let is_failed = addresses.iter().any(|address| address.dad_failed);
             let is_settled = is_failed || addresses.iter().all(|address| !address.tentative);
@@ -86,10 +86,10 @@ impl Rtnl {
             || -> Result<bool> { Ok(self.link_at(index)?.is_some_and(|link| link.operstate_up)) };
         match addresses.iter().find(|address| address.tentative) {
             Some(tentative) if !is_settled && has_carrier()? => {
-                let limit_ms = limit.as_millis();
+                let timeout_ms = timeout.as_millis();
                 cannot_use(
                     tentative,
-                    &format!("duplicate address detection takes longer than {limit_ms} ms"),
+                    &format!("duplicate address detection takes longer than {timeout_ms} ms"),
                 )
             }
             _ => Ok(()),
@@ -114,7 +114,7 @@ impl Rtnl {
 }
 
 impl Batch {
-    /// The name is for the error message.
+    /// Adds an address to a link. The name is for the error message.
     pub fn add_address(&mut self, index: u32, name: &str, new: &NewAddress) {
         let doing = format!("cannot add address {} to {name}", new.net);
         let flags = NLM_F_CREATE | NLM_F_EXCL;
@@ -141,7 +141,7 @@ impl Batch {
         }
     }
 
-    /// A missing address is no error.
+    /// Deletes an address of a link. A missing address is no error.
     pub fn del_address(&mut self, index: u32, name: &str, net: IpNet) {
         let doing = format!("cannot delete address {net} from {name}");
         self.requests.push(libc::RTM_DELADDR, 0, doing, |attrs| encode_net(index, &net, attrs));
@@ -162,7 +162,7 @@ fn encode_net(index: u32, net: &IpNet, attrs: &mut Attrs) {
 }
 
 impl Address {
-    /// The index of its link, and the address.
+    /// The index of the link, and the address.
     fn parse(payload: &[u8]) -> Option<(u32, Self)> {
         let [family, prefix_len, flags, scope] = fixed(payload, 0)?;
         let index = u32::from_ne_bytes(fixed(payload, 4)?);
@@ -277,8 +277,8 @@ mod tests {
         for (header, list) in [
             ([2, 33, 0, 0, 7, 0, 0, 0], &[(libc::IFA_LOCAL, &v4[..])][..]), // no such prefix
             ([2, 16, 0, 0, 7, 0, 0, 0], &[(libc::IFA_LOCAL, &v4[..3])]),    // half an address
-            ([10, 16, 0, 0, 7, 0, 0, 0], &[(libc::IFA_LOCAL, &v4[..])]),    // another family's
-            ([28, 16, 0, 0, 7, 0, 0, 0], &[(libc::IFA_LOCAL, &v4[..])]),    // an unknown one's
+            ([10, 16, 0, 0, 7, 0, 0, 0], &[(libc::IFA_LOCAL, &v4[..])]),    // of another family
+            ([28, 16, 0, 0, 7, 0, 0, 0], &[(libc::IFA_LOCAL, &v4[..])]),    // of an unknown family
             ([2, 16, 0, 0, 7, 0, 0, 0], &[]),
         ] {
             assert_eq!(read(header, list), None);

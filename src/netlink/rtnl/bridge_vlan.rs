@@ -29,7 +29,7 @@ pub struct VlanRange {
 pub struct PortVlans {
     pub index: u32,
     pub name: String,
-    /// The index of the bridge, which for a bridge is its own.
+    /// The index of the bridge: of a bridge itself, its own index.
     pub bridge: u32,
     /// As `Link::peer`. `None` if both ends have the same index, in different namespaces.
     pub peer: Option<u32>,
@@ -99,7 +99,7 @@ impl Batch {
         self.change_vlans(libc::RTM_SETLINK, doing, index, vlans);
     }
 
-    /// A missing VLAN is no error.
+    /// Removes a port from a VLAN. A missing VLAN is no error.
     pub fn del_vlan(&mut self, index: u32, name: &str, vlan: u16) {
         let doing = format!("cannot delete VLAN {vlan} from bridge port {name}");
         let range = VlanRange { first: vlan, last: vlan, is_pvid: false, untagged: false };
@@ -192,7 +192,7 @@ mod tests {
         reply.u32(IFLA_LINK, 3);
         reply.nested(IFLA_AF_SPEC, |spec| {
             ACCESS.encode(spec);
-            spec.u32(0, 1); // IFLA_BRIDGE_FLAGS, or whatever else
+            spec.u32(0, 1); // IFLA_BRIDGE_FLAGS, in place of any other attribute
             TRUNK.encode(spec);
         });
         reply

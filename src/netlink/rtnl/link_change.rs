@@ -58,7 +58,7 @@ pub struct LinkChange<'a> {
     /// /proc/sys is slower: the kernel searches the directories of all namespaces, which have the same name. With 300
     /// containers that takes a tenth of the time of a whole attachment.
     pub announce_ipv4: bool,
-    /// This flag and the next one are those of the port of a bridge.
+    /// A flag of a bridge port, as `isolated`.
     pub hairpin: Option<bool>,
     pub isolated: Option<bool>,
 }
@@ -100,8 +100,8 @@ impl Rtnl {
         kind: &str,
         properties: &[LinkProperty<'_>],
     ) -> Result<Link, netlink::Error> {
-        // The kernel echoes into the namespace of the new link. In another namespace the echo would go to the socket
-        // that has our port number there, which belongs to another process, or later to us.
+        // The kernel echoes into the namespace of the new link. In another namespace the echo would go to the socket with
+        // our port number there, which belongs to another process, or later to this one.
         let echo = if new.netns.is_none() { NLM_F_ECHO } else { 0 };
         let requests = new_link(new, kind, echo, properties);
         let mut echoed = None;
@@ -137,17 +137,17 @@ impl Rtnl {
         self.change(new_link(new, kind, 0, properties))
     }
 
-    /// `make_link`, repeated after each change of a link until the error is not `is_taken`, or until the limit. The inner
-    /// result is that of the last request.
+    /// Repeats `make_link` after each change of a link until it does not fail with an error for which `is_taken` is true, or
+    /// until the timeout. The inner result is that of the last `make_link`.
     pub fn make_link_when_free(
         &self,
         new: &NewLink<'_>,
         kind: &str,
         properties: &[LinkProperty<'_>],
-        limit: Duration,
+        timeout: Duration,
         is_taken: impl Fn(&netlink::Error) -> bool,
     ) -> crate::error::Result<Result<(), netlink::Error>> {
-        let (_, made) = self.wait(libc::RTNLGRP_LINK, limit, || {
+        let (_, made) = self.wait(libc::RTNLGRP_LINK, timeout, || {
             let made = self.make_link(new, kind, properties);
             Ok((!made.as_ref().is_err_and(&is_taken), made))
         })?;
@@ -186,7 +186,7 @@ fn new_link(
 }
 
 impl Batch {
-    /// The name is for the error message.
+    /// Changes a link. The name is for the error message.
     pub fn change_link(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {
         let mut rest = *change;
         let is_about_port = change.hairpin.is_some() || change.isolated.is_some();
@@ -215,7 +215,7 @@ impl Batch {
         self.requests.tolerate(libc::EOPNOTSUPP);
     }
 
-    /// A missing name is no error.
+    /// Deletes an alternative name. A missing name is no error.
     pub fn del_alt_name(&mut self, link: &str, alt_name: &str) {
         self.push_alt_name(RTM_DELLINKPROP, 0, link, alt_name);
         self.requests.tolerate(libc::ENOENT);

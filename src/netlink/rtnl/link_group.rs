@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::netlink::Requests;
 
-/// The longest wait for another process that chooses a group. After it the links go one by one.
-const LOCK_LIMIT: Duration = Duration::from_secs(5);
+/// The timeout of the wait for another process that chooses a group. After it the links are deleted one by one.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The number of attempts to find an unused number for a group. One attempt is nearly always enough.
 const ATTEMPTS_MAX: u32 = 8;
@@ -20,8 +20,8 @@ const ATTEMPTS_MAX: u32 = 8;
 impl Rtnl {
     /// Deletes links. A missing link is no error. The namespace of the socket has to be that of the calling thread.
     ///
-    /// The kernel waits about 20 ms for each request, so several links go as one group. If that fails, each link gets its
-    /// own request, and the first error of these requests is returned.
+    /// The kernel waits about 20 ms for each request, so several links are deleted as one group. If that fails, each link gets
+    /// its own request, and the first error of these requests is returned.
     pub fn del_links(&self, links: &[Link]) -> Result<()> {
         if links.len() > 1 && self.del_as_group(links).is_ok() {
             return Ok(());
@@ -30,14 +30,14 @@ impl Rtnl {
         deleted.fold(Ok(()), Result::and)
     }
 
-    /// The kernel deletes every link of the group, so no other link may have its number. Another process of cnibox sees the
-    /// number in its list; the lock of the namespace excludes it until then. Another program would have to choose the
-    /// same of 2^31 numbers between the list and the deletion.
+    /// The kernel deletes every link of the group, so no other link may have its number. Another process of cnibox finds the
+    /// number in the list of links; the lock of the namespace makes it wait until then. Another program would have to choose
+    /// the same of 2^31 numbers between the list and the deletion.
     ///
     /// After SIGKILL links can stay in the group. Their aliases still name their owners.
     fn del_as_group(&self, links: &[Link]) -> Result<()> {
         let netns = self.netns()?;
-        let Some(lock) = netns.lock_exclusive(LOCK_LIMIT)? else {
+        let Some(lock) = netns.lock_exclusive(LOCK_TIMEOUT)? else {
             return Err(Error::internal(
                 "cannot lock the namespace: another process has locked it",
             ));
@@ -64,7 +64,7 @@ impl Rtnl {
 }
 
 impl Batch {
-    /// A missing link is no error.
+    /// Moves a link into a group. A missing link is no error.
     fn set_group(&mut self, index: u32, name: &str, group: u32) {
         let doing = format!("cannot change link {name}");
         self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| {

@@ -26,7 +26,7 @@ pub use bridge_vlan::{PortVlans, VlanRange};
 pub use consts::RT_TABLE_MAIN;
 pub use link::{Link, Port, PortState};
 pub use link_change::{LinkChange, NewLink};
-pub use namespace::{End, Ends, Number};
+pub use namespace::{End, Ends, Nsid};
 pub use property::{LinkProperty, SpanningTree, VETH};
 pub use route::{NextHop, Route};
 pub use rule::Rule;
@@ -64,8 +64,8 @@ impl Rtnl {
         Some(u64::from_ne_bytes(cookie))
     }
 
-    /// Makes the changes; returns the first error. Many changes are several datagrams: those of one fit into the send buffer of
-    /// each host, and their answers into the receive buffer.
+    /// Makes the changes; returns the first error. Many changes are sent in several datagrams. A datagram fits into the send
+    /// buffer of each host, and the answers to it fit into the receive buffer.
     pub fn commit(&self, batch: Batch) -> Result<()> {
         let parts = batch.requests.parts(0, REQUESTS_AT_ONCE, DATAGRAM_BYTES_MAX);
         let committed = parts.into_iter().map(|part| self.change(part));
@@ -76,12 +76,12 @@ impl Rtnl {
         self.socket.commit(requests, |_| {})
     }
 
-    /// Repeats a query until its answer is `true`, or until the limit, after each change in the group. Returns the last
-    /// answer. Fails after an interrupt.
+    /// Repeats a query after each change in the multicast group, until its answer is `true`, or until the timeout. Returns the
+    /// last answer. Fails after an interrupt.
     fn wait<T>(
         &self,
         group: u32,
-        limit: Duration,
+        timeout: Duration,
         query: impl Fn() -> Result<(bool, T)>,
     ) -> Result<(bool, T)> {
         let first = query()?;
@@ -95,9 +95,9 @@ impl Rtnl {
             None => Events::subscribe(group)?,
         };
         loop {
-            // After the subscription, so that no change is missed.
+            // The query follows the subscription, so no change is missed.
             let answer = query()?;
-            let left = limit.saturating_sub(start.elapsed());
+            let left = timeout.saturating_sub(start.elapsed());
             if answer.0 || left.is_zero() {
                 return Ok(answer);
             }

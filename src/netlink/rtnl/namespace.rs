@@ -1,5 +1,5 @@
-//! The kernel's numbers of namespaces, and the ends of namespaces and of links in them, without a file in a namespace: an
-//! open file would keep the namespace alive.
+//! The ids that the kernel gives to namespaces (nsid), and events for the end of a namespace or of a link in it. No file of the
+//! namespace is open, because that would keep the namespace alive.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -25,142 +25,143 @@ use crate::netlink::{self, Requests, attribute, datagram_messages, fixed, u32_of
 /// Attributes (linux/net_namespace.h).
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
-/// NETNSA_NSID_NOT_ASSIGNED; in a request the kernel chooses the number.
+/// NETNSA_NSID_NOT_ASSIGNED. In a request it lets the kernel choose the id.
 const NOT_ASSIGNED: u32 = u32::MAX;
 
 /// struct rtgenmsg, padded.
 const GENERAL_HEADER: [u8; 4] = [AF_UNSPEC, 0, 0, 0];
 
-/// The numbers that cnibox chooses begin here: those that the kernel chooses are small.
-const OWN: u32 = 0x4000_0000;
+/// The lowest id that cnibox chooses. The ids that the kernel chooses are small.
+const CHOSEN_MIN: u32 = 0x4000_0000;
 
-/// How many numbers are tried: those of other programs can be taken.
+/// The number of attempts to assign an id: another namespace can have it.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// The number by which a network namespace knows another one. The kernel keeps it as long as the other namespace exists, and
-/// nobody can change or remove it.
+/// The id of a network namespace in another one. The kernel keeps it as long as the first namespace exists, and refuses to
+/// change or remove it.
 ///
 /// Source: RTM_NEWNSID (linux/rtnetlink.h, linux/net_namespace.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Number(u32);
+pub struct Nsid(u32);
 
-impl Number {
-    /// Whether no later namespace of this boot gets it. The kernel gives its own numbers again.
+impl Nsid {
+    /// Whether no later namespace of this boot gets this id. The kernel reuses the ids that it chooses.
     pub fn is_unique(self) -> bool {
-        self.0 >= OWN
+        self.0 >= CHOSEN_MIN
     }
 
-    /// The number for the namespace with this cookie. Cookies count up, so the numbers are dense: for each message about a link
-    /// with a peer the kernel walks the tree of the numbers, which takes 30 times as long for random ones.
+    /// The id for the namespace with this cookie. Cookies count up, so the ids are dense: for each message about a link with a
+    /// peer the kernel walks the tree of the ids, which takes 30 times as long with random ids.
     fn of_cookie(cookie: u64) -> Self {
-        let low = cookie & u64::from(OWN - 1);
-        Self(OWN | u32::try_from(low).unwrap_or_default())
+        let low = cookie & u64::from(CHOSEN_MIN - 1);
+        Self(CHOSEN_MIN | u32::try_from(low).unwrap_or_default())
     }
 
-    /// The number in a message of the kernel; `None` for a namespace that has none.
+    /// The id in a message of the kernel; `None` for a namespace without an id.
     pub(super) fn of_reply(number: u32) -> Option<Self> {
         (number != NOT_ASSIGNED).then_some(Self(number))
     }
 
-    /// The number as text, which `to_string` makes.
+    /// Reads the text that `to_string` returns.
     pub fn parse(text: &str) -> Option<Self> {
         text.parse().ok().map(Self)
     }
 
     fn next(self) -> Self {
-        Self(OWN | (self.0.wrapping_add(1) & (OWN - 1)))
+        Self(CHOSEN_MIN | (self.0.wrapping_add(1) & (CHOSEN_MIN - 1)))
     }
 }
 
-impl Display for Number {
+impl Display for Nsid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
 impl Rtnl {
-    /// The number of a namespace, as the namespace of this socket knows it. Gives it a number if it has none; `cookie` is that of
-    /// the namespace, and without it the kernel chooses. Needs CAP_NET_ADMIN to give a number.
-    pub fn number_of(&self, netns: &NetNs, cookie: Option<u64>) -> Result<Number> {
-        let mut wanted = cookie.map(Number::of_cookie);
+    /// The id of a namespace in the namespace of this socket. If it has none, assigns the id for its cookie; without a cookie
+    /// the kernel chooses the id. Needs CAP_NET_ADMIN to assign an id.
+    pub fn ensure_nsid(&self, netns: &NetNs, cookie: Option<u64>) -> Result<Nsid> {
+        let mut chosen = cookie.map(Nsid::of_cookie);
         for _ in 0..ATTEMPTS_MAX {
-            match (self.give_number(netns, wanted), wanted) {
-                (Ok(()), Some(number)) => return Ok(number),
+            match (self.assign_nsid(netns, chosen), chosen) {
+                (Ok(()), Some(nsid)) => return Ok(nsid),
                 (Err(error), _) if !error.is_exists() => return Err(error.into()),
                 _ => {}
             }
-            if let Some(number) = self.known_number_of(netns)? {
-                return Ok(number);
+            if let Some(nsid) = self.nsid_of(netns)? {
+                return Ok(nsid);
             }
-            // The number is another namespace's.
-            wanted = wanted.map(Number::next);
+            // Another namespace has this id.
+            chosen = chosen.map(Nsid::next);
         }
         Err(netlink::Error::new(CANNOT_NUMBER.into(), libc::EEXIST, None).into())
     }
 
-    fn give_number(&self, netns: &NetNs, number: Option<Number>) -> Result<(), netlink::Error> {
+    fn assign_nsid(&self, netns: &NetNs, nsid: Option<Nsid>) -> Result<(), netlink::Error> {
         let mut requests = Requests::new();
         requests.push(libc::RTM_NEWNSID, NLM_F_CREATE, CANNOT_NUMBER.into(), |attrs| {
             attrs.raw(&GENERAL_HEADER);
             attrs.u32(NETNSA_FD, netns.as_fd().as_raw_fd().cast_unsigned());
-            attrs.u32(NETNSA_NSID, number.map_or(NOT_ASSIGNED, |number| number.0));
+            attrs.u32(NETNSA_NSID, nsid.map_or(NOT_ASSIGNED, |nsid| nsid.0));
         });
         self.change(requests)
     }
 
-    /// Whether a namespace has this number. A kernel before 5.0 cannot tell, which is an error.
-    pub fn has_number(&self, number: Number) -> Result<bool> {
+    /// Whether a namespace has this id. Fails on a kernel before 5.0, which lacks this query.
+    pub fn has_nsid(&self, nsid: Nsid) -> Result<bool> {
         let mut request = Requests::new();
-        let doing = format!("cannot find network namespace {}", number.0);
+        let doing = format!("cannot find network namespace {}", nsid.0);
         request.push(libc::RTM_GETNSID, 0, doing, |attrs| {
             attrs.raw(&GENERAL_HEADER);
-            attrs.u32(NETNSA_NSID, number.0);
+            attrs.u32(NETNSA_NSID, nsid.0);
         });
-        match self.socket.get(request, number_in) {
+        match self.socket.get(request, nsid_in) {
             Ok(_) => Ok(true),
             Err(error) if error.errno == libc::ENOENT => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Waits until no namespace has this number, or until the limit. Returns whether that is so.
-    pub fn wait_for_end(&self, number: Number, limit: Duration) -> Result<bool> {
-        let has_ended = || Ok((!self.has_number(number)?, ()));
-        Ok(self.wait(libc::RTNLGRP_NSID, limit, has_ended)?.0)
+    /// Waits until no namespace has this id, or until the timeout. False if a namespace still has it.
+    pub fn wait_for_end(&self, nsid: Nsid, timeout: Duration) -> Result<bool> {
+        let has_ended = || Ok((!self.has_nsid(nsid)?, ()));
+        Ok(self.wait(libc::RTNLGRP_NSID, timeout, has_ended)?.0)
     }
 
-    /// The number of a namespace, if it has one.
-    pub fn known_number_of(&self, netns: &NetNs) -> Result<Option<Number>> {
+    /// The id of a namespace in the namespace of this socket; `None` if it has none.
+    pub fn nsid_of(&self, netns: &NetNs) -> Result<Option<Nsid>> {
         let mut request = Requests::new();
         let doing = "cannot read the number of a network namespace".to_owned();
         request.push(libc::RTM_GETNSID, 0, doing, |attrs| {
             attrs.raw(&GENERAL_HEADER);
             attrs.u32(NETNSA_FD, netns.as_fd().as_raw_fd().cast_unsigned());
         });
-        let number = self.socket.get(request, number_in)?;
-        Ok(number.and_then(Number::of_reply))
+        let number = self.socket.get(request, nsid_in)?;
+        Ok(number.and_then(Nsid::of_reply))
     }
 }
 
 const CANNOT_NUMBER: &str = "cannot number a network namespace";
 
-fn number_in(payload: &[u8]) -> Option<u32> {
+/// The number in the attribute NETNSA_NSID of a message.
+fn nsid_in(payload: &[u8]) -> Option<u32> {
     attribute(payload.get(GENERAL_HEADER.len()..)?, NETNSA_NSID).and_then(u32_of)
 }
 
-/// The end of an object.
+/// A namespace or a link that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The namespace with this number.
-    Namespace(Number),
-    /// A link of another namespace: its number, and the index of the link.
-    Link(Number, u32),
-    /// Events were lost: any object can be gone.
+    /// The namespace with this id.
+    Namespace(Nsid),
+    /// A link of another namespace: the id of the namespace, and the index of the link.
+    Link(Nsid, u32),
+    /// Events were lost: any namespace or link can have ended.
     Unknown,
 }
 
-/// Reports the ends of namespaces that have a number, and of links in them.
+/// Reports the ends of namespaces with an id, and of links in them.
 pub struct Ends {
     socket: OwnedFd,
 }
@@ -203,7 +204,7 @@ impl Ends {
                     _ => return Some(End::Unknown),
                 },
             };
-            // Its value is the number of the sender's namespace.
+            // The value of the control message is the id of the sender's namespace.
             let control = control.filter(|(level, kind, _)| {
                 *level == libc::SOL_NETLINK && *kind == libc::NETLINK_LISTEN_ALL_NSID
             });
@@ -218,15 +219,14 @@ impl Ends {
     }
 }
 
-/// The event of a message from a namespace, which has no number if it is that of the socket.
+/// The event of a message. `sender` is the id of the namespace that sent the message; `None` is the namespace of the
+/// socket.
 fn end_in((kind, payload): (u16, &[u8]), sender: Option<u32>) -> Option<End> {
     match (kind, sender) {
-        (libc::RTM_DELNSID, None) => {
-            number_in(payload).map(|number| End::Namespace(Number(number)))
-        }
-        // A port that leaves a bridge is reported in the family of bridges.
+        (libc::RTM_DELNSID, None) => nsid_in(payload).map(|number| End::Namespace(Nsid(number))),
+        // A port that leaves a bridge is reported with the family AF_BRIDGE.
         (libc::RTM_DELLINK, Some(number)) if payload.first() == Some(&AF_UNSPEC) => {
-            fixed(payload, 4).map(|index| End::Link(Number(number), u32::from_ne_bytes(index)))
+            fixed(payload, 4).map(|index| End::Link(Nsid(number), u32::from_ne_bytes(index)))
         }
         _ => None,
     }
@@ -258,13 +258,13 @@ mod tests {
     use crate::netlink::Attrs;
 
     #[test]
-    fn numbers_of_cookies_are_dense_and_unique() {
-        let of = |cookie| Number::of_cookie(cookie);
-        assert_eq!((of(1), of(1).next()), (Number(0x4000_0001), Number(0x4000_0002)));
-        assert_eq!(of(u64::MAX), Number(0x7fff_ffff));
-        // The next one is not negative.
-        assert_eq!(of(u64::MAX).next(), Number(0x4000_0000));
-        assert!(of(0).is_unique() && !Number(7).is_unique());
+    fn ids_of_cookies_are_dense_and_unique() {
+        let of = |cookie| Nsid::of_cookie(cookie);
+        assert_eq!((of(1), of(1).next()), (Nsid(0x4000_0001), Nsid(0x4000_0002)));
+        assert_eq!(of(u64::MAX), Nsid(0x7fff_ffff));
+        // The next id is not negative.
+        assert_eq!(of(u64::MAX).next(), Nsid(0x4000_0000));
+        assert!(of(0).is_unique() && !Nsid(7).is_unique());
     }
 
     #[test]
@@ -277,11 +277,11 @@ mod tests {
         let index = u32::from_ne_bytes([3, 0, 0, 0]);
         let of_bridge = [7, 0, 1, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         for (kind, payload, sender, expected) in [
-            (libc::RTM_DELNSID, namespace, None, Some(End::Namespace(Number(7)))),
-            // The number is one of another namespace.
+            (libc::RTM_DELNSID, namespace, None, Some(End::Namespace(Nsid(7)))),
+            // The id is of another namespace.
             (libc::RTM_DELNSID, namespace, Some(2), None),
             (libc::RTM_DELNSID, &namespace[..6], None, None),
-            (libc::RTM_DELLINK, &link, Some(2), Some(End::Link(Number(2), index))),
+            (libc::RTM_DELLINK, &link, Some(2), Some(End::Link(Nsid(2), index))),
             // A link of the host.
             (libc::RTM_DELLINK, &link, None, None),
             (libc::RTM_DELLINK, &of_bridge, Some(2), None),

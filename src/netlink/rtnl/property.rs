@@ -34,7 +34,7 @@ pub enum LinkProperty<'a> {
 pub enum SpanningTree {
     Off,
     Kernel,
-    /// A program. Ports forward when it allows it.
+    /// In a program. Ports forward when the program allows it.
     User,
 }
 
@@ -80,7 +80,7 @@ impl Link {
         self.number(IFLA_BR_VLAN_DEFAULT_PVID, |value| fixed(value, 0).map(u16::from_ne_bytes))
     }
 
-    /// Of a bridge.
+    /// Where the spanning tree protocol of a bridge runs.
     pub fn spanning_tree(&self) -> SpanningTree {
         match self.number(IFLA_BR_STP_STATE, u32_of) {
             None | Some(BR_NO_STP) => SpanningTree::Off,
@@ -89,7 +89,7 @@ impl Link {
         }
     }
 
-    /// The VLAN of a link of that kind.
+    /// The VLAN of a link of the kind vlan.
     pub fn vlan_id(&self) -> Option<u16> {
         let id = |value: &[u8]| fixed(value, 0).map(u16::from_ne_bytes);
         (self.kind.as_deref() == Some("vlan")).then(|| self.number(IFLA_VLAN_ID, id))?

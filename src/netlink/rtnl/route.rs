@@ -32,7 +32,7 @@ pub struct Route {
     pub onlink: bool,
     pub mtu: Option<u32>,
     pub advmss: Option<u32>,
-    /// Of a multipath route that was read, which has no `via` and no `dev`.
+    /// The nexthops of a multipath route that was read. Such a route has no `via` and no `dev`.
     pub nexthops: Vec<NextHop>,
 }
 
@@ -66,14 +66,14 @@ impl Rtnl {
 
 impl Rtnl {
     /// Waits until the kernel accepts packets to these IPv6 addresses in the table, which is some time after they are
-    /// set. Returns false after the limit.
+    /// set. Returns false after the timeout.
     pub fn wait_for_local(
         &self,
         table: u32,
         addresses: &[IpAddr],
-        limit: Duration,
+        timeout: Duration,
     ) -> Result<bool> {
-        let (is_done, ()) = self.wait(libc::RTNLGRP_IPV6_ROUTE, limit, || {
+        let (is_done, ()) = self.wait(libc::RTNLGRP_IPV6_ROUTE, timeout, || {
             let local = self.list_routes(IpFamily::V6, libc::RTN_LOCAL)?;
             let is_there = |address: &IpAddr| {
                 local.iter().any(|route| route.table == Some(table) && route.dst.addr() == *address)
@@ -88,7 +88,7 @@ impl Rtnl {
         self.find_link(None, ip)
     }
 
-    /// The same for packets from an address of the namespace: rules can route them by their source.
+    /// `link_towards` for packets from an address of the namespace: policy rules can select the route by the source.
     pub fn link_between(&self, source: IpAddr, ip: IpAddr) -> Result<Option<u32>> {
         self.find_link(Some(source), ip)
     }
@@ -118,7 +118,7 @@ impl Rtnl {
 }
 
 impl Batch {
-    /// An existing route is no error. `nexthops` is ignored.
+    /// Adds a route. An existing route is no error. `nexthops` is ignored.
     pub fn add_route(&mut self, route: &Route) {
         let via = route.via.map_or_else(String::new, |via| format!(" via {via}"));
         let doing = format!("cannot add route to {}{via}", route.dst);
@@ -126,7 +126,7 @@ impl Batch {
         self.requests.tolerate(libc::EEXIST);
     }
 
-    /// A missing route is no error. With a route that was read, the kernel deletes exactly this route.
+    /// Deletes a route. A missing route is no error. With a route that was read, the kernel deletes exactly this route.
     pub fn del_route(&mut self, route: &Route) {
         let doing = format!("cannot delete route to {}", route.dst);
         self.requests.push(libc::RTM_DELROUTE, 0, doing, |attrs| route.encode(attrs));

@@ -21,7 +21,7 @@ pub struct Rule {
     /// The source address. `None` for a rule that was read and has another condition, or more conditions.
     pub source: Option<IpAddr>,
     pub table: u32,
-    /// Lower priorities come first. `None` in a new rule: before all others except that of the local table.
+    /// Rules with lower numbers come first. `None` in a new rule: before all others except that of the local table.
     pub priority: Option<u32>,
     /// RTPROT_*, the origin. Kernels before 4.17 do not store it.
     pub protocol: Option<u8>,
@@ -70,7 +70,7 @@ impl Batch {
         self.requests.tolerate(libc::EEXIST);
     }
 
-    /// A missing rule is no error.
+    /// Deletes a rule. A missing rule is no error.
     pub fn del_rule(&mut self, rule: &Rule) {
         let doing = format!("cannot delete {}", rule.title());
         self.requests.push(libc::RTM_DELRULE, 0, doing, |attrs| rule.encode(attrs));

@@ -11,7 +11,7 @@ use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::netlink::{Attrs, Requests, attribute, attributes, fixed, text, u32_of};
 
-/// Handles of the kernel (linux/pkt_sched.h) and of cnibox.
+/// Handles that the kernel defines (linux/pkt_sched.h), and those that cnibox chooses.
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 const INGRESS: u32 = 0xffff_0000;
@@ -55,7 +55,7 @@ const ETH_P_IPV6: u16 = 0x86dd;
 
 /// The kernel counts time in ticks of 64 ns here (PSCHED_SHIFT in net/pkt_sched.h).
 const NS_PER_TICK: u64 = 64;
-/// The queue length of packets that are not shaped. That of the link can be 0.
+/// The length of the queue for packets that are not shaped. The queue length of the link can be 0.
 const DIRECT_QUEUE_PACKETS: u32 = 1000;
 
 /// A token bucket.
@@ -131,7 +131,7 @@ impl Batch {
         }
     }
 
-    /// Adds a queue to the bucket. tbf's own queue is not visible.
+    /// Adds a queue to the bucket. The internal queue of tbf is not visible.
     pub fn queue(
         &mut self,
         link: u32,
@@ -206,7 +206,7 @@ impl Rtnl {
         self.get_traffic(libc::RTM_GETQDISC, header(link, 0, TC_H_ROOT, 0))
     }
 
-    /// The queue of the bucket; `None` for tbf's own queue.
+    /// The queue of the bucket; `None` if that is the internal queue of tbf.
     pub fn queue(&self, link: u32, selector: Option<&TrafficSelector>) -> Result<Option<Traffic>> {
         self.get_traffic(libc::RTM_GETQDISC, header(link, 0, bucket_class(selector), 0))
     }
@@ -247,8 +247,8 @@ impl Rtnl {
         }
     }
 
-    /// Reverts `Batch::shape` and `Batch::redirect_incoming`. It is no error if nothing is left of them. The queueing
-    /// disciplines and filters of others stay.
+    /// Reverts `Batch::shape` and `Batch::redirect_incoming`. Missing objects are no error. Queueing disciplines and filters of
+    /// other programs stay.
     pub fn unshape(&self, link: u32) -> Result<()> {
         self.unshape_sent(link)?;
         self.unshape_received(link)
@@ -261,7 +261,7 @@ impl Rtnl {
 
     /// Reverts `Batch::redirect_incoming`.
     pub fn unshape_received(&self, link: u32) -> Result<()> {
-        // clsact has the same handle and stays: it has the programs of others.
+        // clsact has the same handle as ingress. It is not deleted, because it contains the filters of other programs.
         let mut ingress = self.ingress_discipline(link)?.filter(|found| found.kind == "ingress");
         if ingress.is_some() {
             let filters = self.incoming_filters(link)?;
@@ -291,7 +291,7 @@ impl Rtnl {
         match self.socket.get(request, Traffic::parse) {
             // The kernel's default discipline has no handle.
             Ok(found) => Ok(found.filter(|found| found.handle != 0)),
-            // Or the kernel does not report it.
+            // The object does not exist, or the kernel does not report it.
             Err(error) if matches!(error.errno, libc::ENOENT | libc::EINVAL | libc::ENOMSG) => {
                 Ok(None)
             }
@@ -325,7 +325,7 @@ impl TokenBucket {
         u32::try_from(us.checked_mul(1000)? / NS_PER_TICK).ok()
     }
 
-    /// Whether a bucket with this time of the burst, in ticks, has this burst: exactly, or rounded as the reference does it.
+    /// Whether this time, in ticks, is the time of this burst: exactly, or rounded as the reference does it.
     fn has_buffer(&self, ticks: u32) -> bool {
         let exact = u64::from(self.burst) * 1_000_000_000 / self.rate / NS_PER_TICK;
         self.buffer().is_none_or(|buffer| ticks == buffer || exact.abs_diff(ticks.into()) <= 1)
@@ -432,7 +432,7 @@ impl Traffic {
     }
 
     /// Whether this is the filter of the selector for the subnet.
-    pub fn is_for(&self, subnet: IpNet, selector: &TrafficSelector) -> bool {
+    pub fn is_filter_for(&self, subnet: IpNet, selector: &TrafficSelector) -> bool {
         self.info == filter_info(subnet)
             && attribute(&self.options, TCA_U32_CLASSID) == Some(&selector.class().to_ne_bytes())
             && self.selects(&keys(subnet, selector.field))

@@ -373,7 +373,7 @@ impl OldRecord {
 mod tests {
     use super::*;
     use crate::names::{ContainerId, IfName, Mac};
-    use crate::netlink::rtnl::Number;
+    use crate::netlink::rtnl::Nsid;
     use crate::plugin::record::Maker;
 
     struct Scratch(PathBuf);
@@ -402,7 +402,7 @@ mod tests {
             netns: "/run/netns/c1".into(),
             identity: Identity::parse(boot_and_cookie).unwrap(),
             observer: Some(1),
-            number: Number::parse("1073741831"),
+            number: Nsid::parse("1073741831"),
             generation: "0123456789abcdef".into(),
             maker: Maker::Plugin,
             made: Vec::new(),

@@ -79,7 +79,7 @@ pub(super) fn shape_mismatch(
         }
         let filters = host.outgoing_filters(link.index)?;
         let is_missing =
-            |net: &&IpNet| !filters.iter().any(|filter| filter.is_for(**net, selector));
+            |net: &&IpNet| !filters.iter().any(|filter| filter.is_filter_for(**net, selector));
         if let Some(net) = selector.subnets.iter().find(is_missing) {
             return has(&format!("no filter for {net}"));
         }

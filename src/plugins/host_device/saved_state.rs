@@ -14,7 +14,7 @@ use std::fmt::{self, Display};
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IfName, Mac, NetworkName};
-use crate::netlink::rtnl::{Link, LinkChange, Number, Rtnl};
+use crate::netlink::rtnl::{Link, LinkChange, Nsid, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
 use crate::steps::link::host_link::MARK;
 
@@ -37,7 +37,7 @@ pub struct SavedState {
     /// The name on the host.
     pub name: String,
     /// The host's number of the namespace that a virtual device was moved into. Only the record has it.
-    pub netns_number: Option<Number>,
+    pub netns_number: Option<Nsid>,
 }
 
 impl SavedState {
@@ -92,13 +92,13 @@ impl SavedState {
         // The kernel returns physical devices, which have no kind, and CAN devices to the host.
         let is_deleted = link.kind.as_deref().is_some_and(|kind| kind != "can");
         // Without a number, nothing proves that the kernel deleted the device, and the record stays.
-        let netns_number = is_deleted.then(|| host.number_of(netns, None).ok()).flatten();
+        let netns_number = is_deleted.then(|| host.ensure_nsid(netns, None).ok()).flatten();
         Self { netns_number, ..self }
     }
 
     /// Whether the kernel provably deleted the device with its namespace: the namespace number is no longer in use.
     pub fn is_gone(&self, host: &Rtnl) -> bool {
-        self.netns_number.is_some_and(|number| host.has_number(number) == Ok(false))
+        self.netns_number.is_some_and(|number| host.has_nsid(number) == Ok(false))
     }
 
     /// The content of the record: the text with the namespace number.
@@ -175,14 +175,14 @@ impl SavedState {
             alias_is_name: flags.contains('a'),
             has_kind: flags.contains('k'),
             name: IfName::new(name).ok()?.to_string(),
-            netns_number: Number::parse(
+            netns_number: Nsid::parse(
                 flags.trim_start_matches(|flag: char| flag.is_ascii_lowercase()),
             ),
         })
     }
 
     /// The state as a text. The namespace number, if there is one, follows the flags.
-    fn text(&self, netns_number: Option<Number>) -> String {
+    fn text(&self, netns_number: Option<Nsid>) -> String {
         let mac = self.mac.map_or_else(String::new, |mac| mac.to_string().replace(':', "-"));
         let mut flags = String::new();
         for (is_set, letter) in [
@@ -252,7 +252,7 @@ mod tests {
             "cnibox.0000000000000012.ffffffffffffffff.1500.52-54-00-12-34-56.ua.enp3s0.100"
         );
         assert_eq!(SavedState::parse(&text), Some(state("enp3s0.100")));
-        let moved = SavedState { netns_number: Number::parse("7"), ..state("a.1") };
+        let moved = SavedState { netns_number: Nsid::parse("7"), ..state("a.1") };
         assert_eq!(moved.to_string(), state("a.1").to_string());
         assert_eq!(SavedState::parse(&moved.record_text()), Some(moved));
         let bare = SavedState { mac: None, up: false, alias_is_name: false, ..state("a") };
