@@ -173,12 +173,12 @@ impl BaseChain<'_> {
     /// the container's subnet have the same kind of result, returns that result.
     fn outcome(&self, forwarded: &Forwarded, rules: &RulesAfterAdd) -> Outcome {
         let (packet, program) = (&forwarded.packet, rules.of_end(forwarded.container));
-        let judge = |packet: &Packet| program.judge(self.target.chain, self.policy, packet);
-        let outcome = judge(packet);
+        let evaluate = |packet: &Packet| program.evaluate(self.target.chain, self.policy, packet);
+        let outcome = evaluate(packet);
         if !matches!(outcome, Outcome::Unknown(_)) {
             return outcome;
         }
-        let mut parts: Vec<Outcome> = with_foreign_address(packet).iter().map(judge).collect();
+        let mut parts: Vec<Outcome> = with_foreign_address(packet).iter().map(evaluate).collect();
         let kind = std::mem::discriminant;
         match parts.pop() {
             Some(last) if parts.iter().all(|outcome| kind(outcome) == kind(&last)) => last,

@@ -24,9 +24,9 @@ use crate::netlink::{Attrs, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, Requests};
 #[derive(Debug)]
 pub struct Batch {
     pub(super) requests: Requests,
-    /// The kernel features that it needs.
+    /// The kernel features that the changes need.
     pub(super) features: Vec<(Family, Feature)>,
-    /// The number of messages after the first, which begins the batch.
+    /// The number of messages without the first, which begins the batch.
     changes: usize,
     /// The id of the next set, unique in the transaction.
     next_set: u32,
@@ -68,7 +68,7 @@ impl Batch {
         self.changes == 0
     }
 
-    /// An existing table is no error, and keeps its comment.
+    /// Adds a table. An existing table is no error, and keeps its comment.
     pub fn add_table(&mut self, table: Table<'_>, comment: Option<&Comment>) -> &mut Self {
         self.features.push((table.family, Feature::Tables));
         let doing = format!("cannot add table {table}");
@@ -78,7 +78,8 @@ impl Batch {
         })
     }
 
-    /// An existing equal chain is no error, but the close of the socket then takes milliseconds. Callers look first.
+    /// Adds a chain. An existing equal chain is no error, but then the close of the socket takes milliseconds. So callers read
+    /// first whether the chain exists.
     pub fn add_chain(&mut self, table: Table<'_>, chain: NewChain<'_>) -> &mut Self {
         if chain.base.is_some_and(|base| base.kind == ChainKind::Nat) {
             self.features.push((table.family, Feature::Nat));
@@ -134,7 +135,7 @@ impl Batch {
         })
     }
 
-    /// An existing equal set is no error.
+    /// Adds a set. An existing equal set is no error.
     pub fn add_set(&mut self, table: Table<'_>, set: NewSet<'_>) -> &mut Self {
         let id = self.next_set;
         self.next_set += 1;
@@ -155,12 +156,12 @@ impl Batch {
         })
     }
 
-    /// An existing key is an error (EEXIST), also with equal data.
+    /// Adds elements. An existing key is an error (EEXIST), also with equal data.
     pub fn add_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element]) -> &mut Self {
         self.push_elements(NLM_F_CREATE | NLM_F_EXCL, table, set, elements)
     }
 
-    /// An existing key is an error only if its data differs. Its comment stays.
+    /// Adds the missing ones of these elements. An existing key is an error only if its data differs; its comment stays.
     pub fn ensure_elements(
         &mut self,
         table: Table<'_>,
@@ -200,13 +201,13 @@ impl Batch {
         self
     }
 
-    /// The length of the datagram with its end.
+    /// The length of the datagram, with the message that `end` appends.
     pub(super) fn byte_count(&self) -> usize {
         self.requests.byte_count() + END_BYTES
     }
 
-    /// The changes as consecutive transactions with at most that many bytes each, in their order. Each one expects the generation
-    /// after the one before, so that no other program makes a change in between.
+    /// Splits the changes into consecutive transactions with at most that many bytes each. If the batch expects a generation,
+    /// each transaction expects the generation after the previous one, so that no other program makes a change in between.
     pub(super) fn split(self, bytes_max: usize) -> Vec<Self> {
         let (mut expected, features) = (self.expected, self.features);
         let room = bytes_max.saturating_sub(BEGIN_BYTES + END_BYTES);
@@ -222,7 +223,7 @@ impl Batch {
         all
     }
 
-    /// The end of the batch. Without it the kernel validates the changes, but does not make them.
+    /// Appends the end of the batch. Without it the kernel validates the changes, but does not make them.
     pub(super) fn end(&mut self) {
         self.requests.push_unanswered(NFNL_MSG_BATCH_END, |attrs| attrs.raw(&batch_header()));
     }
@@ -244,7 +245,7 @@ impl Batch {
     }
 }
 
-/// The common part of messages about elements.
+/// Writes a message about elements: the table, the set, and the list that `write` appends.
 pub(super) fn write_elements(
     attrs: &mut Attrs,
     table: Table<'_>,

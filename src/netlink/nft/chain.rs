@@ -120,12 +120,12 @@ impl NewChain<'_> {
 }
 
 impl Chain {
-    /// From a message about a chain; `None` also for a chain of another table.
+    /// Reads a chain from a message; `None` also for a chain of another table.
     pub(super) fn read(table: &str, message: &[u8]) -> Option<Self> {
         Self::read_with_table(message).filter(|(of, _)| of == table).map(|(_, chain)| chain)
     }
 
-    /// From a message about a chain of any table, which comes first.
+    /// Reads the name of the table and the chain from a message.
     pub(super) fn read_with_table(message: &[u8]) -> Option<(String, Self)> {
         let (mut table, mut name, mut kind, mut hook, mut policy) = (None, None, None, None, 0);
         let mut chain = Self { name: "".into(), handle: 0, uses: 0, base: None, comment: None };

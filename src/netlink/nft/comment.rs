@@ -78,8 +78,9 @@ impl Comment {
         Self(text(value).into_owned())
     }
 
+    /// An entry of the user data: kind, length, text, NUL.
     fn entry(&self, kind: u8) -> Vec<u8> {
-        let length = u8::try_from(self.0.len() + 1).expect("`new` has seen to the length");
+        let length = u8::try_from(self.0.len() + 1).expect("`new` limits the length");
         [&[kind, length], self.0.as_bytes(), &[0]].concat()
     }
 
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comment_of_a_set_stands_among_other_things() {
+    fn the_comment_of_a_set_is_found_among_other_entries() {
         let mut attrs = Attrs::default();
         let comment = Comment::new("c").unwrap();
         Comment::write_for_set(Some(&comment), [Some(1), Some(1)], &mut attrs, 13);

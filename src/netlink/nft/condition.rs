@@ -35,7 +35,7 @@ impl CtState {
 }
 
 impl Condition {
-    /// `ip saddr 10.1.0.0/16`, or `ip6 saddr …`; an address alone, too.
+    /// `ip saddr 10.1.0.0/16`, or `ip6 saddr …`; also with a single address
     pub fn saddr(net: impl Into<IpNet>) -> Self {
         let net = net.into();
         Self::net(if net.addr().is_ipv4() { Field::IpSaddr } else { Field::Ip6Saddr }, net)
@@ -143,7 +143,7 @@ impl Condition {
         ]
     }
 
-    /// The opposite: `ip daddr != 10.1.0.0/16`.
+    /// The negated condition: `ip daddr != 10.1.0.0/16`.
     pub fn negated(self) -> Self {
         Self { is_equal: !self.is_equal, ..self }
     }
@@ -199,7 +199,8 @@ impl Condition {
         found
     }
 
-    /// iptables compares a name up to its NUL, and a name with `+` up to the `+`; nft compares all 16 bytes.
+    /// The condition of a comparison. iptables compares a name up to its NUL, and a name with `+` up to the `+`; nft compares
+    /// all 16 bytes.
     fn compared(field: Field, is_equal: bool, mask: &[u8], value: &[u8]) -> Self {
         let mut mask = mask.to_vec();
         if !(field.is_name() && value.contains(&0)) {
@@ -231,7 +232,7 @@ impl IntoIterator for Condition {
     }
 }
 
-/// A mask of so many ones, in so many bytes.
+/// A mask of `bytes` bytes, in which the first `bits` bits are 1.
 fn first_bits(bits: u32, bytes: usize) -> Vec<u8> {
     let mut left = bits;
     let mut mask = vec![0; bytes];

@@ -3,7 +3,7 @@
 //! Source: linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h. All attributes are in network byte order,
 //! except values of registers.
 
-/// NFT_DATA_VERDICT is the data type of a verdict map, in place of a number of nft's.
+/// NFT_DATA_VERDICT is the data type of a verdict map. Other maps have one of the types of nft.
 pub(super) use nix::libc::{
     NF_ACCEPT, NF_DROP, NFT_CONTINUE, NFT_DATA_VERDICT, NFT_GOTO, NFT_JUMP, NFT_RETURN,
 };
@@ -92,7 +92,7 @@ pub(super) const NFTA_SET_ELEM_KEY_END: u16 = 10;
 pub(super) const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
 /// The element is the first key after an interval.
 pub(super) const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
-/// The element is for all keys that the set does not have otherwise.
+/// The element is for all keys that no other element has.
 pub(super) const NFT_SET_ELEM_CATCHALL: u32 = 2;
 
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
@@ -104,7 +104,7 @@ pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
 pub(super) const NFT_REG_VERDICT: u32 = 0;
 /// The first of four registers of 16 bytes.
 pub(super) const NFT_REG_1: u32 = 1;
-/// The first of sixteen registers of 4 bytes, at the same place.
+/// The first of sixteen registers of 4 bytes, which share the memory of the other registers.
 pub(super) const NFT_REG32_00: u32 = 8;
 
 pub(super) const NFTA_EXPR_NAME: u16 = 1;
@@ -118,7 +118,7 @@ pub(super) const NFTA_BITWISE_DREG: u16 = 2;
 pub(super) const NFTA_BITWISE_LEN: u16 = 3;
 pub(super) const NFTA_BITWISE_MASK: u16 = 4;
 pub(super) const NFTA_BITWISE_XOR: u16 = 5;
-/// Absent before Linux 5.6; 0 is "mask and xor", others shift.
+/// Absent before Linux 5.6. 0 is "mask and xor"; other values are other operations, such as shifts.
 pub(super) const NFTA_BITWISE_OP: u16 = 6;
 
 pub(super) const NFTA_BYTEORDER_SREG: u16 = 1;
@@ -135,7 +135,7 @@ pub(super) const NFTA_RANGE_SREG: u16 = 1;
 pub(super) const NFTA_RANGE_OP: u16 = 2;
 pub(super) const NFTA_RANGE_FROM_DATA: u16 = 3;
 pub(super) const NFTA_RANGE_TO_DATA: u16 = 4;
-/// Of comparisons and ranges alike.
+/// Operators of comparisons and ranges.
 pub(super) const NFT_CMP_EQ: u32 = 0;
 pub(super) const NFT_CMP_NEQ: u32 = 1;
 pub(super) const NFT_CMP_LTE: u32 = 3;
@@ -210,12 +210,12 @@ pub(super) const ICMP_PKT_FILTERED: u8 = 13;
 /// Source: linux/icmpv6.h.
 pub(super) const ICMPV6_ADM_PROHIBITED: u8 = 1;
 
-/// Of `match` and of `target` alike: extensions of iptables.
+/// Attributes of `match` and of `target`: extensions of iptables.
 pub(super) const NFTA_TARGET_NAME: u16 = 1;
 pub(super) const NFTA_TARGET_REV: u16 = 2;
 pub(super) const NFTA_TARGET_INFO: u16 = 3;
 
-/// Source: nftables' include/datatype.h; what nft prints values as, the kernel does not care.
+/// Types by which nft prints values. The kernel does not use them. Source: nftables' include/datatype.h.
 pub(super) const TYPE_IPADDR: u32 = 7;
 pub(super) const TYPE_IP6ADDR: u32 = 8;
 pub(super) const TYPE_ETHERADDR: u32 = 9;

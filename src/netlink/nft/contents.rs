@@ -20,77 +20,81 @@ use crate::netlink::{Attrs, attributes, text};
 /// The content of a set or map.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contents {
-    form: Form,
+    declaration: Declaration,
     intervals: Vec<Interval>,
-    /// The element for all other keys.
-    rest: Option<Interval>,
+    /// The element for all other keys (NFT_SET_ELEM_CATCHALL).
+    catch_all: Option<Interval>,
 }
 
+/// The declaration of a set or map.
 #[derive(Clone, Debug, Default)]
-struct Form {
+struct Declaration {
     flags: u32,
     key_bytes: usize,
-    /// The lengths of the parts of a key with an interval for each part.
+    /// For a concatenation with intervals: the lengths of the parts of a key.
     parts: Vec<usize>,
 }
 
-/// Keys from the first to the last one; of a concatenation for each part.
+/// The keys from `first` to `last`, both included. In a concatenation each part of the key is in the interval of that part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Interval {
     first: Vec<u8>,
     last: Vec<u8>,
     data: Option<Datum>,
-    /// It has an expression that can end the rule, as `limit`.
+    /// The element has an expression that can end the rule, such as `limit`.
     is_limited: bool,
 }
 
-/// A result of a lookup: whether an element has the key, and the verdict of the element.
+/// A possible result of a lookup: whether the element has the key, and the verdict of the element.
 pub(super) type Match<'c> = (Fit, Option<&'c Verdict>);
 
 impl Nft {
+    /// Reads a set or map. Empty if it is missing.
     pub(super) fn contents(&self, table: Table<'_>, set: &str) -> Result<Contents> {
         let doing = || format!("cannot list set {set} of table {table}");
         let filter = |attrs: &mut Attrs| {
             attrs.string(NFTA_SET_TABLE, table.name);
             attrs.string(NFTA_SET_NAME, set);
         };
-        let forms = self.list(NFT_MSG_GETSET, table.family, doing(), filter, |message| {
-            Form::read(table.name, set, message)
+        let declarations = self.list(NFT_MSG_GETSET, table.family, doing(), filter, |message| {
+            Declaration::read(table.name, set, message)
         })?;
-        let Some(form) = forms.into_iter().next() else { return Ok(Contents::default()) };
+        let Some(declaration) = declarations.into_iter().next() else {
+            return Ok(Contents::default());
+        };
         let filter = |attrs: &mut Attrs| {
             attrs.string(NFTA_SET_ELEM_LIST_TABLE, table.name);
             attrs.string(NFTA_SET_ELEM_LIST_SET, set);
         };
-        let read = |message: &[u8]| Some(Raw::read_all(message));
+        let read = |message: &[u8]| Some(RawElement::read_all(message));
         let raw = self.list(NFT_MSG_GETSETELEM, table.family, doing(), filter, read)?.concat();
-        Ok(Contents::of(form, raw))
+        Ok(Contents::of(declaration, raw))
     }
 }
 
-impl Form {
+impl Declaration {
     fn read(table: &str, set: &str, message: &[u8]) -> Option<Self> {
-        let (mut form, mut name) = (Self::default(), None);
+        let (mut declaration, mut name) = (Self::default(), None);
         for (kind, value) in attributes_of(message) {
             match kind {
                 NFTA_SET_TABLE if text(value) != table => return None,
                 NFTA_SET_NAME => name = Some(text(value).into_owned()),
-                NFTA_SET_FLAGS => form.flags = be32_of(value)?,
-                NFTA_SET_KEY_LEN => form.key_bytes = be32_of(value)? as usize,
+                NFTA_SET_FLAGS => declaration.flags = be32_of(value)?,
+                NFTA_SET_KEY_LEN => declaration.key_bytes = be32_of(value)? as usize,
                 NFTA_SET_DESC => {
                     let parts = attribute(value, NFTA_SET_DESC_CONCAT).unwrap_or_default();
                     for (_, part) in attributes(parts) {
                         let length = attribute(part, NFTA_SET_FIELD_LEN).and_then(be32_of)?;
-                        form.parts.push((length as usize).next_multiple_of(WORD_BYTES));
+                        declaration.parts.push((length as usize).next_multiple_of(WORD_BYTES));
                     }
                 }
                 _ => {}
             }
         }
-        (name.as_deref() == Some(set)).then_some(form)
+        (name.as_deref() == Some(set)).then_some(declaration)
     }
 
-    /// The elements of the set are single keys, and not the ends of intervals.
+    /// Whether an element is the begin or the end of an interval. In a concatenation each element has both ends.
     fn has_intervals(&self) -> bool {
         self.flags & NFT_SET_INTERVAL != 0 && self.parts.is_empty()
     }
@@ -98,12 +102,12 @@ impl Form {
 
 /// An element as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Raw {
+struct RawElement {
     flags: u32,
     interval: Interval,
 }
 
-impl Raw {
+impl RawElement {
     fn read_all(message: &[u8]) -> Vec<Self> {
         let list = attributes_of(message).find(|(kind, _)| *kind == NFTA_SET_ELEM_LIST_ELEMENTS);
         let list = attributes(list.map(|(_, list)| list).unwrap_or_default());
@@ -136,19 +140,19 @@ impl Raw {
 }
 
 impl Contents {
-    /// In a set with intervals an element begins an interval, which the next element ends.
-    fn of(form: Form, mut raw: Vec<Raw>) -> Self {
-        let mut found = Self { form, ..Self::default() };
+    /// Makes intervals of the elements. In a set with intervals an element begins an interval, and the next element ends it.
+    fn of(declaration: Declaration, mut raw: Vec<RawElement>) -> Self {
+        let mut found = Self { declaration, ..Self::default() };
         if let Some(at) = raw.iter().position(|element| element.flags & NFT_SET_ELEM_CATCHALL != 0)
         {
-            found.rest = Some(raw.remove(at).interval);
+            found.catch_all = Some(raw.remove(at).interval);
         }
-        let is_end = |element: &Raw| element.flags & NFT_SET_ELEM_INTERVAL_END != 0;
-        // An end is before the beginning of another interval with the same key.
+        let is_end = |element: &RawElement| element.flags & NFT_SET_ELEM_INTERVAL_END != 0;
+        // With the same key, the end of an interval is sorted before the beginning of another one.
         raw.sort_by(|a, b| (&a.interval.first, !is_end(a)).cmp(&(&b.interval.first, !is_end(b))));
         for (index, element) in raw.iter().enumerate() {
             let mut interval = element.interval.clone();
-            if found.form.has_intervals() {
+            if found.declaration.has_intervals() {
                 if is_end(element) {
                     continue;
                 }
@@ -163,28 +167,29 @@ impl Contents {
     }
 
     pub(super) fn key_bytes(&self) -> usize {
-        self.form.key_bytes
+        self.declaration.key_bytes
     }
 
-    /// The elements that can have the key. The last result is that for no element.
+    /// The elements that can have the key, and whether any element has it.
     pub(super) fn matches(&self, key: &[Byte]) -> (Vec<Match<'_>>, Fit) {
         let (mut matches, mut any) = (Vec::new(), Fit::No);
         for interval in self.intervals.iter() {
             let fit = self.fit(interval, key);
             any = any.or(fit);
-            self.note(&mut matches, interval, fit);
+            self.add_match(&mut matches, interval, fit);
         }
-        if let Some(rest) = &self.rest {
-            self.note(&mut matches, rest, any.not());
-            any = if rest.is_limited { any.or(Fit::Maybe) } else { Fit::Yes };
+        if let Some(catch_all) = &self.catch_all {
+            self.add_match(&mut matches, catch_all, any.not());
+            any = if catch_all.is_limited { any.or(Fit::Maybe) } else { Fit::Yes };
         }
-        if self.is_changing() && (any == Fit::Yes || self.form.flags & NFT_SET_EVAL != 0) {
+        if self.is_changing() && (any == Fit::Yes || self.declaration.flags & NFT_SET_EVAL != 0) {
             any = Fit::Maybe;
         }
         (matches, any)
     }
 
-    fn note<'c>(&self, matches: &mut Vec<Match<'c>>, interval: &'c Interval, fit: Fit) {
+    /// Adds an element that can have the key.
+    fn add_match<'c>(&self, matches: &mut Vec<Match<'c>>, interval: &'c Interval, fit: Fit) {
         let fit = if self.is_changing() { fit.and(Fit::Maybe) } else { fit };
         if fit != Fit::No {
             let verdict = match &interval.data {
@@ -195,15 +200,17 @@ impl Contents {
         }
     }
 
-    /// Elements can go at any time.
+    /// Whether elements can be removed at any time, by rules or by a timeout.
     fn is_changing(&self) -> bool {
-        self.form.flags & (NFT_SET_EVAL | NFT_SET_TIMEOUT) != 0
+        self.declaration.flags & (NFT_SET_EVAL | NFT_SET_TIMEOUT) != 0
     }
 
+    /// Whether the key is in the interval.
     fn fit(&self, interval: &Interval, key: &[Byte]) -> Fit {
         let limited = if interval.is_limited { Fit::Maybe } else { Fit::Yes };
         let whole = [interval.first.len()];
-        let parts = if self.form.parts.is_empty() { &whole[..] } else { &self.form.parts };
+        let parts =
+            if self.declaration.parts.is_empty() { &whole[..] } else { &self.declaration.parts };
         let (mut fit, mut at) = (limited, 0);
         for bytes in parts {
             let part = at..at + bytes;
@@ -219,7 +226,7 @@ impl Contents {
     }
 }
 
-/// The number before one, which is not 0.
+/// The key before this one. The key must not be 0.
 fn before(key: &[u8]) -> Vec<u8> {
     let mut key = key.to_vec();
     for byte in key.iter_mut().rev() {
@@ -236,18 +243,18 @@ fn before(key: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn raw(flags: u32, first: &[u8], verdict: Option<Verdict>) -> Raw {
+    fn raw(flags: u32, first: &[u8], verdict: Option<Verdict>) -> RawElement {
         let (first, last) = (first.to_vec(), first.to_vec());
         let data = verdict.map(Datum::Verdict);
-        Raw { flags, interval: Interval { first, last, data, is_limited: false } }
+        RawElement { flags, interval: Interval { first, last, data, is_limited: false } }
     }
 
     fn known(key: &[u8]) -> Vec<Byte> {
         key.iter().copied().map(Byte::known).collect()
     }
 
-    fn form(flags: u32, parts: &[usize]) -> Form {
-        Form { flags, key_bytes: 2, parts: parts.into() }
+    fn declaration(flags: u32, parts: &[usize]) -> Declaration {
+        Declaration { flags, key_bytes: 2, parts: parts.into() }
     }
 
     #[test]
@@ -261,7 +268,7 @@ mod tests {
             raw(end, &[1, 0], None),
             raw(0, &[255, 0], Some(Verdict::Return)),
         ];
-        let contents = Contents::of(form(NFT_SET_INTERVAL, &[]), elements);
+        let contents = Contents::of(declaration(NFT_SET_INTERVAL, &[]), elements);
         for (key, expected) in [
             ([0, 79], None),
             ([0, 80], Some(&Verdict::Accept)),
@@ -281,12 +288,12 @@ mod tests {
     }
 
     #[test]
-    fn the_element_for_all_other_keys_is_the_last_choice() {
+    fn the_element_for_all_other_keys_matches_last() {
         let elements = vec![
             raw(NFT_SET_ELEM_CATCHALL, &[], Some(Verdict::Drop)),
             raw(0, &[0, 1], Some(Verdict::Accept)),
         ];
-        let contents = Contents::of(form(0, &[]), elements);
+        let contents = Contents::of(declaration(0, &[]), elements);
         let only = |key: &[u8]| contents.matches(&known(key)).0;
         assert_eq!(only(&[0, 1]), [(Fit::Yes, Some(&Verdict::Accept))]);
         assert_eq!(only(&[0, 2]), [(Fit::Yes, Some(&Verdict::Drop))]);
@@ -298,7 +305,7 @@ mod tests {
         for (flags, fits) in
             [(NFT_SET_EVAL, [Fit::Maybe, Fit::Maybe]), (NFT_SET_TIMEOUT, [Fit::Maybe, Fit::No])]
         {
-            let contents = Contents::of(form(flags, &[]), vec![raw(0, &[0, 1], None)]);
+            let contents = Contents::of(declaration(flags, &[]), vec![raw(0, &[0, 1], None)]);
             for (key, fit) in [[0, 1], [0, 2]].iter().zip(fits) {
                 assert_eq!(contents.matches(&known(key)).1, fit);
             }
@@ -309,7 +316,7 @@ mod tests {
     fn a_concatenation_has_an_interval_for_each_part() {
         let mut element = raw(0, &[0, 1, 0, 0, 5, 0, 0, 0], None);
         element.interval.last = vec![0, 3, 0, 0, 6, 0, 0, 0];
-        let contents = Contents::of(form(NFT_SET_INTERVAL, &[4, 4]), vec![element]);
+        let contents = Contents::of(declaration(NFT_SET_INTERVAL, &[4, 4]), vec![element]);
         for (key, fit) in [
             ([0, 2, 0, 0, 5, 0, 0, 0], Fit::Yes),
             ([0, 2, 0, 0, 7, 0, 0, 0], Fit::No),

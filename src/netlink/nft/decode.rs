@@ -69,7 +69,7 @@ impl Expr {
             {
                 Self::SetMark { from: arguments.register(NFTA_META_SREG)? }
             }
-            // They set a field of the packet or of its connection.
+            // These expressions set a field of the packet or of its connection.
             "meta" if arguments.bytes(NFTA_META_SREG).is_some() => Self::Other("meta set".into()),
             "ct" if arguments.bytes(NFTA_CT_SREG).is_some() => Self::Other("ct set".into()),
             "masq" => Self::Masquerade,
@@ -135,10 +135,10 @@ impl<'a> Arguments<'a> {
 
     fn bitwise(self) -> Option<Expr> {
         let register = self.register(NFTA_BITWISE_DREG)?;
-        let is_ours = self.register(NFTA_BITWISE_SREG)? == register
+        let is_mask_and_xor = self.register(NFTA_BITWISE_SREG)? == register
             && self.number(NFTA_BITWISE_OP).unwrap_or_default() == 0;
         let (mask, xor) = (self.data(NFTA_BITWISE_MASK)?, self.data(NFTA_BITWISE_XOR)?);
-        is_ours.then_some(Expr::Bitwise { register, mask, xor })
+        is_mask_and_xor.then_some(Expr::Bitwise { register, mask, xor })
     }
 
     fn byte_order(self) -> Option<Expr> {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_and_broken_lists_are_read_up_to_where_they_break() {
+    fn truncated_lists_are_read_up_to_their_end() {
         let whole = samples();
         let bytes = written(&whole).as_slice().to_vec();
         for end in 0..bytes.len() {

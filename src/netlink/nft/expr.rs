@@ -19,7 +19,7 @@ use super::consts::{
     NFTA_REJECT_TYPE, NFTA_TARGET_INFO, NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN,
     NFTA_VERDICT_CODE,
 };
-use super::field::{Field, Source};
+use super::field::{Field, FieldSource};
 use super::register::Register;
 use super::wire::{be32, data};
 use crate::netlink::Attrs;
@@ -52,10 +52,10 @@ pub enum Expr {
         mask: Vec<u8>,
         xor: Vec<u8>,
     },
-    /// Converts numbers of this size from one byte order into the other.
+    /// Converts numbers of this size from one byte order to the other.
     SwapBytes {
         register: Register,
-        /// Of all numbers together. A rest that is shorter than a number stays as it is.
+        /// The length of all numbers together. A rest that is shorter than a number does not change.
         bytes: u8,
         size: u8,
     },
@@ -106,7 +106,7 @@ pub enum Expr {
     Redirect {
         port: Option<Register>,
     },
-    /// `reject`: which kind of answer, and its code.
+    /// `reject`: the kind of the answer, and its code.
     Reject {
         kind: u32,
         code: u8,
@@ -125,7 +125,8 @@ pub enum Expr {
         revision: u32,
         info: Vec<u8>,
     },
-    /// Another expression, in a rule of another program. The kernel refuses a rule with it.
+    /// The name of another expression, in a rule of another program. Its arguments are not kept, so the rule cannot be written
+    /// again.
     Other(String),
 }
 
@@ -159,7 +160,7 @@ pub enum Verdict {
     Goto(String),
 }
 
-/// Loads the key of a lookup: `meta l4proto . th dport`.
+/// The expressions that load the key of a lookup: `meta l4proto . th dport`.
 fn load(fields: &[Field]) -> impl Iterator<Item = Expr> {
     Field::concatenated(fields).map(|(field, to)| Expr::Load { field, bytes: field.bytes(), to })
 }
@@ -287,7 +288,7 @@ impl Expr {
         match self {
             Self::Load { field, bytes, to } => field.write(*bytes, *to, attrs),
             Self::LoadPayload { header, offset, bytes, to } => {
-                Source::Payload(*header, *offset).write(*bytes, *to, attrs);
+                FieldSource::Payload(*header, *offset).write(*bytes, *to, attrs);
             }
             Self::Immediate { value, to } => {
                 be32(attrs, NFTA_IMMEDIATE_DREG, to.number());

@@ -73,7 +73,7 @@ pub enum Field {
 
 /// The expression that loads a field, and its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Source {
+pub(super) enum FieldSource {
     /// The header, and the offset in it in bytes.
     Payload(u32, u32),
     Meta(u32),
@@ -82,7 +82,7 @@ pub(super) enum Source {
     Fib(u32, u32),
 }
 
-impl Source {
+impl FieldSource {
     pub(super) fn write(self, bytes: u8, to: Register, attrs: &mut Attrs) {
         match self {
             Self::Payload(header, offset) => {
@@ -145,40 +145,40 @@ impl Field {
         Self::FibDaddrIif,
     ];
 
-    pub(super) fn source(self) -> Source {
+    pub(super) fn source(self) -> FieldSource {
         match self {
-            Self::IpSaddr => Source::Payload(NFT_PAYLOAD_NETWORK_HEADER, 12),
-            Self::IpDaddr => Source::Payload(NFT_PAYLOAD_NETWORK_HEADER, 16),
-            Self::Ip6Saddr => Source::Payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
-            Self::Ip6Daddr => Source::Payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
-            Self::EtherSaddr => Source::Payload(NFT_PAYLOAD_LL_HEADER, 6),
-            Self::Sport => Source::Payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0),
-            Self::Dport => Source::Payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2),
-            Self::Protocol => Source::Meta(NFT_META_L4PROTO),
-            Self::Nfproto => Source::Meta(NFT_META_NFPROTO),
-            Self::EtherType => Source::Meta(NFT_META_PROTOCOL),
-            Self::Iif => Source::Meta(NFT_META_IIF),
-            Self::Oif => Source::Meta(NFT_META_OIF),
-            Self::Iifname => Source::Meta(NFT_META_IIFNAME),
-            Self::Oifname => Source::Meta(NFT_META_OIFNAME),
-            Self::Iifgroup => Source::Meta(NFT_META_IIFGROUP),
-            Self::Oifgroup => Source::Meta(NFT_META_OIFGROUP),
-            Self::Mark => Source::Meta(NFT_META_MARK),
-            Self::Pkttype => Source::Meta(NFT_META_PKTTYPE),
-            Self::CtState => Source::Ct(NFT_CT_STATE),
-            Self::CtDirection => Source::Ct(NFT_CT_DIRECTION),
-            Self::CtStatus => Source::Ct(NFT_CT_STATUS),
-            Self::CtMark => Source::Ct(NFT_CT_MARK),
-            Self::FibDaddrType => Source::Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE),
+            Self::IpSaddr => FieldSource::Payload(NFT_PAYLOAD_NETWORK_HEADER, 12),
+            Self::IpDaddr => FieldSource::Payload(NFT_PAYLOAD_NETWORK_HEADER, 16),
+            Self::Ip6Saddr => FieldSource::Payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
+            Self::Ip6Daddr => FieldSource::Payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
+            Self::EtherSaddr => FieldSource::Payload(NFT_PAYLOAD_LL_HEADER, 6),
+            Self::Sport => FieldSource::Payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0),
+            Self::Dport => FieldSource::Payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2),
+            Self::Protocol => FieldSource::Meta(NFT_META_L4PROTO),
+            Self::Nfproto => FieldSource::Meta(NFT_META_NFPROTO),
+            Self::EtherType => FieldSource::Meta(NFT_META_PROTOCOL),
+            Self::Iif => FieldSource::Meta(NFT_META_IIF),
+            Self::Oif => FieldSource::Meta(NFT_META_OIF),
+            Self::Iifname => FieldSource::Meta(NFT_META_IIFNAME),
+            Self::Oifname => FieldSource::Meta(NFT_META_OIFNAME),
+            Self::Iifgroup => FieldSource::Meta(NFT_META_IIFGROUP),
+            Self::Oifgroup => FieldSource::Meta(NFT_META_OIFGROUP),
+            Self::Mark => FieldSource::Meta(NFT_META_MARK),
+            Self::Pkttype => FieldSource::Meta(NFT_META_PKTTYPE),
+            Self::CtState => FieldSource::Ct(NFT_CT_STATE),
+            Self::CtDirection => FieldSource::Ct(NFT_CT_DIRECTION),
+            Self::CtStatus => FieldSource::Ct(NFT_CT_STATUS),
+            Self::CtMark => FieldSource::Ct(NFT_CT_MARK),
+            Self::FibDaddrType => FieldSource::Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE),
             Self::FibSaddrIif | Self::FibDaddrIif => {
                 let is_source = self == Self::FibSaddrIif;
                 let address = if is_source { NFTA_FIB_F_SADDR } else { NFTA_FIB_F_DADDR };
-                Source::Fib(address | NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT, NFT_FIB_RESULT_OIF)
+                FieldSource::Fib(address | NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT, NFT_FIB_RESULT_OIF)
             }
         }
     }
 
-    /// Its length.
+    /// The length of the field, in bytes.
     pub fn bytes(self) -> u8 {
         match self {
             Self::Protocol | Self::Nfproto | Self::Pkttype | Self::CtDirection => 1,
@@ -199,7 +199,7 @@ impl Field {
         })
     }
 
-    /// The notation of nft, for messages.
+    /// The notation of nft, for messages to users.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::IpSaddr => "ip saddr",
@@ -230,6 +230,7 @@ impl Field {
         }
     }
 
+    /// Whether the field is the name of a link.
     pub(super) fn is_name(self) -> bool {
         matches!(self, Self::Iifname | Self::Oifname)
     }
@@ -237,14 +238,14 @@ impl Field {
     /// The expression that loads the field.
     pub(super) fn expression(self) -> &'static str {
         match self.source() {
-            Source::Payload(..) => "payload",
-            Source::Meta(_) => "meta",
-            Source::Ct(_) => "ct",
-            Source::Fib(..) => "fib",
+            FieldSource::Payload(..) => "payload",
+            FieldSource::Meta(_) => "meta",
+            FieldSource::Ct(_) => "ct",
+            FieldSource::Fib(..) => "fib",
         }
     }
 
-    /// `bytes` is less than the length of the field only in a rule that was read.
+    /// Writes the arguments of the expression. `bytes` is less than the length of the field only in a rule that was read.
     pub(super) fn write(self, bytes: u8, to: Register, attrs: &mut Attrs) {
         self.source().write(bytes, to, attrs);
     }
@@ -260,13 +261,13 @@ impl Field {
         let (source, bytes, register) = match expression {
             "payload" => {
                 let source =
-                    Source::Payload(number(NFTA_PAYLOAD_BASE)?, number(NFTA_PAYLOAD_OFFSET)?);
+                    FieldSource::Payload(number(NFTA_PAYLOAD_BASE)?, number(NFTA_PAYLOAD_OFFSET)?);
                 (source, number(NFTA_PAYLOAD_LEN), number(NFTA_PAYLOAD_DREG)?)
             }
-            "meta" => (Source::Meta(number(NFTA_META_KEY)?), None, number(NFTA_META_DREG)?),
-            "ct" => (Source::Ct(number(NFTA_CT_KEY)?), None, number(NFTA_CT_DREG)?),
+            "meta" => (FieldSource::Meta(number(NFTA_META_KEY)?), None, number(NFTA_META_DREG)?),
+            "ct" => (FieldSource::Ct(number(NFTA_CT_KEY)?), None, number(NFTA_CT_DREG)?),
             "fib" => {
-                let source = Source::Fib(number(NFTA_FIB_FLAGS)?, number(NFTA_FIB_RESULT)?);
+                let source = FieldSource::Fib(number(NFTA_FIB_FLAGS)?, number(NFTA_FIB_RESULT)?);
                 (source, None, number(NFTA_FIB_DREG)?)
             }
             _ => return None,
@@ -281,7 +282,7 @@ impl Field {
         (1..=field.bytes()).contains(&bytes).then_some((field, bytes, register))
     }
 
-    /// The same offset means different fields in the families.
+    /// Whether tables of the family have the field. The same offset is a different field in another family.
     fn is_in(self, family: Family) -> bool {
         match self {
             Self::IpSaddr | Self::IpDaddr => family != Family::Ip6,

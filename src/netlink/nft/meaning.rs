@@ -1,29 +1,30 @@
-//! The effect of a rule, independent of its expressions. `nft list ruleset >f; nft -f f` rewrites rules: nft loads only the
-//! bytes that a prefix covers, writes a range as two comparisons, loads adjacent fields at once, and can use other registers.
+//! The effect of a rule, in a form that does not depend on the choice of its expressions. `nft list ruleset >f; nft -f f`
+//! rewrites rules: nft loads only the bytes that a prefix covers, writes a range as two comparisons, loads adjacent fields at
+//! once, and can use other registers.
 
 use super::Family;
 use super::expr::{Expr, Lookup, Nat};
-use super::field::Source;
+use super::field::FieldSource;
 use super::register::{REGISTERS_BYTES, Register};
 
-/// Rules with equal meanings have the same effect on every packet. The converse does not hold for every rule.
+/// Rules with equal meanings have the same effect on every packet. Some rules with the same effect have different meanings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Meaning {
     /// The actions, each with the conditions before it, sorted.
-    steps: Vec<(Vec<Condition>, Action)>,
+    steps: Vec<(Vec<Constraint>, Action)>,
 }
 
 /// A condition on a packet. The order of conditions has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Condition {
+enum Constraint {
     Is(Bits),
-    /// At least one of these differs.
+    /// At least one of these bytes differs.
     IsNot(Vec<Bits>),
-    AtLeast(Vec<Byte>, Vec<u8>),
-    AtMost(Vec<Byte>, Vec<u8>),
-    Outside(Vec<Byte>, Vec<u8>, Vec<u8>),
-    In(Vec<Byte>, String),
-    NotIn(Vec<Byte>, String),
+    AtLeast(Vec<SymbolicByte>, Vec<u8>),
+    AtMost(Vec<SymbolicByte>, Vec<u8>),
+    Outside(Vec<SymbolicByte>, Vec<u8>, Vec<u8>),
+    In(Vec<SymbolicByte>, String),
+    NotIn(Vec<SymbolicByte>, String),
     Never,
 }
 
@@ -37,18 +38,18 @@ struct Bits {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
-    Decide(Vec<Byte>, String),
-    Nat(Nat, Family, Option<Vec<Byte>>, Option<Vec<Byte>>),
-    Redirect(Option<Vec<Byte>>),
-    SetMark(Vec<Byte>),
+    Decide(Vec<SymbolicByte>, String),
+    Nat(Nat, Family, Option<Vec<SymbolicByte>>, Option<Vec<SymbolicByte>>),
+    Redirect(Option<Vec<SymbolicByte>>),
+    SetMark(Vec<SymbolicByte>),
     Other(Expr),
     /// The end of the rule.
     End,
 }
 
-/// One byte of the registers: `origin & mask ^ xor`.
+/// A symbolic byte of the registers: `origin & mask ^ xor`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Byte {
+struct SymbolicByte {
     origin: Origin,
     mask: u8,
     xor: u8,
@@ -59,12 +60,12 @@ enum Origin {
     /// The byte is constant.
     Constant,
     /// A byte of a header or of the kernel's metadata.
-    Source(Source, u32),
-    /// A byte of the data that a map has for a key.
-    Map(String, Vec<Byte>, usize),
+    Field(FieldSource, u32),
+    /// A byte of the data of a map: the name of the map, the key, and the offset in the data.
+    Map(String, Vec<SymbolicByte>, usize),
 }
 
-impl Byte {
+impl SymbolicByte {
     fn constant(value: u8) -> Self {
         Self { origin: Origin::Constant, mask: 0, xor: value }
     }
@@ -81,35 +82,35 @@ impl Byte {
 
 impl Meaning {
     pub(super) fn of(exprs: &[Expr]) -> Self {
-        let mut reader = Reader {
+        let mut machine = SymbolicMachine {
             registers: vec![None; REGISTERS_BYTES],
             conditions: Vec::new(),
             steps: Vec::new(),
         };
-        exprs.iter().for_each(|expr| reader.read(expr));
-        reader.end_step(Action::End);
-        Self { steps: reader.steps }
+        exprs.iter().for_each(|expr| machine.execute(expr));
+        machine.end_step(Action::End);
+        Self { steps: machine.steps }
     }
 }
 
-/// Evaluates the expressions with symbolic registers.
-struct Reader {
+/// Executes the expressions of a rule with symbolic registers.
+struct SymbolicMachine {
     /// The content of each byte; `None` if the rule did not load it.
-    registers: Vec<Option<Byte>>,
-    /// Sorted, each once.
-    conditions: Vec<Condition>,
-    steps: Vec<(Vec<Condition>, Action)>,
+    registers: Vec<Option<SymbolicByte>>,
+    /// The conditions since the last action, sorted and without duplicates.
+    conditions: Vec<Constraint>,
+    steps: Vec<(Vec<Constraint>, Action)>,
 }
 
-impl Reader {
-    fn read(&mut self, expr: &Expr) {
+impl SymbolicMachine {
+    fn execute(&mut self, expr: &Expr) {
         match expr {
             Expr::Load { field, bytes, to } => self.load(field.source(), *bytes, *to),
             Expr::LoadPayload { header, offset, bytes, to } => {
-                self.load(Source::Payload(*header, *offset), *bytes, *to);
+                self.load(FieldSource::Payload(*header, *offset), *bytes, *to);
             }
             Expr::Immediate { value, to } => {
-                self.fill(*to, value.iter().copied().map(Byte::constant))
+                self.fill(*to, value.iter().copied().map(SymbolicByte::constant))
             }
             Expr::Bitwise { register, mask, xor } => {
                 let at = self.registers.iter_mut().skip(register.byte());
@@ -121,18 +122,21 @@ impl Reader {
                 self.compare(*register, *is_equal, value);
             }
             Expr::AtLeast { register, value } => {
-                self.require(Condition::AtLeast(self.bytes(*register, value.len()), value.clone()));
+                self.require(Constraint::AtLeast(
+                    self.bytes(*register, value.len()),
+                    value.clone(),
+                ));
             }
             Expr::AtMost { register, value } => {
-                self.require(Condition::AtMost(self.bytes(*register, value.len()), value.clone()));
+                self.require(Constraint::AtMost(self.bytes(*register, value.len()), value.clone()));
             }
             Expr::Range { register, is_inside, first, last } => {
                 let bytes = self.bytes(*register, first.len());
                 if *is_inside {
-                    self.require(Condition::AtLeast(bytes.clone(), first.clone()));
-                    self.require(Condition::AtMost(bytes, last.clone()));
+                    self.require(Constraint::AtLeast(bytes.clone(), first.clone()));
+                    self.require(Constraint::AtMost(bytes, last.clone()));
                 } else {
-                    self.require(Condition::Outside(bytes, first.clone(), last.clone()));
+                    self.require(Constraint::Outside(bytes, first.clone(), last.clone()));
                 }
             }
             Expr::Lookup { set, key, lookup } => self.look_up(set, *key, *lookup),
@@ -158,14 +162,14 @@ impl Reader {
         }
     }
 
-    fn load(&mut self, source: Source, bytes: u8, to: Register) {
+    fn load(&mut self, source: FieldSource, bytes: u8, to: Register) {
         let byte = |at: u8| {
             let at = u32::from(at);
-            Byte::whole(match source {
-                Source::Payload(header, offset) => {
-                    Origin::Source(Source::Payload(header, offset.saturating_add(at)), 0)
+            SymbolicByte::whole(match source {
+                FieldSource::Payload(header, offset) => {
+                    Origin::Field(FieldSource::Payload(header, offset.saturating_add(at)), 0)
                 }
-                other => Origin::Source(other, at),
+                other => Origin::Field(other, at),
             })
         };
         self.fill(to, (0..bytes).map(byte));
@@ -173,29 +177,31 @@ impl Reader {
 
     /// The kernel pads the last register with zeros. The content of the registers after it is dropped, because every
     /// concatenation is loaded from its beginning.
-    fn fill(&mut self, to: Register, bytes: impl Iterator<Item = Byte>) {
+    fn fill(&mut self, to: Register, bytes: impl Iterator<Item = SymbolicByte>) {
         self.registers.truncate(to.byte());
         self.registers.extend(bytes.map(Some));
         let filled = self.registers.len().next_multiple_of(size_of::<u32>());
-        self.registers.resize(filled, Some(Byte::constant(0)));
+        self.registers.resize(filled, Some(SymbolicByte::constant(0)));
         self.registers.resize(REGISTERS_BYTES, None);
     }
 
     /// The loaded bytes from a register on, at most `count`.
-    fn bytes(&self, from: Register, count: usize) -> Vec<Byte> {
-        let there = self.registers.iter().skip(from.byte()).map_while(Clone::clone);
-        there.take(count).collect()
+    fn bytes(&self, from: Register, count: usize) -> Vec<SymbolicByte> {
+        let loaded = self.registers.iter().skip(from.byte()).map_while(Clone::clone);
+        loaded.take(count).collect()
     }
 
-    fn require(&mut self, condition: Condition) {
+    /// Adds a condition.
+    fn require(&mut self, condition: Constraint) {
         if let Err(at) = self.conditions.binary_search(&condition) {
             self.conditions.insert(at, condition);
         }
     }
 
-    fn end_step(&mut self, act: Action) {
+    /// Ends the conditions with an action.
+    fn end_step(&mut self, action: Action) {
         let conditions = std::mem::take(&mut self.conditions);
-        self.steps.push((conditions, act));
+        self.steps.push((conditions, action));
     }
 
     fn compare(&mut self, register: Register, is_equal: bool, value: &[u8]) {
@@ -203,7 +209,7 @@ impl Reader {
         let mut all = Vec::new();
         // A comparison with bytes that were not loaded never matches.
         let mut is_possible = bytes.len() == value.len();
-        for (Byte { origin, mask, xor }, value) in bytes.into_iter().zip(value) {
+        for (SymbolicByte { origin, mask, xor }, value) in bytes.into_iter().zip(value) {
             let value = value ^ xor;
             is_possible &= value & !mask == 0;
             if mask != 0 {
@@ -211,9 +217,9 @@ impl Reader {
             }
         }
         match (is_possible, is_equal) {
-            (true, true) => all.into_iter().for_each(|bits| self.require(Condition::Is(bits))),
-            (true, false) => self.require(Condition::is_not(all)),
-            (false, true) => self.require(Condition::Never),
+            (true, true) => all.into_iter().for_each(|bits| self.require(Constraint::Is(bits))),
+            (true, false) => self.require(Constraint::is_not(all)),
+            (false, true) => self.require(Constraint::Never),
             (false, false) => {}
         }
     }
@@ -221,20 +227,20 @@ impl Reader {
     fn look_up(&mut self, set: &str, key: Register, lookup: Lookup) {
         let bytes = self.bytes(key, REGISTERS_BYTES);
         match lookup {
-            Lookup::Contains => self.require(Condition::In(bytes, set.into())),
-            Lookup::Lacks => self.require(Condition::NotIn(bytes, set.into())),
+            Lookup::Contains => self.require(Constraint::In(bytes, set.into())),
+            Lookup::Lacks => self.require(Constraint::NotIn(bytes, set.into())),
             Lookup::Verdict => self.end_step(Action::Decide(bytes, set.into())),
             Lookup::Load(to) => {
-                self.require(Condition::In(bytes.clone(), set.into()));
-                // The length of the data is not known here.
-                let of_map = |at| Byte::whole(Origin::Map(set.into(), bytes.clone(), at));
+                self.require(Constraint::In(bytes.clone(), set.into()));
+                // The length of the data is unknown here.
+                let of_map = |at| SymbolicByte::whole(Origin::Map(set.into(), bytes.clone(), at));
                 self.fill(to, (0..REGISTERS_BYTES - to.byte()).map(of_map));
             }
         }
     }
 }
 
-impl Condition {
+impl Constraint {
     /// For a single bit, "not 0" is "1".
     fn is_not(bits: Vec<Bits>) -> Self {
         match bits.as_slice() {
@@ -251,13 +257,13 @@ impl Condition {
 mod tests {
     use super::*;
     use crate::netlink::nft::expr::{Verdict, dnat_to_map, in_range};
-    use crate::netlink::nft::{Condition as Asked, CtState, Field, Transport, in_set};
+    use crate::netlink::nft::{Condition, CtState, Field, Transport, in_set};
 
     fn net(net: &str) -> ipnet::IpNet {
         net.parse().unwrap()
     }
 
-    fn rule(conditions: impl IntoIterator<Item = Asked>) -> Vec<Expr> {
+    fn rule(conditions: impl IntoIterator<Item = Condition>) -> Vec<Expr> {
         conditions.into_iter().flatten().chain([Verdict::Drop.into()]).collect()
     }
 
@@ -265,19 +271,19 @@ mod tests {
         Expr::Compare { register, is_equal: true, value: value.into() }
     }
 
-    /// Pairs of equivalent rules: ours, and another one.
-    fn spellings() -> Vec<(Vec<Expr>, Vec<Expr>)> {
+    /// Pairs of equivalent rules: one of cnibox, and one of another program.
+    fn equivalent_rules() -> Vec<(Vec<Expr>, Vec<Expr>)> {
         let (first, second) = (Register::FIRST, Register::FIRST.after(4));
         let load = |field: Field, bytes, to| Expr::Load { field, bytes, to };
         let drop = Expr::from(Verdict::Drop);
         let ports = [[0, 80], [0, 90]];
         vec![
             (
-                rule([Asked::daddr(net("10.1.0.0/16"))]),
+                rule([Condition::daddr(net("10.1.0.0/16"))]),
                 vec![load(Field::IpDaddr, 2, first), compare(first, &[10, 1]), drop.clone()],
             ),
             (
-                rule([Asked::daddr(net("10.128.0.0/9"))]),
+                rule([Condition::daddr(net("10.128.0.0/9"))]),
                 vec![
                     load(Field::IpDaddr, 4, second),
                     Expr::Bitwise { register: second, mask: vec![255, 128, 0, 0], xor: vec![0; 4] },
@@ -290,10 +296,10 @@ mod tests {
                 rule(
                     ["10.0.0.1/32", "10.0.0.2/32"]
                         .map(net)
-                        .map(Asked::saddr)
+                        .map(Condition::saddr)
                         .into_iter()
                         .take(1)
-                        .chain([Asked::daddr(net("10.0.0.2/32"))]),
+                        .chain([Condition::daddr(net("10.0.0.2/32"))]),
                 ),
                 vec![
                     Expr::LoadPayload { header: 1, offset: 12, bytes: 8, to: first },
@@ -310,8 +316,8 @@ mod tests {
                 ],
             ),
             (
-                rule([Asked::ct_state(CtState::NEW), Asked::protocol(Transport::Udp)]),
-                rule([Asked::protocol(Transport::Udp), Asked::ct_state(CtState::NEW)]),
+                rule([Condition::ct_state(CtState::NEW), Condition::protocol(Transport::Udp)]),
+                rule([Condition::protocol(Transport::Udp), Condition::ct_state(CtState::NEW)]),
             ),
             (in_set(&[Field::Protocol, Field::Dport], "ports"), {
                 // In other registers, after a longer field.
@@ -328,11 +334,11 @@ mod tests {
 
     #[test]
     fn equivalent_rules_have_equal_meanings() {
-        let all = spellings();
-        for (index, (ours, theirs)) in all.iter().enumerate() {
-            assert_eq!(Meaning::of(ours), Meaning::of(theirs), "{index}");
-            for (other, _) in all.iter().skip(index + 1) {
-                assert_ne!(Meaning::of(ours), Meaning::of(other), "{index}");
+        let all = equivalent_rules();
+        for (index, (ours, other)) in all.iter().enumerate() {
+            assert_eq!(Meaning::of(ours), Meaning::of(other), "{index}");
+            for (different, _) in all.iter().skip(index + 1) {
+                assert_ne!(Meaning::of(ours), Meaning::of(different), "{index}");
             }
         }
     }
@@ -342,14 +348,14 @@ mod tests {
         let map = |fields: &[Field], name| dnat_to_map(Family::Ip, fields, name);
         let fields = [Field::Protocol, Field::Dport];
         let rules = [
-            rule([Asked::daddr(net("10.1.0.0/16"))]),
-            rule([Asked::daddr(net("10.1.0.0/17"))]),
-            rule([Asked::daddr(net("10.1.0.0/16")).negated()]),
-            rule([Asked::saddr(net("10.1.0.0/16"))]),
-            rule([Asked::daddr(net("10.0.0.0/8"))]),
-            rule([Asked::mark(0x2000, 0x2000)]),
-            rule([Asked::mark(0x2000, 0)]),
-            rule([Asked::mark(0x6000, 0x2000)]),
+            rule([Condition::daddr(net("10.1.0.0/16"))]),
+            rule([Condition::daddr(net("10.1.0.0/17"))]),
+            rule([Condition::daddr(net("10.1.0.0/16")).negated()]),
+            rule([Condition::saddr(net("10.1.0.0/16"))]),
+            rule([Condition::daddr(net("10.0.0.0/8"))]),
+            rule([Condition::mark(0x2000, 0x2000)]),
+            rule([Condition::mark(0x2000, 0)]),
+            rule([Condition::mark(0x6000, 0x2000)]),
             rule([]),
             vec![],
             vec![Verdict::Accept.into()],

@@ -59,7 +59,7 @@ use consts::{NFT_MSG_GETGEN, NFTA_GEN_ID};
 use probe::{NF_TABLES, is_without_nf_tables};
 use wire::{attributes_of, be32_of};
 
-/// The packets that a table sees.
+/// The family of a table: it determines which packets the chains of the table get.
 ///
 /// Source: linux/netfilter.h, `NFPROTO_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +86,9 @@ pub struct Generation(u32);
 /// A netlink socket for the tables of one network namespace.
 pub struct Nft {
     socket: Socket,
-    /// The tables of the namespace during `transact_on_tables`. `None` is unknown.
+    /// The tables of the namespace, which `transact_on_tables` lists. `None`: not listed.
     tables: RefCell<Option<Vec<(Family, String)>>>,
+    /// See `Nft::is_partial`.
     is_partial: Cell<bool>,
 }
 
@@ -107,7 +108,7 @@ impl Nft {
         Self { socket, tables: RefCell::new(None), is_partial: Cell::new(false) }
     }
 
-    /// `None` if the kernel lacks netlink for netfilter. A kernel with it can still lack nf_tables.
+    /// Opens a socket. `None` if the kernel lacks netlink for netfilter. A kernel with it can still lack nf_tables.
     pub fn open_if_any() -> Result<Option<Self>, netlink::Error> {
         match Self::open() {
             Err(error) if error.errno == libc::EPROTONOSUPPORT => Ok(None),
@@ -140,7 +141,7 @@ impl Nft {
             be32_of(value).map(Generation)
         };
         match self.socket.get(request, read) {
-            // The kernel takes 0 for every generation.
+            // The kernel accepts 0 as every generation.
             Ok(generation) => Ok(generation.unwrap_or(Generation(0))),
             Err(error) if is_without_nf_tables(&error) => {
                 Err(error.with_hint(format!("the kernel lacks {NF_TABLES}")))
@@ -151,9 +152,10 @@ impl Nft {
 
     /// Makes all changes or none. Returns the error of the first refused change.
     ///
-    /// A batch can be longer than the send buffer of the socket, which root of a user namespace can extend to
-    /// 2 x net.core.wmem_max only. Then it is made in parts: each change refers to earlier ones only, so the rules are valid
-    /// after each part. If a part fails, the earlier ones stay, and `is_partial` is true until the next commit that succeeds.
+    /// A batch can be longer than the send buffer of the socket, which root of a user namespace can extend to 2 x
+    /// net.core.wmem_max only. Then it is committed in parts: each change refers to earlier changes only, so the rules are
+    /// valid after each part. If a part fails, the earlier parts stay, and `is_partial` is true until the next commit that
+    /// succeeds.
     pub fn commit(&self, batch: Batch) -> Result<(), netlink::Error> {
         if batch.is_empty() {
             return Ok(());
@@ -171,7 +173,7 @@ impl Nft {
         Ok(())
     }
 
-    /// Whether the last batch was made in part: it had to be split, and a later part failed.
+    /// Whether only a part of the last batch was committed: it was split, and a later part failed.
     pub fn is_partial(&self) -> bool {
         self.is_partial.get()
     }
@@ -190,20 +192,20 @@ impl Nft {
         self.socket.commit(batch.requests, |_| {})
     }
 
-    /// Reads and changes as one atomic step: `build` reads the present state and puts changes into the batch. If another
+    /// Reads and changes as one atomic step: `build` reads the present state and adds changes to the batch. If another
     /// program commits in between, `build` is called again with a new batch.
     pub fn transact(&self, mut build: impl FnMut(&Self, &mut Batch) -> Result<()>) -> Result<()> {
         self.transact_dyn(&mut build)
     }
 
-    /// The same for a `build` that looks for many objects of which most are missing. The tables are listed once, and the
-    /// kernel is not asked about a table that is not in the list.
+    /// `transact` for a `build` that reads many objects, most of which are missing. The tables are listed once for each
+    /// attempt, and no request is sent for a table that is not in the list.
     pub fn transact_on_tables(
         &self,
         mut build: impl FnMut(&Self, &mut Batch) -> Result<()>,
     ) -> Result<()> {
         let done = self.transact_dyn(&mut |nft, batch| {
-            // After the generation was read: a table that is added now makes the transaction begin again.
+            // The generation was read before: if a table is added now, the transaction begins again.
             self.tables.replace(Some(nft.tables()?));
             build(nft, batch)
         });
@@ -211,7 +213,7 @@ impl Nft {
         done
     }
 
-    /// Without a type of its own for each caller, which would be a copy of the code.
+    /// Not generic, so that the code is not copied for each caller.
     fn transact_dyn(&self, build: &mut dyn FnMut(&Self, &mut Batch) -> Result<()>) -> Result<()> {
         for _ in 0..TRANSACT_ATTEMPTS_MAX {
             let mut batch = Batch::expecting(self.generation()?);
@@ -232,7 +234,7 @@ impl Nft {
 }
 
 impl Generation {
-    /// The generation after one more transaction. The kernel leaves out 0.
+    /// The generation after one more transaction. The kernel skips 0.
     fn next(self) -> Self {
         Self(self.0.wrapping_add(1).max(1))
     }

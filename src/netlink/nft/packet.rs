@@ -1,4 +1,4 @@
-//! Packets that the host forwards, as far as they are known: each bit of a field is 0, 1 or unknown.
+//! A model of packets that the host forwards: each bit of a field is 0, 1 or unknown.
 
 use ipnet::IpNet;
 use nix::libc;
@@ -10,11 +10,11 @@ use super::consts::{
     NFT_META_OIFNAME, NFT_META_PKTTYPE, NFT_META_PROTOCOL, NFT_PAYLOAD_NETWORK_HEADER,
     NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_FIB_F_DADDR,
 };
-use super::field::Source;
+use super::field::FieldSource;
 use super::value::{Transport, padded_name};
 use crate::names::{IfName, IpFamily};
 
-/// A segment of a TCP connection that the host forwards.
+/// A TCP segment that the host forwards.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub family: IpFamily,
@@ -29,21 +29,21 @@ pub struct Packet {
 #[derive(Clone, Debug, Default)]
 pub struct Side {
     pub name: Option<IfName>,
-    /// The beginning of a name that is unknown.
+    /// The beginning of the name, if `name` is `None`.
     pub prefix: &'static str,
     pub index: Option<u32>,
     pub group: Option<u32>,
     pub net: Option<IpNet>,
 }
 
-/// A byte with unknown bits. They are 0 in the value.
+/// A byte with unknown bits, which are 0 in the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Byte {
     known: u8,
     value: u8,
 }
 
-/// Whether a condition holds. `Maybe`: for some packets, or it is unknown.
+/// Whether a condition holds. `Maybe`: it holds for some packets, or it is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     Yes,
@@ -135,11 +135,11 @@ fn bounds(bytes: &[Byte]) -> [Vec<u8>; 2] {
 }
 
 impl Packet {
-    /// The bytes of a field.
-    pub(super) fn load(&self, source: Source, bytes: u8) -> Vec<Byte> {
+    /// Loads the bytes of a field.
+    pub(super) fn load(&self, source: FieldSource, bytes: u8) -> Vec<Byte> {
         let count = usize::from(bytes);
         let mut loaded = match source {
-            Source::Payload(header, offset) => {
+            FieldSource::Payload(header, offset) => {
                 let header = match header {
                     NFT_PAYLOAD_NETWORK_HEADER => self.network_header(),
                     NFT_PAYLOAD_TRANSPORT_HEADER => self.transport_header(),
@@ -147,9 +147,9 @@ impl Packet {
                 };
                 header.into_iter().skip(offset as usize).take(count).collect()
             }
-            Source::Meta(key) => self.meta(key),
-            Source::Ct(NFT_CT_STATE) => number(Some(self.state.0.into())),
-            Source::Ct(NFT_CT_STATUS) => {
+            FieldSource::Meta(key) => self.meta(key),
+            FieldSource::Ct(NFT_CT_STATE) => number(Some(self.state.0.into())),
+            FieldSource::Ct(NFT_CT_STATUS) => {
                 let value = if self.is_dnat { IPS_DST_NAT } else { 0 };
                 let known = IPS_DST_NAT.to_ne_bytes().into_iter();
                 known
@@ -158,10 +158,10 @@ impl Packet {
                     .collect()
             }
             // The route of a forwarded packet is unicast.
-            Source::Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE) => {
+            FieldSource::Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE) => {
                 number(Some(libc::RTN_UNICAST.into()))
             }
-            Source::Ct(_) | Source::Fib(..) => Vec::new(),
+            FieldSource::Ct(_) | FieldSource::Fib(..) => Vec::new(),
         };
         loaded.resize(count, Byte::UNKNOWN);
         loaded
@@ -213,8 +213,8 @@ impl Packet {
                 continue;
             };
             let (network, mask) = (octets(net.network()), octets(net.netmask()));
-            let place = &mut header[addresses + index * bytes..][..bytes];
-            for (byte, (value, known)) in place.iter_mut().zip(network.into_iter().zip(mask)) {
+            let address = &mut header[addresses + index * bytes..][..bytes];
+            for (byte, (value, known)) in address.iter_mut().zip(network.into_iter().zip(mask)) {
                 *byte = Byte::partly(known, value);
             }
         }

@@ -15,8 +15,8 @@ use super::{Family, Nft, Table};
 use crate::netlink;
 
 impl Nft {
-    /// The options that the features need and the kernel lacks. Takes about 10 ms, and as long for each feature if one is
-    /// missing.
+    /// The kernel options that the features need and the kernel lacks. Takes about 10 ms; if a feature is missing, about 10 ms
+    /// for each feature.
     pub fn missing(
         &self,
         features: &[(Family, Feature)],
@@ -57,7 +57,7 @@ impl Nft {
         }
         match self.check(batch) {
             Ok(()) => Ok(true),
-            Err(error) if is_lack(error.errno) => Ok(false),
+            Err(error) if can_be_missing_feature(error.errno) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -68,7 +68,7 @@ impl Nft {
         mut error: netlink::Error,
         features: &[(Family, Feature)],
     ) -> netlink::Error {
-        if error.hint.is_none() && is_lack(error.errno) {
+        if error.hint.is_none() && can_be_missing_feature(error.errno) {
             // If the probe fails, the first error is returned.
             let missing = self.missing(features).unwrap_or_default();
             if !missing.is_empty() {
@@ -79,16 +79,16 @@ impl Nft {
     }
 }
 
-/// nfnetlink returns EINVAL for a message of an unknown subsystem.
+/// Whether the error means that the kernel lacks nf_tables: nfnetlink returns EINVAL for an unknown subsystem.
 pub(super) fn is_without_nf_tables(error: &netlink::Error) -> bool {
     error.errno == libc::EINVAL
 }
 
 pub(super) const NF_TABLES: &str = "CONFIG_NF_TABLES";
 
-/// The errors for missing features: ENOENT for expressions and types of chains, EPROTO for conntrack in bridges, the others
-/// for families.
-fn is_lack(errno: i32) -> bool {
+/// Whether the errno can be that of a missing feature: ENOENT for expressions and types of chains, EPROTO for conntrack in
+/// bridges, the others for families.
+fn can_be_missing_feature(errno: i32) -> bool {
     matches!(errno, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTO)
 }
 

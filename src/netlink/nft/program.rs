@@ -1,5 +1,5 @@
-//! Evaluates the rules of a table for a packet. A rule that is not understood, or depends on an unknown part of the packet,
-//! has several possible effects, and the evaluation follows each.
+//! Evaluates the rules of a table for a packet. A rule with an unknown expression, or with a condition on an unknown part of
+//! the packet, has several possible effects, and the evaluation follows each.
 
 use super::chain::{Chain, Policy};
 use super::consts::{
@@ -24,15 +24,15 @@ pub struct Program {
     sets: Vec<(String, Contents)>,
 }
 
-/// The handle of a rule that `Program::add` added. Those of the kernel begin with 1.
+/// The handle of a rule that `Program::add` added. The handles of the kernel begin with 1.
 pub const NOT_IN_KERNEL: u64 = 0;
 
-/// The end of a packet in a base chain.
+/// What a base chain does with a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Accepted,
     Dropped(DroppedBy),
-    /// Some packets can be dropped.
+    /// Some packets can be dropped. The rule is the first one with an unknown effect.
     Unknown(Doubt),
 }
 
@@ -40,7 +40,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DroppedBy {
     pub location: RuleLocation,
-    /// The rule of the base chain that leads to it, or is it.
+    /// The rule of the base chain that leads to that rule, or is that rule.
     pub from: RuleLocation,
 }
 
@@ -48,27 +48,29 @@ pub struct DroppedBy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
     pub location: RuleLocation,
-    /// The expression.
+    /// The name of the field or of the expression that is unknown.
     pub on: String,
 }
 
+/// A rule of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLocation {
     pub chain: String,
-    /// `None`: the policy of the chain.
+    /// The handle of the rule; `None` for the policy of the chain.
     pub rule: Option<u64>,
 }
 
-/// The state of a table that matters to other programs.
+/// Flags of a table that concern other programs than its owner.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableFlags {
-    /// Its chains see no packet.
+    /// The chains of the table get no packets.
     pub is_dormant: bool,
-    /// Only the process that made it can change it.
+    /// Only the process that made the table can change it.
     pub has_owner: bool,
 }
 
 impl Nft {
+    /// The flags of a table; all are false if it is missing.
     pub fn table_flags(&self, table: Table<'_>) -> Result<TableFlags> {
         let doing = format!("cannot look into table {table}");
         let filter = |attrs: &mut Attrs| attrs.string(NFTA_TABLE_NAME, table.name);
@@ -135,9 +137,9 @@ impl Program {
     /// Adds a rule that the kernel does not have, with the handle 0, and its chain if it is missing.
     pub fn add(&mut self, rule: NewRule<'_>) {
         let rules = self.add_chain(rule.chain);
-        let place = if rule.position == Position::First { 0 } else { rules.len() };
+        let at = if rule.position == Position::First { 0 } else { rules.len() };
         let (chain, handle) = (rule.chain.into(), NOT_IN_KERNEL);
-        rules.insert(place, Rule { chain, handle, comment: None, exprs: rule.exprs });
+        rules.insert(at, Rule { chain, handle, comment: None, exprs: rule.exprs });
     }
 
     /// Adds a chain if it is missing. Returns its rules.
@@ -152,18 +154,18 @@ impl Program {
         &mut self.chains[at].1
     }
 
-    /// The end of a packet that enters a base chain.
-    pub fn judge(&self, chain: &str, policy: Policy, packet: &Packet) -> Outcome {
+    /// Evaluates a base chain for a packet.
+    pub fn evaluate(&self, chain: &str, policy: Policy, packet: &Packet) -> Outcome {
         let ends = vec![None; self.chains.len()];
-        let mut run = Run { program: self, packet, ends, depth: 0 };
-        let mut ends = run.chain(chain);
-        if ends.falls {
+        let mut evaluation = Evaluation { program: self, packet, ends, depth: 0 };
+        let mut ends = evaluation.chain(chain);
+        if ends.continues {
             let location = RuleLocation { chain: chain.into(), rule: None };
             match policy {
                 Policy::Accept => ends.accepts = true,
                 Policy::Drop => {
-                    // A rule at the end of the chain does not see packets that leave it before.
-                    let from = ends.leaves.clone().unwrap_or_else(|| location.clone());
+                    // A rule at the end of the chain would not get packets that return before it.
+                    let from = ends.first_return.clone().unwrap_or_else(|| location.clone());
                     ends.drop = Some(DroppedBy { location, from });
                 }
             }
@@ -187,36 +189,38 @@ impl Program {
     }
 }
 
-/// The possible ends of a packet in a chain.
+/// The possible results of a chain for a packet.
 #[derive(Clone, Debug, Default)]
 struct Ends {
     accepts: bool,
-    /// The last one, which drops the packets that the others pass on.
+    /// The last rule that drops packets: it drops those that the other rules pass on.
     drop: Option<DroppedBy>,
-    /// It reaches the end of the chain, or returns.
-    falls: bool,
+    /// The packet reaches the end of the chain, or returns.
+    continues: bool,
     /// The first rule that returns, or goes to a chain that returns.
-    leaves: Option<RuleLocation>,
+    first_return: Option<RuleLocation>,
     doubt: Option<Doubt>,
 }
 
-struct Run<'a> {
+/// The evaluation of a base chain, with the chains that it leads to.
+struct Evaluation<'a> {
     program: &'a Program,
     packet: &'a Packet,
-    /// Of the chains that were evaluated.
+    /// For each chain of the program the results, if it was evaluated.
     ends: Vec<Option<Ends>>,
     depth: u32,
 }
 
 /// The possible effects of a rule.
 struct Effects {
-    /// `None`: a verdict that is not understood.
+    /// `None`: an unknown verdict.
     verdicts: Vec<Option<Verdict>>,
-    /// The expression that is not certain.
+    /// The expression with an unknown result.
     doubt: Option<String>,
 }
 
-impl Run<'_> {
+impl Evaluation<'_> {
+    /// The results of a chain, evaluated once.
     fn chain(&mut self, name: &str) -> Ends {
         let at = self.program.find(name);
         if let Some(Some(known)) = at.map(|at| &self.ends[at]) {
@@ -227,7 +231,7 @@ impl Run<'_> {
             let location = RuleLocation { chain: name.into(), rule: None };
             let doubt = Some(Doubt { location: location.clone(), on: "jump".into() });
             let drop = Some(DroppedBy { location: location.clone(), from: location });
-            return Ends { accepts: true, drop, falls: true, leaves: None, doubt };
+            return Ends { accepts: true, drop, continues: true, first_return: None, doubt };
         }
         self.depth += 1;
         let ends = self.rules(name);
@@ -253,15 +257,15 @@ impl Run<'_> {
                     Some(Verdict::Accept) => ends.accepts = true,
                     Some(Verdict::Drop) => ends.drop = drop,
                     Some(Verdict::Return) => {
-                        ends.falls = true;
-                        ends.leaves.get_or_insert_with(|| location.clone());
+                        ends.continues = true;
+                        ends.first_return.get_or_insert_with(|| location.clone());
                     }
                     Some(Verdict::Continue) => goes_on = true,
-                    Some(Verdict::Jump(to)) => goes_on |= self.lead(&mut ends, &to, &location),
+                    Some(Verdict::Jump(to)) => goes_on |= self.enter(&mut ends, &to, &location),
                     Some(Verdict::Goto(to)) => {
-                        if self.lead(&mut ends, &to, &location) {
-                            ends.falls = true;
-                            ends.leaves.get_or_insert_with(|| location.clone());
+                        if self.enter(&mut ends, &to, &location) {
+                            ends.continues = true;
+                            ends.first_return.get_or_insert_with(|| location.clone());
                         }
                     }
                     None => {
@@ -274,20 +278,20 @@ impl Run<'_> {
                 return ends;
             }
         }
-        Ends { falls: true, ..ends }
+        Ends { continues: true, ..ends }
     }
 
-    /// Adds the ends in another chain. Returns whether the packet can come back.
-    fn lead(&mut self, ends: &mut Ends, chain: &str, from: &RuleLocation) -> bool {
-        let there = self.chain(chain);
-        ends.accepts |= there.accepts;
-        if let Some(DroppedBy { location, .. }) = there.drop {
+    /// Adds the results of another chain. Returns whether the packet can come back.
+    fn enter(&mut self, ends: &mut Ends, chain: &str, from: &RuleLocation) -> bool {
+        let results = self.chain(chain);
+        ends.accepts |= results.accepts;
+        if let Some(DroppedBy { location, .. }) = results.drop {
             ends.drop = Some(DroppedBy { location, from: from.clone() });
         }
         if ends.doubt.is_none() {
-            ends.doubt = there.doubt;
+            ends.doubt = results.doubt;
         }
-        there.falls
+        results.continues
     }
 }
 
@@ -297,13 +301,13 @@ const DEPTH_MAX: u32 = 64;
 impl Effects {
     fn of(program: &Program, packet: &Packet, rule: &Rule) -> Self {
         let registers = vec![Byte::UNKNOWN; REGISTERS_BYTES];
-        let mut reader = Reader { program, packet, registers, loaded: String::new() };
+        let mut machine = Machine { program, packet, registers, loaded: String::new() };
         let (mut fit, mut doubt) = (Fit::Yes, None);
         let mut verdicts = Vec::new();
         for expr in &rule.exprs {
-            let effect = reader.read(expr);
-            if effect.fit == Fit::Maybe || effect.verdicts.len() > 1 || effect.is_odd {
-                doubt.get_or_insert_with(|| reader.name(expr));
+            let effect = machine.execute(expr);
+            if effect.fit == Fit::Maybe || effect.verdicts.len() > 1 || effect.is_unknown {
+                doubt.get_or_insert_with(|| machine.name(expr));
             }
             fit = fit.and(effect.fit);
             if fit == Fit::No {
@@ -314,7 +318,7 @@ impl Effects {
                 break;
             }
         }
-        // Without a verdict it does not matter whether the rule matches.
+        // A rule without a verdict has no effect, whether it matches or not.
         if fit == Fit::No || verdicts.is_empty() {
             return Self { verdicts: vec![Some(Verdict::Continue)], doubt: None };
         }
@@ -330,31 +334,33 @@ struct Effect {
     fit: Fit,
     /// Empty: the rule goes on.
     verdicts: Vec<Option<Verdict>>,
-    is_odd: bool,
+    /// One of the verdicts is unknown.
+    is_unknown: bool,
 }
 
 impl From<Fit> for Effect {
     fn from(fit: Fit) -> Self {
-        Self { fit, verdicts: Vec::new(), is_odd: false }
+        Self { fit, verdicts: Vec::new(), is_unknown: false }
     }
 }
 
 impl From<Option<Verdict>> for Effect {
     fn from(verdict: Option<Verdict>) -> Self {
-        Self { fit: Fit::Yes, is_odd: verdict.is_none(), verdicts: vec![verdict] }
+        Self { fit: Fit::Yes, is_unknown: verdict.is_none(), verdicts: vec![verdict] }
     }
 }
 
-struct Reader<'a> {
+/// Executes the expressions of a rule for a packet.
+struct Machine<'a> {
     program: &'a Program,
     packet: &'a Packet,
     registers: Vec<Byte>,
-    /// The name of the last field, for messages.
+    /// The name of the field or expression that was loaded last, for messages.
     loaded: String,
 }
 
-impl Reader<'_> {
-    fn read(&mut self, expr: &Expr) -> Effect {
+impl Machine<'_> {
+    fn execute(&mut self, expr: &Expr) -> Effect {
         match expr {
             Expr::Load { field, bytes, to } => {
                 self.loaded = field.text().into();
@@ -363,7 +369,7 @@ impl Reader<'_> {
             }
             Expr::LoadPayload { header, offset, bytes, to } => {
                 self.loaded = "payload".into();
-                let source = super::field::Source::Payload(*header, *offset);
+                let source = super::field::FieldSource::Payload(*header, *offset);
                 let loaded = self.packet.load(source, *bytes);
                 self.fill(*to, loaded);
             }
@@ -412,7 +418,7 @@ impl Reader<'_> {
                 };
             }
             Expr::Counter | Expr::SetMark { .. } => {}
-            // The kernel accepts them in chains of type nat only.
+            // The kernel accepts these expressions in chains of the type nat only.
             Expr::Masquerade | Expr::Nat { .. } | Expr::Redirect { .. } => return None.into(),
             Expr::Other(name) => return self.other(name),
         }
@@ -425,7 +431,7 @@ impl Reader<'_> {
             "log" | "last" | "notrack" | "meta set" | "ct set" => Fit::Yes.into(),
             "immediate" | "queue" | "synproxy" | "tproxy" | "fwd" => None.into(),
             _ => {
-                // It can load registers, or end the rule.
+                // The expression can load registers, or end the rule.
                 self.registers.fill(Byte::UNKNOWN);
                 Fit::Maybe.into()
             }
@@ -444,15 +450,15 @@ impl Reader<'_> {
             }
             Lookup::Verdict => {
                 let verdicts = matches.into_iter().map(|(_, verdict)| verdict.cloned()).collect();
-                let mut effect = Effect { fit: any, verdicts, is_odd: false };
-                effect.is_odd = effect.verdicts.contains(&None);
+                let mut effect = Effect { fit: any, verdicts, is_unknown: false };
+                effect.is_unknown = effect.verdicts.contains(&None);
                 effect.verdicts.dedup();
                 effect
             }
         }
     }
 
-    /// The kernel pads the last register with zeros.
+    /// Loads bytes into registers. The kernel pads the last register with zeros.
     fn fill(&mut self, to: Register, mut loaded: Vec<Byte>) {
         loaded.resize(loaded.len().next_multiple_of(size_of::<u32>()), Byte::known(0));
         let location = self.registers.iter_mut().skip(to.byte());
@@ -464,7 +470,7 @@ impl Reader<'_> {
         &all[..count.min(all.len())]
     }
 
-    /// The name of an expression, for messages: that of the field for a comparison.
+    /// The name of an expression, for messages; for a comparison the name of the field.
     fn name(&self, expr: &Expr) -> String {
         match expr {
             Expr::XtMatch { name, .. } | Expr::XtTarget { name, .. } | Expr::Other(name) => {

@@ -65,12 +65,12 @@ impl Nft {
         Ok(found)
     }
 
-    /// Whether one of these elements exists. An element is a table, a set and a key. One datagram has all requests. False if
-    /// the kernel lacks nf_tables.
-    pub fn is_any_there(&self, elements: &[(Table<'_>, &str, Vec<u8>)]) -> Result<bool> {
+    /// Whether at least one of these elements exists. An element is a table, a set and a key. One datagram has all requests.
+    /// False if the kernel lacks nf_tables.
+    pub fn has_any_element(&self, elements: &[(Table<'_>, &str, Vec<u8>)]) -> Result<bool> {
         let mut requests = Requests::new();
         for (table, set, key) in elements {
-            // This is called for each container, so no name is formatted.
+            // This is called for each container, so the text is constant.
             let doing = "cannot look into the sets of table cnibox".into();
             requests.push(NFT_MSG_GETSETELEM, 0, doing, |attrs| {
                 attrs.raw(&header(table.family));
@@ -84,7 +84,7 @@ impl Nft {
         }
     }
 
-    /// The tables of all families that this module knows.
+    /// The tables of all families in `Family`.
     pub(super) fn tables(&self) -> Result<Vec<(Family, String)>> {
         let request = || {
             let mut request = Requests::new();
@@ -102,12 +102,12 @@ impl Nft {
         Ok(self.socket.dump(request, read)?)
     }
 
-    /// Whether a table is known to be missing.
+    /// Whether the tables were listed, and the table is not in the list.
     fn lacks(&self, table: Table<'_>) -> bool {
         let tables = self.tables.borrow();
-        let is_it =
+        let is_same =
             |(family, name): &(Family, String)| *family == table.family && name == table.name;
-        tables.as_ref().is_some_and(|tables| !tables.iter().any(is_it))
+        tables.as_ref().is_some_and(|tables| !tables.iter().any(is_same))
     }
 
     pub fn chains(&self, table: Table<'_>) -> Result<Vec<Chain>> {
@@ -130,7 +130,7 @@ impl Nft {
         self.list_of(table, NFT_MSG_GETSET, doing, filter, read)
     }
 
-    /// In the order of their keys.
+    /// The elements of a set or map, in the order of their keys.
     pub fn elements(&self, table: Table<'_>, set: &str) -> Result<Vec<Element>> {
         let doing = format!("cannot list set {set} of table {table}");
         let filter = |attrs: &mut Attrs| {
@@ -139,7 +139,7 @@ impl Nft {
         };
         let read = |message: &[u8]| Some(Element::read_all(message));
         let mut elements = self.list_of(table, NFT_MSG_GETSETELEM, doing, filter, read)?.concat();
-        // While the kernel resizes a hash table, some time after a transaction, it lists elements twice. To delete an
+        // While the kernel resizes a hash table, some time after a transaction, it lists elements twice. Deleting an
         // element twice is an error.
         elements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         elements.dedup();
@@ -167,7 +167,7 @@ impl Nft {
         self.list_of(table, NFT_MSG_GETRULE, doing, filter, read)
     }
 
-    /// The objects of one table.
+    /// Lists objects of one table.
     fn list_of<T>(
         &self,
         table: Table<'_>,
@@ -182,7 +182,7 @@ impl Nft {
         self.list(kind, table.family, doing, filter, read)
     }
 
-    /// `read` filters again, because old kernels ignore some filters.
+    /// Lists objects. `read` filters again, because old kernels ignore some filters.
     pub(super) fn list<T>(
         &self,
         kind: u16,

@@ -16,19 +16,20 @@ impl Register {
 
     const COUNT: u8 = REGISTERS;
 
-    /// The register after a value of this length. After the last register comes the first; the kernel refuses such long
-    /// values.
+    /// The register after a value of this length. The register after the last one is the first; the kernel refuses values of
+    /// that length.
     pub fn after(self, value_bytes: u8) -> Self {
         let words = value_bytes.div_ceil(4);
         Self(self.0.wrapping_add(words) % Self::COUNT)
     }
 
-    /// The offset in bytes.
+    /// The offset of the register, in bytes.
     pub(super) fn byte(self) -> usize {
         usize::from(self.0) * size_of::<u32>()
     }
 
-    /// The number in expressions. At the offset of an older register of 16 bytes it is the number of that one, as in nft.
+    /// The number in messages. Where one of the older registers of 16 bytes begins, it is the number of that register, as in
+    /// nft.
     pub(super) fn number(self) -> u32 {
         let word = u32::from(self.0);
         if word.is_multiple_of(4) { NFT_REG_1 + word / 4 } else { NFT_REG32_00 + word }

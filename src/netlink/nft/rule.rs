@@ -72,7 +72,7 @@ impl<'a> NewRule<'a> {
 }
 
 impl Rule {
-    /// The chain that it jumps or goes to.
+    /// The chain of its verdict `jump` or `goto`.
     pub fn leads_to(&self) -> Option<&str> {
         self.exprs.iter().find_map(|expr| match expr {
             Expr::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain)) => Some(chain.as_str()),
@@ -80,8 +80,8 @@ impl Rule {
         })
     }
 
-    /// Whether the effect is the same as that of these expressions.
-    pub fn does(&self, exprs: &[Expr]) -> bool {
+    /// Whether the rule has the same effect as these expressions.
+    pub fn has_effect_of(&self, exprs: &[Expr]) -> bool {
         self.exprs == exprs || Meaning::of(&self.exprs) == Meaning::of(exprs)
     }
 
@@ -98,7 +98,7 @@ impl Rule {
         })
     }
 
-    /// From a message about a rule; `None` also for a rule of another table.
+    /// Reads a rule from a message; `None` also for a rule of another table.
     pub(super) fn read(family: Family, table: &str, message: &[u8]) -> Option<Self> {
         let (mut chain, mut handle, mut exprs, mut comment) = (None, None, Vec::new(), None);
         for (kind, value) in attributes_of(message) {

@@ -85,7 +85,7 @@ fn write_type(attrs: &mut Attrs, types: &[Type], kind: u16, length: u16) {
 }
 
 impl Set {
-    /// From a message about a set; `None` also for a set of another table.
+    /// Reads a set from a message; `None` also for a set of another table.
     pub(super) fn read(table: &str, message: &[u8]) -> Option<Self> {
         let (mut name, mut flags, mut comment) = (None, 0, None);
         for (kind, value) in attributes_of(message) {
@@ -121,7 +121,7 @@ impl Element {
         attrs.nested(NFTA_LIST_ELEM, |attrs| data(attrs, NFTA_SET_ELEM_KEY, key));
     }
 
-    /// The elements in a message about them.
+    /// Reads the elements in a message.
     pub(super) fn read_all(message: &[u8]) -> Vec<Self> {
         let list = attributes_of(message).find(|(kind, _)| *kind == NFTA_SET_ELEM_LIST_ELEMENTS);
         let elements = attributes(list.map(|(_, list)| list).unwrap_or_default())

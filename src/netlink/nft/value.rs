@@ -97,7 +97,7 @@ impl Type {
         (number, bytes)
     }
 
-    /// The byte order, which nft needs to print values of a single type.
+    /// The byte order, if nft needs it to print values: those of some single types.
     pub(super) fn byte_order(types: &[Self]) -> Option<u32> {
         matches!(types, [Self::IfName | Self::Mark]).then_some(BYTEORDER_HOST_ENDIAN)
     }
@@ -144,7 +144,7 @@ mod tests {
     use crate::netlink::rows;
 
     #[test]
-    fn single_keys_are_as_long_as_they_are_and_parts_are_filled_up() {
+    fn single_keys_are_not_padded_and_parts_are_padded() {
         let tcp = Value::Transport(Transport::Tcp);
         let address = Value::Address([10, 1, 0, 5].into());
         let name = IfName::new("veth0").unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn types_know_how_long_their_values_are() {
+    fn the_length_of_a_type_is_that_of_its_values() {
         let name = IfName::new("veth0").unwrap();
         let mac = Mac([2, 0, 0, 0, 0, 1]);
         for (kind, value) in [

@@ -36,11 +36,12 @@ pub(super) fn be64_of(value: &[u8]) -> Option<u64> {
     fixed(value, 0).map(u64::from_be_bytes)
 }
 
-/// A value in an expression or an element.
+/// Writes a value of an expression or an element.
 pub(super) fn data(attrs: &mut Attrs, kind: u16, value: &[u8]) {
     attrs.nested(kind, |data| data.bytes(NFTA_DATA_VALUE, value));
 }
 
+/// Reads a value of an expression or an element.
 pub(super) fn data_of(value: &[u8]) -> Option<Vec<u8>> {
     attribute(value, NFTA_DATA_VALUE).map(<[u8]>::to_vec)
 }

@@ -27,13 +27,13 @@ const MTINFO3_STATE_MASK: usize = 150;
 const XT_CONNTRACK_STATE: u16 = 1;
 const XT_CONNTRACK_STATUS: u16 = 1 << 6;
 const STATE_ALIAS: u16 = 1 << 13;
-/// States of their own: the source or the destination was translated.
+/// States in addition to those of `CtState`: the source or the destination was translated.
 const XT_CONNTRACK_STATE_SNAT: u16 = 1 << 6;
 const XT_CONNTRACK_STATE_DNAT: u16 = 1 << 7;
 /// Source: linux/netfilter/xt_tcpudp.h.
 const XT_TCP_INV_FLAGS: u8 = 4;
 
-/// Whether a packet meets a match.
+/// Whether a packet fulfils a match of iptables (`-m`).
 pub(super) fn fit(name: &str, revision: u32, info: &[u8], packet: &Packet) -> Fit {
     match (name, revision) {
         ("comment", _) => Some(Fit::Yes),
@@ -60,10 +60,10 @@ fn conntrack(info: &[u8], packet: &Packet) -> Option<Fit> {
     if flags & XT_CONNTRACK_STATE != 0 {
         let mask = number(MTINFO3_STATE_MASK)?;
         let dnat = if packet.is_dnat { XT_CONNTRACK_STATE_DNAT } else { 0 };
-        let is_it = is_met(XT_CONNTRACK_STATE, mask & (packet.state.0 | dnat) != 0);
+        let state_fit = is_met(XT_CONNTRACK_STATE, mask & (packet.state.0 | dnat) != 0);
         // It is unknown whether the source was translated.
-        let decides = mask & XT_CONNTRACK_STATE_SNAT == 0 || mask & (packet.state.0 | dnat) != 0;
-        fit = fit.and(if decides { is_it } else { Fit::Maybe });
+        let is_known = mask & XT_CONNTRACK_STATE_SNAT == 0 || mask & (packet.state.0 | dnat) != 0;
+        fit = fit.and(if is_known { state_fit } else { Fit::Maybe });
     }
     if flags & XT_CONNTRACK_STATUS != 0 {
         fit = fit.and(Fit::Maybe);
@@ -81,8 +81,8 @@ fn tcp(info: &[u8], packet: &Packet) -> Option<Fit> {
         let is_any = (port(at)?, port(at + 2)?) == (0, u16::MAX) && inverted & 0x3 == 0;
         fit = fit.and(if is_any { Fit::Yes } else { Fit::Maybe });
     }
-    let have = equal(&[packet.tcp_flags().masked(mask, 0)], &[flags]);
-    Some(fit.and(if inverted & XT_TCP_INV_FLAGS == 0 { have } else { have.not() }))
+    let flags_fit = equal(&[packet.tcp_flags().masked(mask, 0)], &[flags]);
+    Some(fit.and(if inverted & XT_TCP_INV_FLAGS == 0 { flags_fit } else { flags_fit.not() }))
 }
 
 /// The effect of a target on a packet.
@@ -93,6 +93,7 @@ pub(super) enum XtEffect {
     Unknown,
 }
 
+/// The effect of a target with this name.
 pub(super) fn effect(target: &str) -> XtEffect {
     match target {
         "DROP" | "REJECT" => XtEffect::Drops,

@@ -46,7 +46,7 @@ impl Rules<'_> {
         if let Some((port, _)) = self.checked {
             elements.push(spoof_check::port_element(&IfName::new(port)?));
         }
-        nft.is_any_there(&elements)
+        nft.has_any_element(&elements)
     }
 
     fn put(&self, nft: &Nft, batch: &mut Batch) -> Result<()> {

@@ -135,7 +135,7 @@ impl Chain {
         }
         let rules = nft.rules_of(table, name)?;
         let is_whole = self.in_order(&rules) == self.rules.len()
-            && self.first.iter().all(|first| rules.iter().any(|rule| rule.does(first)));
+            && self.first.iter().all(|first| rules.iter().any(|rule| rule.has_effect_of(first)));
         if !is_whole {
             let msg = format!("rules of chain {name} of table {table} are missing");
             return Err(Error::internal(msg));
@@ -146,8 +146,9 @@ impl Chain {
     /// Removes the rules of this chain, and the chain if it has no other rules.
     fn remove(&self, nft: &Nft, table: Table<'_>, batch: &mut Batch) -> Result<()> {
         let present = nft.rules_of(table, &self.name)?;
-        let (own, others): (Vec<&Rule>, Vec<&Rule>) =
-            present.iter().partition(|rule| self.rules.iter().any(|exprs| rule.does(exprs)));
+        let (own, others): (Vec<&Rule>, Vec<&Rule>) = present
+            .iter()
+            .partition(|rule| self.rules.iter().any(|exprs| rule.has_effect_of(exprs)));
         for rule in own {
             batch.delete_rule(table, &self.name, rule.handle);
         }
@@ -158,7 +159,7 @@ impl Chain {
     }
 
     fn ensure_rules(&self, table: Table<'_>, present: &[Rule], batch: &mut Batch) {
-        let has = |exprs: &[Expr]| present.iter().find(|rule| rule.does(exprs));
+        let has = |exprs: &[Expr]| present.iter().find(|rule| rule.has_effect_of(exprs));
         if let Some(first) = self.first.as_ref().filter(|first| has(first).is_none()) {
             batch.add_rule(table, NewRule::first(&self.name).with(first.iter().cloned()));
         }
@@ -174,7 +175,7 @@ impl Chain {
     /// The number of rules, from the first one, that exist in this order.
     fn in_order(&self, present: &[Rule]) -> usize {
         let mut present = present.iter();
-        let is_next = |rule: &&Vec<Expr>| present.any(|found| found.does(rule));
+        let is_next = |rule: &&Vec<Expr>| present.any(|found| found.has_effect_of(rule));
         self.rules.iter().take_while(is_next).count()
     }
 }
