@@ -225,11 +225,11 @@ mod tests {
 
     use super::*;
 
-    fn shell(script: &str, input: &[u8], limit: Option<Duration>) -> Output {
+    fn shell(script: &str, input: &[u8], timeout: Option<Duration>) -> Output {
         let mut command = Command::new("sh");
         command.args(["-c", script]).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        communicate(command.spawn().unwrap(), input, limit).unwrap()
+        communicate(command.spawn().unwrap(), input, timeout).unwrap()
     }
 
     const LONG: Option<Duration> = Some(Duration::from_secs(60));
@@ -237,8 +237,8 @@ mod tests {
     #[test]
     fn data_longer_than_a_pipe_is_written_and_read_back() {
         let input: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-        for limit in [None, LONG] {
-            let output = shell("tee /dev/stderr", &input, limit);
+        for timeout in [None, LONG] {
+            let output = shell("tee /dev/stderr", &input, timeout);
             assert!(matches!(output.end, End::Exited(status) if status.success()));
             assert!(output.stdout == input && output.stderr == input);
         }
@@ -246,8 +246,8 @@ mod tests {
 
     #[test]
     fn a_child_need_not_read_and_its_status_is_returned() {
-        for limit in [None, LONG] {
-            let output = shell("echo no >&2; exit 3", &[b'x'; 100_000], limit);
+        for timeout in [None, LONG] {
+            let output = shell("echo no >&2; exit 3", &[b'x'; 100_000], timeout);
             assert!(matches!(output.end, End::Exited(status) if status.code() == Some(3)));
             assert_eq!(output.stderr, b"no\n");
         }
@@ -255,8 +255,8 @@ mod tests {
 
     /// Runs the script, and `left` as a process that keeps stdout and stderr open. A line of the output has the id of that
     /// process, which is then killed.
-    fn leaving(left: &str, script: &str, limit: Option<Duration>) -> Output {
-        let output = shell(&format!("{left} & echo $!; {script}"), b"", limit);
+    fn shell_with_background(left: &str, script: &str, timeout: Option<Duration>) -> Output {
+        let output = shell(&format!("{left} & echo $!; {script}"), b"", timeout);
         let mut lines = output.stdout.split(|byte| *byte == b'\n');
         let pid = lines.find_map(|line| str::from_utf8(line).ok()?.parse().ok());
         let _ = kill(Pid::from_raw(pid.unwrap()), Signal::SIGKILL); // without a reader of the pipe, `yes` has ended
@@ -265,9 +265,9 @@ mod tests {
 
     #[test]
     fn a_child_that_ends_counts_as_ended_whatever_it_leaves_behind() {
-        for limit in [LONG, None] {
+        for timeout in [LONG, None] {
             for left in ["sleep 1000", "yes"] {
-                let output = leaving(left, "exit 3", limit);
+                let output = shell_with_background(left, "exit 3", timeout);
                 assert!(matches!(output.end, End::Exited(status) if status.code() == Some(3)));
             }
         }
@@ -277,7 +277,7 @@ mod tests {
     fn all_that_a_child_has_printed_until_its_end_is_read() {
         // Each fills a pipe with one write, so the child can end before the first byte is read.
         let fill = "dd if=/dev/zero bs=65536 count=1 status=none";
-        let output = leaving("sleep 1000", &format!("{fill} >&2; exec {fill}"), LONG);
+        let output = shell_with_background("sleep 1000", &format!("{fill} >&2; exec {fill}"), LONG);
         assert!(matches!(output.end, End::Exited(_)));
         let zeros = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == 0).count();
         assert_eq!((zeros(&output.stdout), output.stderr.len()), (65536, 65536));

@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn an_alarm_rings_at_its_time_and_not_before() {
         let alarm = Alarm::new().unwrap();
-        let rings = |limit| readable(&[alarm.as_fd()], Some(limit)).unwrap() == [true];
+        let rings = |timeout| readable(&[alarm.as_fd()], Some(timeout)).unwrap() == [true];
         assert!(!rings(Duration::ZERO));
         alarm.set(Some(Duration::ZERO)).unwrap();
         assert!(rings(Duration::from_secs(10)));

@@ -354,11 +354,11 @@ mod tests {
 
     #[test]
     fn two_holders_that_wait_for_an_exclusive_lock_both_get_it() {
-        let limit = Duration::from_secs(60);
-        let locks = [(); 2].map(|()| another().lock_shared(limit).unwrap().unwrap());
+        let timeout = Duration::from_secs(60);
+        let locks = [(); 2].map(|()| another().lock_shared(timeout).unwrap().unwrap());
         std::thread::scope(|scope| {
-            let alone = |lock: Lock| assert!(lock.make_exclusive(limit).unwrap());
-            let threads = locks.map(|lock| scope.spawn(move || alone(lock)));
+            let make_exclusive = |lock: Lock| assert!(lock.make_exclusive(timeout).unwrap());
+            let threads = locks.map(|lock| scope.spawn(move || make_exclusive(lock)));
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }

@@ -131,8 +131,8 @@ const ARP_BYTES: usize = 28;
 const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 impl Arp {
-    /// An ARP probe: asks whether another host has the address (RFC 5227, section 2.1.1). The ARP tables of neighbors do not
-    /// change.
+    /// An ARP probe, to find out whether another host has the address (RFC 5227, section 2.1.1). The ARP tables of neighbors do
+    /// not change.
     pub fn probe(mac: Mac, address: Ipv4Addr) -> Self {
         Self { is_reply: false, sender_mac: mac, sender: Ipv4Addr::UNSPECIFIED, target: address }
     }

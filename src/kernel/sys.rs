@@ -89,7 +89,7 @@ pub fn protect_relocated_data() {
         }
         1
     }
-    // SAFETY: the callback has the type that the call asks for, and keeps nothing.
+    // SAFETY: the callback has the type that the call requires, and keeps no pointer.
     unsafe { libc::dl_iterate_phdr(Some(protect), std::ptr::null_mut()) };
 }
 
@@ -194,7 +194,7 @@ pub fn send_signal(to: Pid, number: c_int) {
     unsafe { libc::kill(to.as_raw(), number) };
 }
 
-/// The child outlives its parent: it gets a session of its own, the root directory as its working directory, no signal mask,
+/// The child outlives its parent: it gets its own session, the root directory as its working directory, no signal mask,
 /// and no descriptor except the three standard ones.
 pub fn detach(command: &mut Command) {
     let begin = || {

@@ -1,9 +1,9 @@
-//! The allocator of the shipped build, for a process that lives for a millisecond. Blocks have 16, 32, 64 … bytes and are cut
+//! The allocator of the shipped build, for a process that runs for a millisecond. Blocks have 16, 32, 64 … bytes and are cut
 //! from one piece of the executable's bss, so such a process needs no system call for memory; with musl's allocator it needs
 //! 14. Other targets use glibc's allocator and compile this for its tests only.
 //!
 //! A freed block goes to the free list of its size. For large blocks, and when the piece is used up, the C library
-//! allocates; it returns memory to the kernel, so a process that lives longer keeps no more than the piece. The address of
+//! allocates; it returns memory to the kernel, so a process that runs longer keeps no more than the piece. The address of
 //! a block shows which of the two allocated it. A spin lock protects the state.
 #![allow(unsafe_code)]
 

@@ -3,7 +3,7 @@
 use super::Family;
 use super::expr::Expr;
 
-/// A feature with a kernel option of its own.
+/// A feature that has its own kernel option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// Tables of the family.

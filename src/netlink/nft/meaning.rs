@@ -36,9 +36,11 @@ struct Bits {
     value: u8,
 }
 
+/// An action of a rule, with the symbolic bytes that it uses.
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
-    Decide(Vec<SymbolicByte>, String),
+    /// The verdict of a verdict map: the key, and the name of the map.
+    VerdictMap(Vec<SymbolicByte>, String),
     Nat(Nat, Family, Option<Vec<SymbolicByte>>, Option<Vec<SymbolicByte>>),
     Redirect(Option<Vec<SymbolicByte>>),
     SetMark(Vec<SymbolicByte>),
@@ -55,6 +57,7 @@ struct SymbolicByte {
     xor: u8,
 }
 
+/// Where a byte of the registers comes from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
     /// The byte is constant.
@@ -229,7 +232,7 @@ impl SymbolicMachine {
         match lookup {
             Lookup::Contains => self.require(Constraint::In(bytes, set.into())),
             Lookup::Lacks => self.require(Constraint::NotIn(bytes, set.into())),
-            Lookup::Verdict => self.end_step(Action::Decide(bytes, set.into())),
+            Lookup::Verdict => self.end_step(Action::VerdictMap(bytes, set.into())),
             Lookup::Load(to) => {
                 self.require(Constraint::In(bytes.clone(), set.into()));
                 // The length of the data is unknown here.

@@ -87,7 +87,7 @@ pub(super) fn is_without_nf_tables(error: &netlink::Error) -> bool {
 pub(super) const NF_TABLES: &str = "CONFIG_NF_TABLES";
 
 /// Whether the errno can be that of a missing feature: ENOENT for expressions and types of chains, EPROTO for conntrack in
-/// bridges, the others for families.
+/// bridges, the other two for families.
 fn can_be_missing_feature(errno: i32) -> bool {
     matches!(errno, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTO)
 }

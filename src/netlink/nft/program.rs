@@ -27,7 +27,7 @@ pub struct Program {
 /// The handle of a rule that `Program::add` added. The handles of the kernel begin with 1.
 pub const NOT_IN_KERNEL: u64 = 0;
 
-/// What a base chain does with a packet.
+/// The result of a base chain for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Accepted,
@@ -72,7 +72,7 @@ pub struct TableFlags {
 impl Nft {
     /// The flags of a table; all are false if it is missing.
     pub fn table_flags(&self, table: Table<'_>) -> Result<TableFlags> {
-        let doing = format!("cannot look into table {table}");
+        let doing = format!("cannot read table {table}");
         let filter = |attrs: &mut Attrs| attrs.string(NFTA_TABLE_NAME, table.name);
         let found = self.list(NFT_MSG_GETTABLE, table.family, doing, filter, |message| {
             let (mut name, mut flags) = (None, 0);
@@ -156,26 +156,26 @@ impl Program {
 
     /// Evaluates a base chain for a packet.
     pub fn evaluate(&self, chain: &str, policy: Policy, packet: &Packet) -> Outcome {
-        let ends = vec![None; self.chains.len()];
-        let mut evaluation = Evaluation { program: self, packet, ends, depth: 0 };
-        let mut ends = evaluation.chain(chain);
-        if ends.continues {
+        let results = vec![None; self.chains.len()];
+        let mut evaluation = Evaluation { program: self, packet, results, depth: 0 };
+        let mut results = evaluation.chain(chain);
+        if results.continues {
             let location = RuleLocation { chain: chain.into(), rule: None };
             match policy {
-                Policy::Accept => ends.accepts = true,
+                Policy::Accept => results.accepts = true,
                 Policy::Drop => {
                     // A rule at the end of the chain would not get packets that return before it.
-                    let from = ends.first_return.clone().unwrap_or_else(|| location.clone());
-                    ends.drop = Some(DroppedBy { location, from });
+                    let from = results.first_return.clone().unwrap_or_else(|| location.clone());
+                    results.drop = Some(DroppedBy { location, from });
                 }
             }
         }
-        match (ends.drop, ends.accepts) {
+        match (results.drop, results.accepts) {
             (None, _) => Outcome::Accepted,
             (Some(drop), false) => Outcome::Dropped(drop),
             (Some(drop), true) => {
                 let at_drop = || Doubt { location: drop.location.clone(), on: String::new() };
-                Outcome::Unknown(ends.doubt.unwrap_or_else(at_drop))
+                Outcome::Unknown(results.doubt.unwrap_or_else(at_drop))
             }
         }
     }
@@ -191,7 +191,7 @@ impl Program {
 
 /// The possible results of a chain for a packet.
 #[derive(Clone, Debug, Default)]
-struct Ends {
+struct ChainResults {
     accepts: bool,
     /// The last rule that drops packets: it drops those that the other rules pass on.
     drop: Option<DroppedBy>,
@@ -207,7 +207,7 @@ struct Evaluation<'a> {
     program: &'a Program,
     packet: &'a Packet,
     /// For each chain of the program the results, if it was evaluated.
-    ends: Vec<Option<Ends>>,
+    results: Vec<Option<ChainResults>>,
     depth: u32,
 }
 
@@ -221,9 +221,9 @@ struct Effects {
 
 impl Evaluation<'_> {
     /// The results of a chain, evaluated once.
-    fn chain(&mut self, name: &str) -> Ends {
+    fn chain(&mut self, name: &str) -> ChainResults {
         let at = self.program.find(name);
-        if let Some(Some(known)) = at.map(|at| &self.ends[at]) {
+        if let Some(Some(known)) = at.map(|at| &self.results[at]) {
             return known.clone();
         }
         if at.is_none() || self.depth == DEPTH_MAX {
@@ -231,67 +231,73 @@ impl Evaluation<'_> {
             let location = RuleLocation { chain: name.into(), rule: None };
             let doubt = Some(Doubt { location: location.clone(), on: "jump".into() });
             let drop = Some(DroppedBy { location: location.clone(), from: location });
-            return Ends { accepts: true, drop, continues: true, first_return: None, doubt };
+            return ChainResults {
+                accepts: true,
+                drop,
+                continues: true,
+                first_return: None,
+                doubt,
+            };
         }
         self.depth += 1;
-        let ends = self.rules(name);
+        let results = self.rules(name);
         self.depth -= 1;
         if let Some(at) = at {
-            self.ends[at] = Some(ends.clone());
+            self.results[at] = Some(results.clone());
         }
-        ends
+        results
     }
 
-    fn rules(&mut self, chain: &str) -> Ends {
-        let (mut ends, program) = (Ends::default(), self.program);
+    fn rules(&mut self, chain: &str) -> ChainResults {
+        let (mut results, program) = (ChainResults::default(), self.program);
         for rule in program.rules_of(chain) {
             let location = RuleLocation { chain: chain.into(), rule: Some(rule.handle) };
             let step = Effects::of(program, self.packet, rule);
-            if let (None, Some(on)) = (&ends.doubt, step.doubt) {
-                ends.doubt = Some(Doubt { location: location.clone(), on });
+            if let (None, Some(on)) = (&results.doubt, step.doubt) {
+                results.doubt = Some(Doubt { location: location.clone(), on });
             }
             let mut goes_on = false;
             for verdict in step.verdicts {
                 let drop = Some(DroppedBy { location: location.clone(), from: location.clone() });
                 match verdict {
-                    Some(Verdict::Accept) => ends.accepts = true,
-                    Some(Verdict::Drop) => ends.drop = drop,
+                    Some(Verdict::Accept) => results.accepts = true,
+                    Some(Verdict::Drop) => results.drop = drop,
                     Some(Verdict::Return) => {
-                        ends.continues = true;
-                        ends.first_return.get_or_insert_with(|| location.clone());
+                        results.continues = true;
+                        results.first_return.get_or_insert_with(|| location.clone());
                     }
                     Some(Verdict::Continue) => goes_on = true,
-                    Some(Verdict::Jump(to)) => goes_on |= self.enter(&mut ends, &to, &location),
+                    Some(Verdict::Jump(to)) => goes_on |= self.enter(&mut results, &to, &location),
                     Some(Verdict::Goto(to)) => {
-                        if self.enter(&mut ends, &to, &location) {
-                            ends.continues = true;
-                            ends.first_return.get_or_insert_with(|| location.clone());
+                        if self.enter(&mut results, &to, &location) {
+                            results.continues = true;
+                            results.first_return.get_or_insert_with(|| location.clone());
                         }
                     }
                     None => {
-                        ends.accepts = true;
-                        ends.drop = drop;
+                        results.accepts = true;
+                        results.drop = drop;
                     }
                 }
             }
             if !goes_on {
-                return ends;
+                return results;
             }
         }
-        Ends { continues: true, ..ends }
+        ChainResults { continues: true, ..results }
     }
 
     /// Adds the results of another chain. Returns whether the packet can come back.
-    fn enter(&mut self, ends: &mut Ends, chain: &str, from: &RuleLocation) -> bool {
-        let results = self.chain(chain);
-        ends.accepts |= results.accepts;
-        if let Some(DroppedBy { location, .. }) = results.drop {
-            ends.drop = Some(DroppedBy { location, from: from.clone() });
+    fn enter(&mut self, results: &mut ChainResults, chain: &str, from: &RuleLocation) -> bool {
+        let entered = self.chain(chain);
+        results.accepts |= entered.accepts;
+        if let Some(DroppedBy { location, .. }) = entered.drop {
+            results.drop = Some(DroppedBy { location, from: from.clone() });
         }
-        if ends.doubt.is_none() {
-            ends.doubt = results.doubt;
+        if results.doubt.is_none() {
+            results.doubt = entered.doubt;
         }
-        results.continues
+        entered.continues
     }
 }
 
@@ -332,7 +338,7 @@ impl Effects {
 /// The effect of one expression.
 struct Effect {
     fit: Fit,
-    /// Empty: the rule goes on.
+    /// Empty: the rule continues with the next expression.
     verdicts: Vec<Option<Verdict>>,
     /// One of the verdicts is unknown.
     is_unknown: bool,

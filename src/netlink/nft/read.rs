@@ -52,7 +52,7 @@ impl Nft {
         for part in keys.chunks(REQUESTS_AT_ONCE) {
             let mut requests = Requests::new();
             for key in part {
-                let doing = format!("cannot look into set {set} of table {table}");
+                let doing = format!("cannot read set {set} of table {table}");
                 requests.push(NFT_MSG_GETSETELEM, 0, doing, |attrs| {
                     attrs.raw(&header(table.family));
                     write_elements(attrs, table, set, |attrs| Element::write_key(key, attrs));
@@ -71,7 +71,7 @@ impl Nft {
         let mut requests = Requests::new();
         for (table, set, key) in elements {
             // This is called for each container, so the text is constant.
-            let doing = "cannot look into the sets of table cnibox".into();
+            let doing = "cannot read the sets of table cnibox".into();
             requests.push(NFT_MSG_GETSETELEM, 0, doing, |attrs| {
                 attrs.raw(&header(table.family));
                 write_elements(attrs, *table, set, |attrs| Element::write_key(key, attrs));
@@ -219,7 +219,7 @@ impl Object<'_> {
                 (NFT_MSG_GETSET, table, &[(NFTA_SET_TABLE, table.name), (NFTA_SET_NAME, set)])
             }
         };
-        let doing = format!("cannot look into table {table}");
+        let doing = format!("cannot read table {table}");
         requests.push(kind, 0, doing, |attrs| {
             attrs.raw(&header(table.family));
             for (kind, name) in names {

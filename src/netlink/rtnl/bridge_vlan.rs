@@ -29,7 +29,7 @@ pub struct VlanRange {
 pub struct PortVlans {
     pub index: u32,
     pub name: String,
-    /// The index of the bridge: of a bridge itself, its own index.
+    /// The index of the bridge of the port. For a bridge it is its own index.
     pub bridge: u32,
     /// As `Link::peer`. `None` if both ends have the same index, in different namespaces.
     pub peer: Option<u32>,

@@ -92,8 +92,8 @@ fn put_netns(attrs: &mut Attrs, netns: &NetNs) {
 }
 
 impl Rtnl {
-    /// Creates a link and returns it as the kernel reports it. `operstate_up` and `port` are those of the moment of
-    /// creation; `wait_for_link` waits for others.
+    /// Creates a link and returns it as the kernel reports it. `operstate_up` and `port` have their values at
+    /// creation; `wait_for_link` waits for other values.
     pub fn add_link(
         &self,
         new: &NewLink<'_>,

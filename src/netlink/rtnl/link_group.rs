@@ -57,7 +57,7 @@ impl Rtnl {
             attrs.raw(&header(0, 0, 0));
             attrs.u32(IFLA_GROUP, group);
         });
-        // All links are gone.
+        // All links were deleted before.
         requests.tolerate(libc::ENODEV);
         Ok(self.change(requests)?)
     }
