@@ -12,7 +12,7 @@ use nix::time::clock_gettime;
 
 /// The time since boot, on CLOCK_BOOTTIME.
 pub fn since_boot() -> Duration {
-    // It cannot fail since Linux 2.6.39.
+    // The call cannot fail since Linux 2.6.39.
     clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 

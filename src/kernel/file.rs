@@ -1,4 +1,5 @@
-//! Opens regular files only: the open of a FIFO waits for its other end, and the open of a device can have any effect.
+//! Opens and reads files. Nearly all functions refuse a file that is not regular: the open of a FIFO waits for its other end,
+//! and the open of a device can have any effect.
 //!
 //! With O_NONBLOCK the open of a FIFO does not wait. The flag has no effect on a regular file.
 //!
@@ -62,10 +63,12 @@ pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     })
 }
 
+/// Whether the symbolic links at a path are a loop.
 fn is_loop(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(libc::ELOOP))
 }
 
+/// Opens a regular file. Fails if the file has another type.
 pub fn open_regular(options: &OpenOptions, path: &Path) -> io::Result<(File, Metadata)> {
     let file = open(options, path)?;
     let metadata = regular(&file)?;

@@ -43,7 +43,7 @@ impl LinkUdp {
         self.0.send_to(payload, to).map(drop)
     }
 
-    /// The next datagram and its sender; `None` if no datagram waits.
+    /// The next datagram and its sender; `None` if no datagram is pending.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<(&'a [u8], IpAddr)>> {
         match self.0.recv_from(buffer) {
             Ok((length, from)) => Ok(Some((&buffer[..length], from.ip()))),
@@ -52,7 +52,7 @@ impl LinkUdp {
         }
     }
 
-    /// Waits until the kernel has sent everything. A datagram to a neighbor without a known MAC address waits for ARP, and
+    /// Waits until the kernel has sent all datagrams. A datagram to a neighbor without a known MAC address waits for ARP, and
     /// is lost if the link is removed meanwhile. False after the timeout.
     pub fn wait_until_sent(&self, timeout: Duration) -> io::Result<bool> {
         let end = clock::since_boot() + timeout;

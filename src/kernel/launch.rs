@@ -1,4 +1,4 @@
-//! Starts a command in a network namespace and passes signals to it. It does not use networks.
+//! Starts a command in a network namespace and passes signals to it. It does not depend on CNI networks.
 
 use std::ffi::{CString, OsString};
 use std::fs;

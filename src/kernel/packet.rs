@@ -69,7 +69,7 @@ impl PacketSocket {
         send_to_link(self.socket.as_fd(), self.index, ETH_P_8021Q, &tagged)
     }
 
-    /// The next frame; `None` if no frame waits. A frame that is longer than the buffer is skipped. A sender on this host
+    /// The next frame; `None` if no frame is pending. A frame that is longer than the buffer is skipped. A sender on this host
     /// leaves the UDP checksum to the network card, so the checksum can be missing.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         loop {

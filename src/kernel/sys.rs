@@ -267,7 +267,7 @@ pub fn set_up_child(command: &mut Command, setup: ChildSetup, mut ready: PipeWri
     unsafe { command.pre_exec(begin) };
 }
 
-/// Writes all bytes, in one system call if possible. std's standard output splits text at its last line.
+/// Writes all bytes, in one system call if possible. The stdout of std would write the text after the last line end separately.
 pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match write(file, bytes) {

@@ -398,7 +398,7 @@ impl Socket {
 }
 
 /// Reports that an object of a multicast group changed in the namespace of the socket, but not which change. The content of the
-/// messages is not read, so a forged one does no harm: the caller reads the object from the kernel.
+/// messages is not read, so a forged message does no harm: the caller reads the object from the kernel.
 ///
 /// Uses nix, because neli's sockets cannot be polled without unsafe code.
 pub(crate) struct Events {

@@ -2,7 +2,7 @@
 //! then renamed.
 //!
 //! A process that is killed leaves the temporary file. The writer holds a flock(2) on it, which ends with the process, so
-//! `sweep` removes only a file that no process writes. It does not depend on a clock.
+//! `sweep` removes only a file that no process writes. This does not depend on a clock.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};

@@ -77,7 +77,7 @@ pub(super) const NFTA_SET_FIELD_LEN: u16 = 1;
 pub(super) const NFT_SET_INTERVAL: u32 = 0x4;
 pub(super) const NFT_SET_MAP: u32 = 0x8;
 pub(super) const NFT_SET_TIMEOUT: u32 = 0x10;
-/// Rules change the set.
+/// Rules can change the set.
 pub(super) const NFT_SET_EVAL: u32 = 0x20;
 
 pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;

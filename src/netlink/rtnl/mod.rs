@@ -39,7 +39,7 @@ pub struct Rtnl {
     netns: Option<NetNs>,
 }
 
-/// Changes that are sent together. They are not atomic: the kernel tries those after a failed one, too.
+/// Changes that are sent together. They are not atomic: after a failed change the kernel still makes the later ones.
 #[derive(Debug, Default)]
 pub struct Batch {
     requests: Requests,
@@ -56,7 +56,7 @@ impl Rtnl {
         NetNs::of_socket(&self.socket)
     }
 
-    /// The kernel's number of the namespace, which is unique until the next boot. `None` before Linux 5.14.
+    /// The cookie of the namespace: a number that is unique until the next boot. `None` before Linux 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         let mut cookie = [0; 8];
         let (level, option) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);

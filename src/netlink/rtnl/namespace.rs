@@ -167,7 +167,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Needs CAP_NET_BROADCAST.
+    /// Reports every end from now on. Needs CAP_NET_BROADCAST.
     pub fn subscribe() -> Result<Self> {
         Self::open().map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -188,7 +188,7 @@ impl Ends {
         Ok(Self { socket })
     }
 
-    /// The next event; `None` if no event waits.
+    /// The next event; `None` if no event is pending.
     pub fn next(&self) -> Option<End> {
         let mut buffer = [0; 8192];
         loop {

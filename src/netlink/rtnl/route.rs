@@ -26,7 +26,7 @@ pub struct Route {
     pub table: Option<u32>,
     /// RT_SCOPE_*: 0 universe, 253 link, 254 host. IPv6 ignores it.
     pub scope: Option<u8>,
-    /// RTPROT_*, the origin: 2 is the kernel; `None` is an administrator (3).
+    /// RTPROT_*, the origin: 2 is the kernel. `None` is RTPROT_BOOT (3), as for a route that `ip route` adds.
     pub protocol: Option<u8>,
     /// The gateway need not be in a prefix of the link.
     pub onlink: bool,

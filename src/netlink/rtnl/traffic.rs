@@ -319,7 +319,7 @@ impl TokenBucket {
         options
     }
 
-    /// The time of the burst at the rate, in ticks, by way of whole microseconds; `None` if it overflows.
+    /// The time that the burst takes at the rate, rounded down to microseconds and converted to ticks; `None` if it overflows.
     fn buffer(&self) -> Option<u32> {
         let us = u64::from(self.burst) * 1_000_000 / self.rate;
         u32::try_from(us.checked_mul(1000)? / NS_PER_TICK).ok()
