@@ -23,7 +23,7 @@ pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
     if reserved(&address.into()).is_some() {
         return Some("the server offered an address that no container can have");
     }
-    let (listed, first) = (&site.record.ask.settings.subnets, &site.record.subnets);
+    let (listed, first) = (&site.record.request.settings.subnets, &site.record.subnets);
     let is_of_family = |net: &&IpNet| net.addr().is_ipv4() == address.is_ipv4();
     let of_first: Vec<&IpNet> = first.iter().filter(is_of_family).collect();
     let is_within = match listed.is_empty() {
@@ -44,7 +44,7 @@ pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
 
 /// Whether a record is of another attachment that has the address and has not ended.
 fn is_another(site: &Site<'_>, record: &Record, address: IpAddr) -> bool {
-    let key = &site.record.ask.key;
+    let key = &site.record.request.key;
     let is_own = record.network == key.network && record.at == key.attachment();
     let has_it = record.made.last().is_some_and(|made| made.addresses.contains(&address));
     let has_ended = || {

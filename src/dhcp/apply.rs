@@ -20,7 +20,7 @@ use crate::steps::link::routing_tables::SCOPE_LINK;
 
 /// The result of ADD for the leases of a record and the addresses of the kernel.
 pub fn success(record: &LeaseRecord, slaac: &[Ip]) -> Success {
-    let mut success = of_leases(&record.leases(), record.ask.settings.priority);
+    let mut success = of_leases(&record.leases(), record.request.settings.priority);
     success.ips.extend_from_slice(slaac);
     success
 }
@@ -82,7 +82,7 @@ pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), S
     let routes = |leases: &[&v4::Lease]| {
         let mut success = Success::default();
         for lease in leases {
-            add_v4(&mut success, lease, record.ask.settings.priority);
+            add_v4(&mut success, lease, record.request.settings.priority);
         }
         configure::routes(&success, link.index)
     };
@@ -215,7 +215,7 @@ mod tests {
 
     fn record(v4: Option<v4::Lease>) -> LeaseRecord {
         LeaseRecord {
-            ask: protocol::tests::ask("c1"),
+            request: protocol::tests::lease_request("c1"),
             netns_id: (1, 2),
             ifindex: 3,
             mac: Mac([2, 0, 0, 0, 0, 1]),

@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::dhcp::exchange::{self, ClientEvent, Exchange, Waiting};
+use crate::dhcp::exchange::{self, ClientEvent, Exchange, Pollable};
 use crate::dhcp::exchange6::{self, Exchange6};
 use crate::dhcp::journal::LeaseRecord;
-use crate::dhcp::protocol::Ask;
+use crate::dhcp::protocol::LeaseRequest;
 use crate::dhcp::site::{Site, SiteError, prefixed};
 use crate::dhcp::slaac::Slaac;
 use crate::dhcp::time::Time;
@@ -23,7 +23,7 @@ use crate::kernel::packet::PacketSocket;
 
 /// The properties of a daemon.
 #[derive(Default)]
-pub struct Options {
+pub struct DaemonOptions {
     pub times: Times,
     /// Stands in front of the paths of namespaces.
     pub prefix: PathBuf,
@@ -32,7 +32,7 @@ pub struct Options {
 }
 
 /// The longest wait for the server's MAC address when a lease is released.
-const RELEASE_LIMIT: Duration = Duration::from_millis(500);
+const ARP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The identity of the machine (machine-id(5)), and that of its boot for a machine without one.
 const MACHINE_ID: &str = "/etc/machine-id";
@@ -46,15 +46,15 @@ pub struct Clients {
 }
 
 /// A packet that releases a lease.
-pub enum PacketOfRelease {
+pub enum ReleasePacket {
     V4 { payload: Vec<u8>, from: Ipv4Addr, to: Ipv4Addr },
     V6 { payload: Vec<u8> },
 }
 
 impl Clients {
     /// Clients that are not started.
-    pub fn new(record: &LeaseRecord, options: &Options) -> Result<Self> {
-        let Ask { key, settings, .. } = &record.ask;
+    pub fn new(record: &LeaseRecord, options: &DaemonOptions) -> Result<Self> {
+        let LeaseRequest { key, settings, .. } = &record.request;
         let times = options.times;
         let v4 = || {
             Exchange::new(Settings {
@@ -146,7 +146,7 @@ impl Clients {
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
-    pub fn add_files(&self, list: &mut Vec<Waiting>) {
+    pub fn add_files(&self, list: &mut Vec<Pollable>) {
         self.v4.iter().for_each(|v4| v4.add_files(list));
         self.v6.iter().for_each(|v6| v6.add_files(list));
     }
@@ -164,19 +164,19 @@ impl Clients {
     }
 
     /// The packets that release the leases. The clients are finished then.
-    pub fn release(&mut self, now: Time) -> Vec<PacketOfRelease> {
+    pub fn release(&mut self, now: Time) -> Vec<ReleasePacket> {
         let mut packets = Vec::new();
         if let Some(v4) = &mut self.v4 {
             for action in v4.client.step(Event::Release, now) {
                 if let Action::Send { payload, via: Via::Unicast { from, to } } = action {
-                    packets.push(PacketOfRelease::V4 { payload, from, to });
+                    packets.push(ReleasePacket::V4 { payload, from, to });
                 }
             }
         }
         if let Some(v6) = &mut self.v6 {
             for action in v6.client.step(Event6::Release, now) {
                 if let Action6::Send(payload) = action {
-                    packets.push(PacketOfRelease::V6 { payload });
+                    packets.push(ReleasePacket::V6 { payload });
                 }
             }
         }
@@ -192,7 +192,7 @@ fn machine_id(prefix: &Path) -> Result<String> {
     })
 }
 
-impl PacketOfRelease {
+impl ReleasePacket {
     /// The packet with its headers. `local` is the link-local source of an IPv6 packet.
     pub fn packet(&self, local: Ipv6Addr) -> Result<Vec<u8>> {
         let packet = match self {
@@ -233,7 +233,7 @@ impl PacketOfRelease {
 
 /// Waits until a packet is sent. It fails if ARP has no answer, or if the answer was lost.
 fn wait(socket: &LinkUdp) -> Result<(), SiteError> {
-    match socket.wait_until_sent(RELEASE_LIMIT).map_err(exchange::cannot_send)? {
+    match socket.wait_until_sent(ARP_TIMEOUT).map_err(exchange::cannot_send)? {
         true => Ok(()),
         false => Err(Error::internal("cannot send: the server does not answer ARP").into()),
     }

@@ -33,10 +33,10 @@ const ANNOUNCE_WAIT: Time = Time::from_millis(400);
 pub const RESTART_AFTER: Time = Time::from_secs(60);
 
 /// The problem of an address with another holder.
-pub const TAKEN: &str = "another host has the offered address";
+pub const ADDRESS_IN_USE: &str = "another host has the offered address";
 
 /// A file that can become readable.
-pub type Waiting = Arc<dyn AsFd + Send + Sync>;
+pub type Pollable = Arc<dyn AsFd + Send + Sync>;
 
 /// An event for the table.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl Exchange {
     ) {
         let problem = admission::problem(site, address.into());
         events.extend(problem.map(ClientEvent::Declined));
-        if problem.is_none() && site.record.ask.settings.probe {
+        if problem.is_none() && site.record.request.settings.probe {
             match self.begin_probe(address, site, now) {
                 Ok(probe) => {
                     self.probe = Some(probe);
@@ -170,14 +170,14 @@ impl Exchange {
             probe.send(site, now);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
-            self.step(Event::Time, site, now, events);
+            self.step(Event::Timeout, site, now, events);
         }
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
-    pub fn add_files(&self, list: &mut Vec<Waiting>) {
-        list.extend(self.packet.iter().map(|socket| Arc::clone(socket) as Waiting));
-        list.extend(self.probe.iter().map(|probe| Arc::clone(&probe.socket) as Waiting));
+    pub fn add_files(&self, list: &mut Vec<Pollable>) {
+        list.extend(self.packet.iter().map(|socket| Arc::clone(socket) as Pollable));
+        list.extend(self.probe.iter().map(|probe| Arc::clone(&probe.socket) as Pollable));
     }
 
     /// Reads the packets that wait.
@@ -198,7 +198,7 @@ impl Exchange {
         }
         if self.is_taken(site, &mut buffer) {
             self.probe = None;
-            self.step(Event::Probed { problem: Some(TAKEN) }, site, now, events);
+            self.step(Event::Probed { problem: Some(ADDRESS_IN_USE) }, site, now, events);
         }
     }
 
@@ -282,7 +282,7 @@ impl Probe {
 
 /// A socket on the port of clients.
 pub fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, SiteError> {
-    let Key { ifname, .. } = &site.record.ask.key;
+    let Key { ifname, .. } = &site.record.request.key;
     site.run(|| LinkUdp::bind(ifname, SocketAddr::new(IpAddr::V4(from), CLIENT_PORT)))
 }
 

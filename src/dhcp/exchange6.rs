@@ -11,13 +11,13 @@ use ipnet::Ipv6Net;
 
 use crate::dhcp::admission;
 use crate::dhcp::exchange::{
-    ClientEvent, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, RESTART_AFTER, TAKEN, Waiting, cannot_send,
-    failed,
+    ADDRESS_IN_USE, ClientEvent, PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, Pollable, RESTART_AFTER,
+    cannot_send, failed,
 };
 use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::v6::client::{Action, Client, Event, Settings};
 use crate::dhcp::v6::frame::{CLIENT_PORT, SERVER_PORT, SERVERS};
-use crate::dhcp::v6::packet::Kind;
+use crate::dhcp::v6::packet::MessageType;
 use crate::error::{Error, Result};
 use crate::kernel::clock;
 use crate::kernel::file::reason;
@@ -26,9 +26,9 @@ use crate::kernel::sys;
 use crate::netlink::rtnl::{Batch, NewAddress};
 
 /// The longest wait for the link-local address of a new interface, which duplicate address detection delays.
-const LINK_LOCAL_LIMIT: Time = Time::from_secs(5);
+const LINK_LOCAL_TIMEOUT: Time = Time::from_secs(5);
 /// The pause between two looks at the addresses: an event would need a socket in the namespace.
-pub const LOOK_AGAIN: Time = Time::from_millis(100);
+pub const POLL_INTERVAL: Time = Time::from_millis(100);
 
 /// The waits for the answer to a RELEASE. A last packet goes without a wait.
 const RELEASE_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
@@ -46,7 +46,7 @@ pub struct Exchange6 {
 }
 
 struct Start {
-    next_look: Time,
+    next_poll: Time,
     limit: Time,
 }
 
@@ -59,7 +59,7 @@ impl Exchange6 {
 
     /// Starts as soon as the interface can send.
     pub fn start(&mut self, now: Time) {
-        self.starts = Some(Start { next_look: now, limit: now + LINK_LOCAL_LIMIT });
+        self.starts = Some(Start { next_poll: now, limit: now + LINK_LOCAL_TIMEOUT });
     }
 
     /// Handles an event, and executes what the client wants.
@@ -79,11 +79,11 @@ impl Exchange6 {
                 Action::Probe(address) => {
                     let problem = admission::problem(site, address.into());
                     events.extend(problem.map(ClientEvent::Declined));
-                    if problem.is_some() || !site.record.ask.settings.probe {
+                    if problem.is_some() || !site.record.request.settings.probe {
                         self.step(Event::Probed { problem }, site, now, events);
                         continue;
                     }
-                    self.probe = Some((address, now + LOOK_AGAIN));
+                    self.probe = Some((address, now + POLL_INTERVAL));
                     // If it fails, the next look finds no other holder.
                     self.note(begin_probe(address, site), events);
                 }
@@ -94,7 +94,7 @@ impl Exchange6 {
                 Action::Lost(reason) => events.push(ClientEvent::Lost(reason)),
                 Action::Failed(tried) => {
                     let next = now + RESTART_AFTER;
-                    self.starts = Some(Start { next_look: next, limit: next });
+                    self.starts = Some(Start { next_poll: next, limit: next });
                     events.push(failed(tried, self.last_error.take()));
                 }
             }
@@ -114,16 +114,16 @@ impl Exchange6 {
 
     /// The time of the next `tick`.
     pub fn deadline(&self) -> Option<Time> {
-        let start = self.starts.as_ref().map(|start| start.next_look);
-        let probe = self.probe.map(|(_, next_look)| next_look);
+        let start = self.starts.as_ref().map(|start| start.next_poll);
+        let probe = self.probe.map(|(_, next_poll)| next_poll);
         Time::first(self.client.deadline(), Time::first(start, probe))
     }
 
     /// Does what is due.
     pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
-        if let Some(start) = self.starts.as_mut().filter(|start| start.next_look <= now) {
+        if let Some(start) = self.starts.as_mut().filter(|start| start.next_poll <= now) {
             match has_link_local(site) {
-                Ok(false) if now < start.limit => start.next_look = now + LOOK_AGAIN,
+                Ok(false) if now < start.limit => start.next_poll = now + POLL_INTERVAL,
                 Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
                 _ => {
                     self.starts = None;
@@ -131,28 +131,28 @@ impl Exchange6 {
                 }
             }
         }
-        if let Some((address, _)) = self.probe.filter(|(_, next_look)| *next_look <= now) {
+        if let Some((address, _)) = self.probe.filter(|(_, next_poll)| *next_poll <= now) {
             let taken = match is_taken(address, site) {
                 Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
                 Ok(None) => {
-                    self.probe = Some((address, now + LOOK_AGAIN));
+                    self.probe = Some((address, now + POLL_INTERVAL));
                     return;
                 }
                 // Without the list of addresses no other holder can be found.
                 found => matches!(found, Ok(Some(true))),
             };
             self.probe = None;
-            let problem = taken.then_some(TAKEN);
+            let problem = taken.then_some(ADDRESS_IN_USE);
             return self.step(Event::Probed { problem }, site, now, events);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
-            self.step(Event::Time, site, now, events);
+            self.step(Event::Timeout, site, now, events);
         }
     }
 
     /// Adds the files to wait for. If one of them is readable, call `receive`.
-    pub fn add_files(&self, list: &mut Vec<Waiting>) {
-        list.extend(self.udp.iter().map(|socket| Arc::clone(socket) as Waiting));
+    pub fn add_files(&self, list: &mut Vec<Pollable>) {
+        list.extend(self.udp.iter().map(|socket| Arc::clone(socket) as Pollable));
     }
 
     /// Reads the packets that wait.
@@ -203,7 +203,7 @@ fn begin_probe(address: Ipv6Addr, site: &Site<'_>) -> Result<(), SiteError> {
     let net = Ipv6Net::from(address).into();
     let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
     let mut batch = Batch::new();
-    batch.add_address(site.record.ifindex, &site.record.ask.key.ifname, &new);
+    batch.add_address(site.record.ifindex, &site.record.request.key.ifname, &new);
     Ok(site.open()?.rtnl()?.commit(batch)?)
 }
 
@@ -217,7 +217,7 @@ fn is_taken(address: Ipv6Addr, site: &Site<'_>) -> Result<Option<bool>, SiteErro
     };
     if found.dad_failed {
         let mut batch = Batch::new();
-        batch.del_address(index, &site.record.ask.key.ifname, found.net);
+        batch.del_address(index, &site.record.request.key.ifname, found.net);
         rtnl.commit(batch)?;
         return Ok(Some(true));
     }
@@ -247,7 +247,7 @@ fn is_answered(socket: &LinkUdp, payload: &[u8], wait: Duration) -> io::Result<b
         }
         clock::readable(&[socket.as_fd()], Some(left))?;
         if let Some((answer, from)) = socket.receive(&mut buffer)? {
-            let is_reply = answer.first() == Some(&Kind::REPLY.0);
+            let is_reply = answer.first() == Some(&MessageType::REPLY.0);
             if is_on_link(from) && is_reply && answer.get(1..4) == payload.get(1..4) {
                 return Ok(true);
             }
@@ -258,7 +258,7 @@ fn is_answered(socket: &LinkUdp, payload: &[u8], wait: Duration) -> io::Result<b
 /// A socket on the port of clients.
 pub fn socket(site: &Site<'_>) -> Result<LinkUdp, SiteError> {
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), CLIENT_PORT);
-    site.run(|| LinkUdp::bind(&site.record.ask.key.ifname, address))
+    site.run(|| LinkUdp::bind(&site.record.request.key.ifname, address))
 }
 
 /// Sends to all servers of the link.

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cni::json;
 use crate::dhcp::lease::{Key, Leases, v4, v6};
-use crate::dhcp::protocol::Ask;
+use crate::dhcp::protocol::LeaseRequest;
 use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 use crate::kernel::flock;
@@ -37,7 +37,7 @@ const RELEASED: &str = ".released";
 #[serde(rename_all = "camelCase")]
 pub struct LeaseRecord {
     #[serde(flatten)]
-    pub ask: Ask,
+    pub request: LeaseRequest,
     /// Device and inode of the container's namespace.
     #[serde(rename = "netnsID")]
     pub netns_id: (u64, u64),
@@ -66,7 +66,7 @@ pub struct LeaseRecord {
 
 /// A record in the journal.
 #[derive(Serialize)]
-struct Kept<'a> {
+struct JournalFile<'a> {
     boot: &'a str,
     #[serde(flatten)]
     record: &'a LeaseRecord,
@@ -98,7 +98,7 @@ impl LeaseRecord {
 
     /// Whether it has a lease of each family that an ADD reports. The addresses of SLAAC are not in it.
     pub fn is_complete(&self) -> bool {
-        let families = &self.ask.settings.families;
+        let families = &self.request.settings.families;
         let has_v4 = !families.v4 || self.v4.is_some();
         has_v4 && (!families.v6 || self.v6.is_some()) && !families.slaac
     }
@@ -196,8 +196,8 @@ impl Journal {
 
     /// Writes a lease, and replaces the one that is there.
     pub fn save(&self, record: &LeaseRecord) -> Result<()> {
-        self.file(&record.ask.key, LEASE)
-            .write(json::compact(&Kept { boot: boot()?, record }).as_bytes())
+        self.file(&record.request.key, LEASE)
+            .write(json::compact(&JournalFile { boot: boot()?, record }).as_bytes())
     }
 
     /// Removes a lease and its mark. Succeeds if they do not exist.
@@ -209,7 +209,8 @@ impl Journal {
     /// The lease of an attachment; None if it has none, or if its file is void.
     pub fn read(&self, key: &Key) -> Result<Option<LeaseRecord>> {
         let Some(content) = self.file(key, LEASE).read()? else { return Ok(None) };
-        let record = read_record(&content, boot()?).ok().filter(|record| record.ask.key == *key);
+        let record =
+            read_record(&content, boot()?).ok().filter(|record| record.request.key == *key);
         Ok(record.map(|record| self.with_mark(record)))
     }
 
@@ -229,7 +230,7 @@ impl Journal {
         };
         let mut count = 0;
         for record in self.read_valid(&|_| {})? {
-            let key = &record.ask.key;
+            let key = &record.request.key;
             if key.network == *network && !is_kept(key) {
                 count += usize::from(self.mark(key)?);
             }
@@ -270,7 +271,7 @@ impl Journal {
                 }
             };
             let is_at_its_place =
-                |record: &LeaseRecord| self.file(&record.ask.key, LEASE).name() == Some(&name);
+                |record: &LeaseRecord| self.file(&record.request.key, LEASE).name() == Some(&name);
             match read_record(&content, boot) {
                 Ok(record) if is_at_its_place(&record) => records.push(self.with_mark(record)),
                 Ok(_) => on_void(&file),
@@ -284,7 +285,7 @@ impl Journal {
     }
 
     fn with_mark(&self, record: LeaseRecord) -> LeaseRecord {
-        let mark = self.file(&record.ask.key, RELEASED);
+        let mark = self.file(&record.request.key, RELEASED);
         let is_released = matches!(mark.read(), Ok(Some(_)));
         LeaseRecord { is_released, ..record }
     }
@@ -309,12 +310,12 @@ fn boot() -> Result<&'static str> {
 
 fn read_record(content: &[u8], boot: &str) -> Result<LeaseRecord> {
     #[derive(Deserialize)]
-    struct OfBoot {
+    struct BootField {
         boot: String,
     }
 
     let unreadable = |error: serde_json::Error| Error::new(Code::DECODE, error.to_string());
-    let OfBoot { boot: of } = json::read(content).map_err(unreadable)?;
+    let BootField { boot: of } = json::read(content).map_err(unreadable)?;
     if of != boot {
         return Err(Error::internal("it is of an earlier boot"));
     }
@@ -327,7 +328,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::dhcp::protocol::tests::{ask, key};
+    use crate::dhcp::protocol::tests::{key, lease_request};
     use crate::dhcp::time::Time;
 
     /// A journal below a directory for one test.
@@ -361,7 +362,7 @@ mod tests {
     fn record(id: &str) -> LeaseRecord {
         let seconds = Time::from_secs;
         LeaseRecord {
-            ask: ask(id),
+            request: lease_request(id),
             netns_id: (4, u64::MAX),
             ifindex: 7,
             mac: Mac([2, 0, 0, 0, 0, 1]),

@@ -32,7 +32,7 @@ pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 #[serde(tag = "verb", rename_all = "lowercase")]
 pub enum Request {
     /// Answered by a result with a lease: the attachment's own if it has one, else a new one.
-    Acquire(Ask),
+    Acquire(LeaseRequest),
     /// Fails if the attachment has no valid lease. Takes none.
     Check(Key),
     /// Sends a RELEASE if the attachment has a lease.
@@ -47,19 +47,19 @@ pub enum Request {
 
 /// The request for a lease: all that the daemon needs of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct LeaseRequest {
     #[serde(flatten)]
     pub key: Key,
     /// The path of the container's namespace, absolute, without the daemon's prefix.
     #[serde(deserialize_with = "absolute")]
     pub netns: PathBuf,
     #[serde(flatten)]
-    pub settings: Settings,
+    pub settings: LeaseSettings,
 }
 
 /// The keys of the configuration, validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct LeaseSettings {
     /// Options for the server: code and value, each code once. Code 61 replaces the client identifier of the key.
     #[serde(with = "provided")]
     pub provide: Vec<(u8, Vec<u8>)>,
@@ -188,7 +188,7 @@ impl Families {
     /// The names in the configuration.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named = [(self.v4, "4"), (self.v6, "6"), (self.slaac, "slaac")];
-        named.into_iter().filter_map(|(is_there, name)| is_there.then_some(name))
+        named.into_iter().filter_map(|(is_listed, name)| is_listed.then_some(name))
     }
 }
 
@@ -206,11 +206,11 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn ask(id: &str) -> Ask {
-        Ask {
+    pub(crate) fn lease_request(id: &str) -> LeaseRequest {
+        LeaseRequest {
             key: key(id),
             netns: "/run/netns/c1".into(),
-            settings: Settings {
+            settings: LeaseSettings {
                 provide: vec![(12, b"host \"name\"".to_vec()), (60, Vec::new())],
                 request: vec![121, 3, 1, 255],
                 probe: true,
@@ -226,7 +226,7 @@ pub(crate) mod tests {
     fn every_request_is_one_line_and_is_read_as_it_was_written() {
         let at = Attachment { container_id: key("c2").container_id, ifname: key("c2").ifname };
         for request in [
-            Request::Acquire(ask("c1")),
+            Request::Acquire(lease_request("c1")),
             Request::Check(key("c1")),
             Request::Release(key("c1")),
             Request::Gc { network: key("c1").network, keep: vec![at] },
@@ -242,7 +242,7 @@ pub(crate) mod tests {
 
     #[test]
     fn wrong_requests_are_refused() {
-        let line = serde_json::to_string(&Request::Acquire(ask("c1"))).unwrap();
+        let line = serde_json::to_string(&Request::Acquire(lease_request("c1"))).unwrap();
         for (from, to, expected) in [
             ("\"acquire\"", "\"take\"", "unknown variant `take`"),
             ("\"verb\":\"acquire\",", "", "missing field `verb`"),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::dhcp::clients::{Clients, Options};
+use crate::dhcp::clients::{Clients, DaemonOptions};
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::time::Time;
@@ -10,9 +10,9 @@ use crate::error::Result;
 use crate::kernel::netns::NetNs;
 
 /// Releases the leases of a record through its interface. False if the interface is not there any more.
-pub fn release(home: &NetNs, record: &LeaseRecord) -> Result<bool> {
-    let site = Site { home, prefix: Path::new(""), record };
-    let mut clients = Clients::new(record, &Options::default())?;
+pub fn release(own_netns: &NetNs, record: &LeaseRecord) -> Result<bool> {
+    let site = Site { own_netns, prefix: Path::new(""), record };
+    let mut clients = Clients::new(record, &DaemonOptions::default())?;
     let now = Time::now();
     clients.resume_to_release(record, now);
     let mut release = || {
@@ -23,7 +23,7 @@ pub fn release(home: &NetNs, record: &LeaseRecord) -> Result<bool> {
         Ok(()) => Ok(true),
         Err(SiteError::Gone(_)) => Ok(false),
         Err(SiteError::Failed(error)) => {
-            Err(error.in_front(format_args!("cannot release the lease of {}", record.ask.key)))
+            Err(error.in_front(format_args!("cannot release the lease of {}", record.request.key)))
         }
     }
 }

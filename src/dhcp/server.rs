@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::cni::json;
 use crate::cni::version::{self, Version};
-use crate::dhcp::clients::Options;
+use crate::dhcp::clients::DaemonOptions;
 use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::Journal;
 use crate::dhcp::journal::Listed;
@@ -30,15 +30,15 @@ use crate::kernel::unix::Stream;
 use crate::steps::renumber::Follow;
 
 /// The time that a client has to send its request, and to take its answer.
-const EXCHANGE_MAX: Duration = Duration::from_secs(10);
+const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time that any request except `acquire` may take.
-const SHORT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many requests are served at the same time. Clients try again when there are more.
 const THREADS_MAX: usize = 1024;
 /// The pause between two looks whether an idle daemon can end. No event tells that the last lease is gone.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait for the lock of the journal. A plugin holds it while it releases a lease in place of a daemon.
-const LOCK_MAX: Duration = Duration::from_secs(3);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause after a failed `accept`: the process has no free descriptor, for example.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -63,7 +63,7 @@ pub fn run(flags: &Flags, passed: PassedSockets, follow: Follow) -> Result<()> {
     };
     let bare = without_prefix(&flags.hostprefix, &path);
     let journal = Journal::of(&flags.hostprefix, &bare);
-    let Some(_lock) = journal.lock(LOCK_MAX)? else {
+    let Some(_lock) = journal.lock(LOCK_TIMEOUT)? else {
         let msg = format!("cannot start the DHCP daemon of {}", path.display());
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(journal.holder()));
     };
@@ -94,9 +94,9 @@ fn serve(
     let limit = flags.until_idle.then_some(IDLE_PAUSE);
     let mut was_idle = false;
     loop {
-        match listener.wait(signals, limit, EXCHANGE_MAX) {
+        match listener.wait(signals, limit, IO_TIMEOUT) {
             Ok(Arrival::Connection(stream)) => {
-                begin(stream, &table, &active);
+                serve_in_thread(stream, &table, &active);
                 was_idle = false;
             }
             Ok(Arrival::Signal) => return Ok(()),
@@ -124,7 +124,7 @@ fn serve(
 fn open(flags: &Flags, journal: Journal, follow: Follow) -> Result<Arc<Table>> {
     // 500 attachments at once have as many connections and sockets.
     sys::raise_file_limit();
-    let options = Options {
+    let options = DaemonOptions {
         times: Times {
             timeout: flags.timeout.into(),
             resend_max: flags.resend_max.into(),
@@ -178,8 +178,8 @@ impl Drop for Active {
 }
 
 /// Serves a request in a thread of its own.
-fn begin(mut stream: Stream, table: &Arc<Table>, active: &Arc<AtomicUsize>) {
-    let mine = Active(Arc::clone(active));
+fn serve_in_thread(mut stream: Stream, table: &Arc<Table>, active: &Arc<AtomicUsize>) {
+    let active_request = Active(Arc::clone(active));
     let count = active.fetch_add(1, SeqCst);
     let refusal = if !stream.is_of_root() {
         Error::internal("cannot serve the request: the client does not run as root")
@@ -188,7 +188,7 @@ fn begin(mut stream: Stream, table: &Arc<Table>, active: &Arc<AtomicUsize>) {
     } else {
         let table = Arc::clone(table);
         let spawned = Builder::new().spawn(move || {
-            let _mine = mine;
+            let _active_request = active_request;
             // The client sees that the connection is closed.
             let _ = answer(&mut stream, &table);
         });
@@ -207,7 +207,7 @@ fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
         return Ok(());
     }
     if !line.starts_with(b"{") {
-        return stream.write_all(FOREIGN.as_bytes());
+        return stream.write_all(HTTP_REFUSAL.as_bytes());
     }
     let request: Request = match json::read(&line) {
         Ok(request) => request,
@@ -216,10 +216,11 @@ fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
             return write_line(stream, &Answer::new(Err::<(), _>(error)));
         }
     };
-    let within = if matches!(request, Request::Acquire(_)) { table.limit() } else { SHORT };
+    let within =
+        if matches!(request, Request::Acquire(_)) { table.limit() } else { REQUEST_TIMEOUT };
     write_line(stream, &Answer::Within(within.into()))?;
     let (answer, undo) = serve_one(&request, table);
-    stream.deadline = Instant::now() + EXCHANGE_MAX;
+    stream.deadline = Instant::now() + IO_TIMEOUT;
     let is_gone = stream.is_closed();
     let written = write_line(stream, &answer);
     if let (true, Some(key)) = (is_gone || written.is_err(), undo) {
@@ -233,12 +234,12 @@ fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
 fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Answer, Option<&'a Key>) {
     let nothing = |done: Result<()>| (Answer::new(done), None);
     match request {
-        Request::Acquire(ask) => {
-            let is_new = !table.has(&ask.key);
+        Request::Acquire(lease_request) => {
+            let is_new = !table.has(&lease_request.key);
             let result = table
-                .acquire(ask)
+                .acquire(lease_request)
                 .and_then(|success| version::print_result(&success, Version::NEWEST));
-            let undo = (is_new && result.is_ok()).then_some(&ask.key);
+            let undo = (is_new && result.is_ok()).then_some(&lease_request.key);
             (Answer::new(result), undo)
         }
         Request::Check(key) => nothing(table.check(key)),
@@ -247,17 +248,17 @@ fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Answer, Option<&'
         Request::Status => nothing(Ok(())),
         Request::Leases => {
             let leases = table.list().into_iter().map(|(record, state)| Listed { record, state });
-            (Answer::new(Ok(Leases { now: Time::now(), leases: leases.collect() })), None)
+            (Answer::new(Ok(LeaseList { now: Time::now(), leases: leases.collect() })), None)
         }
     }
 }
 
 /// The answer to the request for all leases.
 #[derive(Serialize)]
-struct Leases {
+struct LeaseList {
     now: Time,
     leases: Vec<Listed>,
 }
 
 /// The answer to a client that does not speak our protocol. The reference's client reports the status line of HTTP.
-const FOREIGN: &str = "HTTP/1.0 400 the DHCP daemon here is that of cnibox and needs the plugin dhcp of cnibox\r\n\r\n";
+const HTTP_REFUSAL: &str = "HTTP/1.0 400 the DHCP daemon here is that of cnibox and needs the plugin dhcp of cnibox\r\n\r\n";

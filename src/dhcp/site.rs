@@ -29,9 +29,9 @@ impl From<Error> for SiteError {
 pub const NO_NAMESPACE: &str = "its network namespace is gone";
 pub const NO_LINK: &str = "its link is gone";
 
-/// The site of a record, as a daemon in the namespace `home` sees it.
+/// The site of a record, as a daemon in the namespace `own_netns` sees it.
 pub struct Site<'a> {
-    pub home: &'a NetNs,
+    pub own_netns: &'a NetNs,
     /// Stands in front of the path of the namespace.
     pub prefix: &'a Path,
     pub record: &'a LeaseRecord,
@@ -40,8 +40,8 @@ pub struct Site<'a> {
 impl Site<'_> {
     /// Opens the namespace, if it still is the one that the lease was made in.
     pub fn open(&self) -> Result<NetNs, SiteError> {
-        let path = prefixed(self.prefix, &self.record.ask.netns);
-        let netns = self.home.open_if_exists(&path).map_err(|error| {
+        let path = prefixed(self.prefix, &self.record.request.netns);
+        let netns = self.own_netns.open_if_exists(&path).map_err(|error| {
             let path = path.display();
             Error::internal(format_args!(
                 "cannot open network namespace {path}: {}",

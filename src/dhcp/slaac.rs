@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::cni::success::Ip;
 use crate::dhcp::exchange::ClientEvent;
-use crate::dhcp::exchange6::LOOK_AGAIN;
+use crate::dhcp::exchange6::POLL_INTERVAL;
 use crate::dhcp::site::{Site, SiteError};
 use crate::error::Result;
 use crate::names::IpFamily;
@@ -17,7 +17,7 @@ const RTPROT_RA: u8 = 9;
 #[derive(Default)]
 pub struct Slaac {
     pub ips: Vec<Ip>,
-    next_look: Option<Time>,
+    next_poll: Option<Time>,
     began: Time,
     limit: Time,
 }
@@ -25,20 +25,20 @@ pub struct Slaac {
 impl Slaac {
     /// Begins to wait.
     pub fn start(&mut self, now: Time, limit: Time) {
-        (self.next_look, self.began, self.limit) = (Some(now), now, limit);
+        (self.next_poll, self.began, self.limit) = (Some(now), now, limit);
     }
 
     /// The time of the next `tick`.
     pub fn deadline(&self) -> Option<Time> {
-        self.next_look
+        self.next_poll
     }
 
     /// Looks at the interface if it is time.
     pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
-        if self.next_look.is_none_or(|at| now < at) {
+        if self.next_poll.is_none_or(|at| now < at) {
             return;
         }
-        self.next_look = None;
+        self.next_poll = None;
         match found(site) {
             Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
             Ok(ips) if !ips.is_empty() => {
@@ -54,7 +54,7 @@ impl Slaac {
                 "no router advertisement gave it an address in {waited_s} s"
             )));
         }
-        self.next_look = Some(now + LOOK_AGAIN);
+        self.next_poll = Some(now + POLL_INTERVAL);
     }
 }
 

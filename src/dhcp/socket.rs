@@ -21,11 +21,11 @@ use crate::kernel::unix::{Endpoint, Stream};
 /// The first line of an answer is a few bytes.
 const HEAD_BYTES_MAX: usize = 4096;
 /// The time between the limit that the daemon announces and the end of the wait.
-const GRACE: Duration = Duration::from_secs(5);
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
 /// The pause before a request is sent again to a daemon with too many others, or to one that has just ended.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The time that a daemon has from its start until it listens. It adopts its leases afterwards.
-const START_MAX: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reason why the daemon did not do as it was requested.
 #[derive(Debug)]
@@ -46,29 +46,30 @@ impl Failure {
     }
 }
 
-/// Sends a request and returns the answer. `patience` limits the time until the daemon begins to serve it; `limit` is the
+/// Sends a request and returns the answer. `start_timeout` limits the time until the daemon begins to serve it; `limit` is the
 /// time for all, or None for the time that the daemon announces.
 pub fn ask(
     socket: &Path,
     request: &Request,
-    patience: Duration,
+    start_timeout: Duration,
     limit: Option<Duration>,
 ) -> Result<Box<RawValue>, Failure> {
     let begin = Instant::now();
     loop {
-        let asked = ask_once(socket, request, begin + patience, limit.map(|limit| begin + limit));
+        let asked =
+            ask_once(socket, request, begin + start_timeout, limit.map(|limit| begin + limit));
         let is_transient = match &asked {
             Err(Failure::Refused(error)) => error.code == Code::TRY_AGAIN_LATER,
             Err(Failure::Down(error)) => error.code == Code::TRY_AGAIN_LATER,
             _ => false,
         };
-        if !is_transient || begin.elapsed() + PAUSE > patience {
+        if !is_transient || begin.elapsed() + PAUSE > start_timeout {
             return asked;
         }
         // The daemon sends no event when it has room.
         #[expect(
             clippy::disallowed_methods,
-            reason = "the number of attempts is limited by `patience`"
+            reason = "the number of attempts is limited by `start_timeout`"
         )]
         std::thread::sleep(PAUSE);
     }
@@ -77,12 +78,12 @@ pub fn ask(
 fn ask_once(
     socket: &Path,
     request: &Request,
-    patience: Instant,
+    start_timeout: Instant,
     limit: Option<Instant>,
 ) -> Result<Box<RawValue>, Failure> {
     let path = socket.display();
     let mut stream =
-        Stream::connect(&Endpoint::Path(socket.into()), patience).map_err(|error| {
+        Stream::connect(&Endpoint::Path(socket.into()), start_timeout).map_err(|error| {
             let reason = sys::reason(&error);
             let failed = Error::internal(format_args!("cannot connect to {path}: {reason}"));
             match error.kind() {
@@ -112,7 +113,8 @@ fn ask_once(
     let mut answer: Answer = read(&line)?;
     // A daemon that refuses the request answers at once.
     if let Answer::Within(within) = answer {
-        lines.stream.deadline = limit.unwrap_or_else(|| Instant::now() + within.into() + GRACE);
+        lines.stream.deadline =
+            limit.unwrap_or_else(|| Instant::now() + within.into() + ANSWER_GRACE);
         let line = lines.next(ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
         if line.is_empty() {
             return Err(Failure::Silent(silent(socket, CLOSED)));
@@ -151,7 +153,7 @@ fn unanswered(socket: &Path, error: &io::Error) -> Failure {
 pub fn start(socket: &Path) -> Result<()> {
     // Of several plugins at once the first starts the daemon, and the others find it.
     let _lock = journal::lock_starts()?;
-    let deadline = Instant::now() + START_MAX;
+    let deadline = Instant::now() + START_TIMEOUT;
     if Stream::connect(&Endpoint::Path(socket.into()), deadline).is_ok() {
         return Ok(());
     }

@@ -13,10 +13,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::cni::success::Success;
 use crate::dhcp::apply;
-use crate::dhcp::clients::{Clients, Options};
+use crate::dhcp::clients::{Clients, DaemonOptions};
 use crate::dhcp::journal::{Journal, LeaseRecord};
 use crate::dhcp::lease::{Key, Leases};
-use crate::dhcp::protocol::Ask;
+use crate::dhcp::protocol::LeaseRequest;
 use crate::dhcp::site::{Site, SiteError, prefixed};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
@@ -31,12 +31,12 @@ use crate::steps::renumber::Follow;
 use follower::Following;
 
 /// The longest wait for the end of a lease.
-const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that an exchange can take after the client gave up waiting: the probe of the address, and a loaded host.
 const MARGIN: Duration = Duration::from_secs(15);
 
 /// So many links are surveyed at the same time. The buffers of hundreds would be most of the daemon's memory.
-const SURVEYS_MAX: usize = 16;
+const INSPECTIONS_MAX: usize = 16;
 
 /// See the head of this file.
 pub struct Table {
@@ -47,19 +47,19 @@ pub struct Table {
     /// Missing if the process lacks a capability: then a lease ends when its next packet cannot be sent.
     ends: Option<Ends>,
     journal: Journal,
-    options: Options,
+    options: DaemonOptions,
     /// Moves what the host has for an attachment to its next address.
     follow: Follow,
-    home: NetNs,
-    /// The number of surveys, and its changes.
-    surveys: (Mutex<usize>, Condvar),
+    own_netns: NetNs,
+    /// The number of inspections, and its changes.
+    inspections: (Mutex<usize>, Condvar),
 }
 
 #[derive(Default)]
 struct Shared {
     leases: Entries,
     /// Attachments with a lease that is being released. A new lease of the attachment waits.
-    leaving: Vec<Key>,
+    releasing: Vec<Key>,
     /// Leases with an event, in the order of the events. No thread is at work on them.
     queue: VecDeque<Key>,
     /// The number of threads of `step`.
@@ -103,7 +103,7 @@ struct LeaseEntry {
     /// `None` while a thread is at work on the lease: nothing else changes or removes it then.
     clients: Option<Clients>,
     /// The events for the next step.
-    events: Vec<Event>,
+    events: Vec<LeaseEvent>,
     /// The time at which the clients have something to do.
     deadline: Option<Time>,
     /// The result of ADD, if each client has a lease.
@@ -118,7 +118,7 @@ struct LeaseEntry {
 }
 
 /// Something that happened to a lease.
-enum Event {
+enum LeaseEvent {
     /// The daemon found it in the journal.
     Adopt,
     /// An ADD wants it.
@@ -139,7 +139,7 @@ enum Event {
 
 impl Table {
     /// Opens the leases of the journal, and adopts those with a link that is still there.
-    pub fn open(journal: Journal, options: Options, follow: Follow) -> Result<Arc<Self>> {
+    pub fn open(journal: Journal, options: DaemonOptions, follow: Follow) -> Result<Arc<Self>> {
         let cannot = |error| Error::internal(format_args!("cannot make a timer: {error}"));
         let ends = Ends::subscribe();
         if let Err(error) = &ends {
@@ -153,8 +153,8 @@ impl Table {
             journal,
             options,
             follow,
-            home: NetNs::own()?,
-            surveys: Default::default(),
+            own_netns: NetNs::own()?,
+            inspections: Default::default(),
         });
         table.adopt_all()?;
         Ok(table)
@@ -164,19 +164,19 @@ impl Table {
         let records = self.journal.read_all()?;
         let mut state = self.state.lock();
         for record in records {
-            let key = record.ask.key.clone();
+            let key = record.request.key.clone();
             let mut entry = self.entry(record)?;
             entry.is_new = false;
             entry.following = Following::adopted(&entry.record);
             entry.bound = entry.record.is_complete().then(|| apply::success(&entry.record, &[]));
             state.leases.insert(entry);
-            self.post(&mut state, &key, Event::Adopt);
+            self.post(&mut state, &key, LeaseEvent::Adopt);
         }
         Ok(())
     }
 
     fn site<'a>(&'a self, record: &'a LeaseRecord) -> Site<'a> {
-        Site { home: &self.home, prefix: &self.options.prefix, record }
+        Site { own_netns: &self.own_netns, prefix: &self.options.prefix, record }
     }
 
     fn entry(&self, record: LeaseRecord) -> Result<LeaseEntry> {
@@ -200,15 +200,15 @@ impl Table {
     }
 
     /// The lease of an attachment as a result. Waits until there is one. Two calls for one attachment share a lease.
-    pub fn acquire(self: &Arc<Self>, ask: &Ask) -> Result<Success> {
-        let key = &ask.key;
+    pub fn acquire(self: &Arc<Self>, request: &LeaseRequest) -> Result<Success> {
+        let key = &request.key;
         let deadline = Instant::now() + self.limit();
-        let new = self.survey(ask)?;
+        let new = self.inspect_link(request)?;
         let mut state = self.state.lock();
         let answer = loop {
-            self.wait_while(&mut state, key, |state| state.is_left(key))?;
+            self.wait_while(&mut state, key, |state| state.is_busy(key))?;
             match state.leases.get(key) {
-                Some(entry) if entry.is_at(&new.record) => {
+                Some(entry) if entry.has_same_link(&new.record) => {
                     if let (false, Some(success)) = (entry.is_new, &entry.bound) {
                         return Ok(success.clone());
                     }
@@ -219,7 +219,7 @@ impl Table {
                 None => {
                     let answer = Arc::clone(&new.answer);
                     state.leases.insert(new);
-                    self.post(&mut state, key, Event::Start);
+                    self.post(&mut state, key, LeaseEvent::Start);
                     break answer;
                 }
             }
@@ -234,13 +234,13 @@ impl Table {
     }
 
     /// An entry for the link of a call, which is brought up.
-    fn survey(&self, ask: &Ask) -> Result<LeaseEntry> {
-        let _place = self.survey_permit();
-        let name = &ask.key.ifname;
-        let netns = self.home.open(&prefixed(&self.options.prefix, &ask.netns))?;
+    fn inspect_link(&self, request: &LeaseRequest) -> Result<LeaseEntry> {
+        let _place = self.inspection_permit();
+        let name = &request.key.ifname;
+        let netns = self.own_netns.open(&prefixed(&self.options.prefix, &request.netns))?;
         let rtnl = netns.rtnl()?;
-        let link = rtnl.link(name)?.ok_or_else(|| cannot_get(&ask.key, "it does not exist"))?;
-        let mac = link.mac.ok_or_else(|| cannot_get(&ask.key, "it has no Ethernet address"))?;
+        let link = rtnl.link(name)?.ok_or_else(|| cannot_get(&request.key, "it does not exist"))?;
+        let mac = link.mac.ok_or_else(|| cannot_get(&request.key, "it has no Ethernet address"))?;
         if !link.up {
             let mut batch = Batch::new();
             let up = LinkChange { up: Some(true), ..LinkChange::default() };
@@ -248,11 +248,11 @@ impl Table {
             rtnl.commit(batch)?;
         }
         let host = Rtnl::open()?;
-        let mut ask = ask.clone();
+        let mut request = request.clone();
         // A frame to the MAC address would reach the master, which passes it on by the address of its packet.
-        ask.settings.broadcast |= link.kind.as_deref() == Some("ipvlan");
+        request.settings.broadcast |= link.kind.as_deref() == Some("ipvlan");
         let record = LeaseRecord {
-            ask,
+            request,
             netns_id: netns.identity()?,
             ifindex: link.index,
             mac,
@@ -268,8 +268,8 @@ impl Table {
         Ok(LeaseEntry { number, ..self.entry(record)? })
     }
 
-    /// Waits until fewer than `SURVEYS_MAX` others survey.
-    fn survey_permit(&self) -> impl Drop + '_ {
+    /// Waits until fewer than `INSPECTIONS_MAX` others survey.
+    fn inspection_permit(&self) -> impl Drop + '_ {
         struct Permit<'a>(&'a (Mutex<usize>, Condvar));
 
         impl Drop for Permit<'_> {
@@ -279,11 +279,11 @@ impl Table {
             }
         }
 
-        let (count, changed) = &self.surveys;
+        let (count, changed) = &self.inspections;
         let mut count = count.lock();
-        changed.wait_while(&mut count, |count| *count == SURVEYS_MAX);
+        changed.wait_while(&mut count, |count| *count == INSPECTIONS_MAX);
         *count += 1;
-        Permit(&self.surveys)
+        Permit(&self.inspections)
     }
 
     /// Lets the thread of `events` look at the table again.
@@ -317,7 +317,7 @@ impl Table {
     pub fn release(self: &Arc<Self>, key: &Key) -> Result<()> {
         let mut state = self.state.lock();
         self.end(&mut state, key, RELEASED)?;
-        self.sweep(&mut state, key)
+        self.remove_file(&mut state, key)
     }
 
     /// Releases the leases of a network except these, and removes their files.
@@ -330,33 +330,33 @@ impl Table {
         let stale: Vec<Key> =
             keys.filter(|key| key.network == *network && !is_kept(key)).cloned().collect();
         for key in &stale {
-            self.post(&mut state, key, Event::End(RELEASED));
+            self.post(&mut state, key, LeaseEvent::End(RELEASED));
         }
-        let deadline = Instant::now() + LEAVE_LIMIT;
-        while stale.iter().any(|key| state.is_there(key)) {
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
+        while stale.iter().any(|key| state.has_lease_or_is_busy(key)) {
             // The others are released soon.
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
         for record in MutexGuard::unlocked(&mut state, || self.journal.read_all())? {
-            let key = &record.ask.key;
+            let key = &record.request.key;
             if key.network != *network || is_kept(key) {
                 continue;
             }
-            self.wait_while(&mut state, key, |state| state.is_left(key))?;
+            self.wait_while(&mut state, key, |state| state.is_busy(key))?;
             if state.leases.get(key).is_none() {
-                self.sweep(&mut state, key)?;
+                self.remove_file(&mut state, key)?;
             }
         }
         Ok(())
     }
 
     /// Removes the file of a lease that is gone. A removal that failed before can have left it. An ADD waits meanwhile.
-    fn sweep(&self, state: &mut MutexGuard<'_, Shared>, key: &Key) -> Result<()> {
-        state.leaving.push(key.clone());
+    fn remove_file(&self, state: &mut MutexGuard<'_, Shared>, key: &Key) -> Result<()> {
+        state.releasing.push(key.clone());
         let removed = MutexGuard::unlocked(state, || self.journal.remove(key));
-        state.leaving.retain(|other| other != key);
+        state.releasing.retain(|other| other != key);
         self.changed.notify_all();
         removed
     }
@@ -369,7 +369,7 @@ impl Table {
     /// Whether there is no lease, no attempt to get one, and no RELEASE to send.
     pub fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.leases.0.is_empty() && state.leaving.is_empty()
+        state.leases.0.is_empty() && state.releasing.is_empty()
     }
 
     /// Each lease, with a word for its state.
@@ -406,8 +406,8 @@ impl Table {
         key: &Key,
         reason: &'static str,
     ) -> Result<()> {
-        self.post(state, key, Event::End(reason));
-        self.wait_while(state, key, |state| state.is_there(key))
+        self.post(state, key, LeaseEvent::End(reason));
+        self.wait_while(state, key, |state| state.has_lease_or_is_busy(key))
     }
 
     fn wait_while(
@@ -416,7 +416,7 @@ impl Table {
         key: &Key,
         holds: impl Fn(&Shared) -> bool,
     ) -> Result<()> {
-        let deadline = Instant::now() + LEAVE_LIMIT;
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         while holds(state) {
             if self.changed.wait_until(state, deadline).timed_out() && holds(state) {
                 return Err(cannot_get(key, "an earlier lease is still being released"));
@@ -428,24 +428,24 @@ impl Table {
 
 impl Shared {
     /// Whether the attachment has a lease, or an earlier one is not gone yet.
-    fn is_there(&self, key: &Key) -> bool {
-        self.leases.get(key).is_some() || self.is_left(key)
+    fn has_lease_or_is_busy(&self, key: &Key) -> bool {
+        self.leases.get(key).is_some() || self.is_busy(key)
     }
 
     /// Whether a lease of the attachment is being released, or the host still follows to it. DEL and GC wait: the cache entry
     /// must not be written after them.
-    fn is_left(&self, key: &Key) -> bool {
-        self.leaving.contains(key) || self.following.contains(key)
+    fn is_busy(&self, key: &Key) -> bool {
+        self.releasing.contains(key) || self.following.contains(key)
     }
 }
 
 impl LeaseEntry {
     fn key(&self) -> &Key {
-        &self.record.ask.key
+        &self.record.request.key
     }
 
     /// Whether the entry is about the same link.
-    fn is_at(&self, other: &LeaseRecord) -> bool {
+    fn has_same_link(&self, other: &LeaseRecord) -> bool {
         let place = |record: &LeaseRecord| (record.netns_id, record.ifindex, record.mac);
         place(&self.record) == place(other)
     }

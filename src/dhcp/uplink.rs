@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use crate::dhcp::clients::PacketOfRelease;
+use crate::dhcp::clients::ReleasePacket;
 use crate::dhcp::journal::Uplink;
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
@@ -15,11 +15,11 @@ use crate::netlink::rtnl::{
 };
 
 /// The longest wait for a new port of a bridge. With the spanning tree protocol a port waits for half a minute.
-const PORT_LIMIT: Duration = Duration::from_secs(1);
+const PORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest wait for the receivers on this host.
-const SENT_LIMIT: Duration = Duration::from_millis(500);
+const SEND_TIMEOUT: Duration = Duration::from_millis(500);
 /// No event tells that a packet was received.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The uplink of a container's link: its master on the host, or the bridge that its pair is on. `None` for a device that
 /// was moved from the host, for a pair without a bridge, and for a link that depends on a third namespace.
@@ -50,7 +50,7 @@ pub fn release(
     host: &Rtnl,
     uplink: Option<&Uplink>,
     mac: Mac,
-    release: &PacketOfRelease,
+    release: &ReleasePacket,
 ) -> Result<()> {
     let packet = release.packet(link_local(mac))?;
     let send = |index, vlan| send(index, vlan, &packet, release.is_v6());
@@ -69,8 +69,8 @@ pub fn release(
     }
     let (port, end) = add_port(host, &link, uplink.vlan, mac)?;
     let is_forwarding = |port: &Port| port.state == PortState::Forwarding;
-    let waited =
-        host.wait_for_link(port, PORT_LIMIT, |link| link.port.as_ref().is_some_and(is_forwarding));
+    let waited = host
+        .wait_for_link(port, PORT_TIMEOUT, |link| link.port.as_ref().is_some_and(is_forwarding));
     let sent = waited.and_then(|link_of_port| {
         let forwards =
             link_of_port.is_some_and(|link| link.port.as_ref().is_some_and(is_forwarding));
@@ -129,9 +129,9 @@ fn send(index: u32, vlan: u16, packet: &[u8], is_v6: bool) -> Result<()> {
             vlan => socket.broadcast_in_vlan(packet, vlan)?,
         }
         // The kernel would drop it with the link.
-        let end = clock::since_boot() + SENT_LIMIT;
+        let end = clock::since_boot() + SEND_TIMEOUT;
         while socket.unsent_bytes()? > 0 && clock::since_boot() < end {
-            clock::readable(&[], Some(LOOK_AGAIN))?;
+            clock::readable(&[], Some(POLL_INTERVAL))?;
         }
         Ok(())
     };

@@ -74,7 +74,7 @@ use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::dhcp::journal::Journal;
 use crate::dhcp::lease::Key;
-use crate::dhcp::protocol::{Ask, Request};
+use crate::dhcp::protocol::{LeaseRequest, Request};
 use crate::dhcp::socket::{self, Failure};
 use crate::error::{Error, Result};
 use crate::names::Attachment;
@@ -111,7 +111,7 @@ impl Ipam for Dhcp {
         }
         let netns = std::path::absolute(netns)
             .map_err(|error| Error::config(format_args!("cannot use CNI_NETNS: {error}")))?;
-        let request = Request::Acquire(Ask { key: key(cx, at), netns, settings });
+        let request = Request::Acquire(LeaseRequest { key: key(cx, at), netns, settings });
         let result = self
             .call(&request, SERVE_TIMEOUT, None)
             .map_err(|error| as_reference(error, ALLOCATE))?;

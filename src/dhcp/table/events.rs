@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dhcp::exchange::Waiting;
+use crate::dhcp::exchange::Pollable;
 use crate::dhcp::lease::Key;
 use crate::dhcp::site::{NO_LINK, NO_NAMESPACE};
-use crate::dhcp::table::{Event, LeaseEntry, Shared, Table};
+use crate::dhcp::table::{LeaseEntry, LeaseEvent, Shared, Table};
 use crate::dhcp::time::Time;
 use crate::kernel::clock;
 use crate::kernel::sys::warn;
@@ -42,7 +42,7 @@ impl Table {
             };
             let mut state = self.state.lock();
             if ready.get(1..first).unwrap_or_default().contains(&true) {
-                self.end_what_is_gone(&mut state);
+                self.end_leases_of_removed_links(&mut state);
             }
             for (key, _) in keys.iter().zip(&ready[first..]).filter(|(_, is_ready)| **is_ready) {
                 // A client can have several files, which it reads at once.
@@ -53,7 +53,7 @@ impl Table {
 
     fn post_if_idle(self: &Arc<Self>, state: &mut Shared, key: &Key) {
         if state.leases.get(key).is_some_and(LeaseEntry::is_idle) {
-            self.post(state, key, Event::Due);
+            self.post(state, key, LeaseEvent::Due);
         }
     }
 
@@ -67,7 +67,7 @@ impl Table {
             self.post_if_idle(state, key);
         }
         // Perhaps no thread could be started for an earlier event.
-        self.employ(state);
+        self.start_worker(state);
         self.follow(state);
     }
 
@@ -85,17 +85,17 @@ impl Table {
     }
 
     /// Ends the leases of namespaces and links that the kernel reported.
-    fn end_what_is_gone(self: &Arc<Self>, state: &mut Shared) {
+    fn end_leases_of_removed_links(self: &Arc<Self>, state: &mut Shared) {
         while let Some(end) = self.ends.as_ref().and_then(|ends| ends.next()) {
             let mut posts = Vec::new();
             for entry in &state.leases.0 {
                 let is_in = |number| entry.number == Some(number);
                 let event = match end {
-                    End::Namespace(number) if is_in(number) => Event::Gone(NO_NAMESPACE),
+                    End::Namespace(number) if is_in(number) => LeaseEvent::Gone(NO_NAMESPACE),
                     End::Link(number, index) if is_in(number) && entry.record.ifindex == index => {
-                        Event::Gone(NO_LINK)
+                        LeaseEvent::Gone(NO_LINK)
                     }
-                    End::Unknown => Event::Verify,
+                    End::Unknown => LeaseEvent::Verify,
                     _ => continue,
                 };
                 posts.push((entry.key().clone(), event));
@@ -108,7 +108,7 @@ impl Table {
 }
 
 /// The files of all clients at rest, each with the key of its lease.
-fn waiting(state: &Shared) -> (Vec<Key>, Vec<Waiting>) {
+fn waiting(state: &Shared) -> (Vec<Key>, Vec<Pollable>) {
     let (mut keys, mut files) = (Vec::new(), Vec::new());
     for entry in state.leases.0.iter().filter(|entry| entry.is_idle()) {
         entry.clients.iter().for_each(|clients| clients.add_files(&mut files));

@@ -14,7 +14,7 @@ use crate::dhcp::apply;
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::lease::Key;
 use crate::dhcp::lease::Leases;
-use crate::dhcp::table::{Event, LeaseEntry, Shared, Table, log};
+use crate::dhcp::table::{LeaseEntry, LeaseEvent, Shared, Table, log};
 use crate::dhcp::time::Time;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
@@ -97,7 +97,7 @@ impl Table {
         let others: Vec<_> =
             others.map(|entry| (entry.key().clone(), entry.following.applied())).collect();
         for (key, before) in others {
-            self.post(state, &key, Event::Apply(Box::new(before)));
+            self.post(state, &key, LeaseEvent::Apply(Box::new(before)));
         }
         if state.has_follower || !is_due {
             return;
@@ -120,7 +120,7 @@ impl Table {
             if records.is_empty() {
                 break;
             }
-            state.following = records.iter().map(|record| record.ask.key.clone()).collect();
+            state.following = records.iter().map(|record| record.request.key.clone()).collect();
             let follow = |record| (self.follow)(&self.options.prefix, &change(record));
             let done: Vec<Result<String>> =
                 MutexGuard::unlocked(&mut state, || records.iter().map(follow).collect());
@@ -137,8 +137,9 @@ impl Table {
 
     /// Notes the end of an attempt. The lease can have changed meanwhile: then another attempt is due.
     fn finish(self: &Arc<Self>, state: &mut Shared, done: &LeaseRecord, moved: Result<String>) {
-        let key = &done.ask.key;
-        let Some(entry) = state.leases.get_mut(key).filter(|entry| entry.is_at(done)) else {
+        let key = &done.request.key;
+        let Some(entry) = state.leases.get_mut(key).filter(|entry| entry.has_same_link(done))
+        else {
             return;
         };
         let is_same = entry.record.leases().same_terms(&done.leases());
@@ -150,7 +151,7 @@ impl Table {
                 }
                 following.failures = 0;
                 following.at = following.at.filter(|_| !is_same);
-                self.post(state, key, Event::Followed(Box::new(done.clone())));
+                self.post(state, key, LeaseEvent::Followed(Box::new(done.clone())));
             }
             Err(error) => following.fail(&error, key),
         }
@@ -159,7 +160,7 @@ impl Table {
 
 /// The leases of before and of now.
 fn change(record: &LeaseRecord) -> Change {
-    let bare = |v4, v6| apply::of_leases(&Leases { v4, v6 }, record.ask.settings.priority);
+    let bare = |v4, v6| apply::of_leases(&Leases { v4, v6 }, record.request.settings.priority);
     let mut leases: Vec<(Success, Success)> = Vec::new();
     if record.v4.is_some() {
         let new = bare(record.v4.clone(), None);
@@ -173,7 +174,7 @@ fn change(record: &LeaseRecord) -> Change {
             record.former_v6.iter().map(|old| (bare(None, Some(old.clone())), new.clone())),
         );
     }
-    let key = &record.ask.key;
+    let key = &record.request.key;
     Change { network: key.network.clone(), at: key.attachment(), leases }
 }
 

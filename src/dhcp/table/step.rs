@@ -10,14 +10,14 @@ use ipnet::IpNet;
 
 use crate::dhcp::admission;
 use crate::dhcp::apply;
-use crate::dhcp::clients::{Clients, PacketOfRelease};
+use crate::dhcp::clients::{Clients, ReleasePacket};
 use crate::dhcp::exchange::ClientEvent;
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::lease::Key;
 use crate::dhcp::lease::Leases;
 use crate::dhcp::site::SiteError;
 use crate::dhcp::table::follower::Following;
-use crate::dhcp::table::{Event, LeaseEntry, Shared, Table, cannot_get, log};
+use crate::dhcp::table::{LeaseEntry, LeaseEvent, Shared, Table, cannot_get, log};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Error, Result};
@@ -43,49 +43,49 @@ struct LeaseWork {
 
 impl Table {
     /// Adds an event. It is forgotten if there is no such lease.
-    pub(super) fn post(self: &Arc<Self>, state: &mut Shared, key: &Key, event: Event) {
+    pub(super) fn post(self: &Arc<Self>, state: &mut Shared, key: &Key, event: LeaseEvent) {
         let Some(entry) = state.leases.get_mut(key) else { return };
         let is_idle = entry.is_idle();
         entry.events.push(event);
         if is_idle {
             state.queue.push_back(key.clone());
         }
-        self.employ(state);
+        self.start_worker(state);
     }
 
     /// Starts a thread if a lease waits for one. The others end when no lease waits; perhaps all of them are slow.
-    pub(super) fn employ(self: &Arc<Self>, state: &mut Shared) {
+    pub(super) fn start_worker(self: &Arc<Self>, state: &mut Shared) {
         if state.queue.is_empty() || state.workers == WORKERS_MAX {
             return;
         }
         let table = Arc::clone(self);
-        match Builder::new().spawn(move || table.work()) {
+        match Builder::new().spawn(move || table.run_worker()) {
             Ok(_) => state.workers += 1,
             // The thread of `events` tries again.
             Err(error) => warn(format_args!("warning: cannot start a thread: {error}")),
         }
     }
 
-    fn work(self: &Arc<Self>) {
+    fn run_worker(self: &Arc<Self>) {
         let mut state = self.state.lock();
         while let Some(key) = state.queue.pop_front() {
             let Some(entry) = state.leases.get_mut(&key) else { continue };
             let events = std::mem::take(&mut entry.events);
-            let Some(mut step) = LeaseWork::take(entry) else { continue };
-            MutexGuard::unlocked(&mut state, || step.run(self, events));
-            self.put_back(&mut state, &key, step);
+            let Some(mut work) = LeaseWork::take(entry) else { continue };
+            MutexGuard::unlocked(&mut state, || work.run(self, events));
+            self.put_back(&mut state, &key, work);
             self.changed.notify_all();
             self.wake();
         }
         state.workers -= 1;
     }
 
-    fn put_back(self: &Arc<Self>, state: &mut MutexGuard<'_, Shared>, key: &Key, step: LeaseWork) {
-        if let Some(error) = step.end {
+    fn put_back(self: &Arc<Self>, state: &mut MutexGuard<'_, Shared>, key: &Key, work: LeaseWork) {
+        if let Some(error) = work.end {
             let entry = state.leases.remove(key);
-            state.leaving.push(key.clone());
-            MutexGuard::unlocked(state, || self.depart(&step.record, step.clients));
-            state.leaving.retain(|other| other != key);
+            state.releasing.push(key.clone());
+            MutexGuard::unlocked(state, || self.release_and_remove(&work.record, work.clients));
+            state.releasing.retain(|other| other != key);
             // Not before: an ADD that fails removes the link, and the RELEASE goes through it.
             if let Some(entry) = entry {
                 let _ = entry.answer.set(Err(error));
@@ -93,7 +93,7 @@ impl Table {
             return;
         }
         let Some(entry) = state.leases.get_mut(key) else { return };
-        entry.put_back(step);
+        entry.put_back(work);
         if !entry.events.is_empty() {
             state.queue.push_back(key.clone());
         }
@@ -101,8 +101,8 @@ impl Table {
     }
 
     /// Releases a lease.
-    fn depart(&self, record: &LeaseRecord, mut clients: Clients) {
-        let key = &record.ask.key;
+    fn release_and_remove(&self, record: &LeaseRecord, mut clients: Clients) {
+        let key = &record.request.key;
         let packets = clients.release(Time::now());
         if !packets.is_empty() {
             // If the daemon dies now, the next one sends the packets.
@@ -117,7 +117,7 @@ impl Table {
         removed.unwrap_or_else(|error| log(key, &error.to_string()));
     }
 
-    fn send_release(&self, record: &LeaseRecord, packets: &[PacketOfRelease]) -> Result<()> {
+    fn send_release(&self, record: &LeaseRecord, packets: &[ReleasePacket]) -> Result<()> {
         let site = self.site(record);
         let has_link = || !matches!(site.verify(), Err(SiteError::Gone(_)));
         let mut result = Ok(());
@@ -143,7 +143,7 @@ impl Table {
         }
         let netns = self.site(record).open()?;
         let number = Rtnl::open()?.ensure_nsid(&netns, None).ok();
-        if let Some(entry) = self.state.lock().leases.get_mut(&record.ask.key) {
+        if let Some(entry) = self.state.lock().leases.get_mut(&record.request.key) {
             entry.number = number;
         }
         self.site(record).verify().map(drop)
@@ -164,7 +164,7 @@ impl LeaseWork {
         })
     }
 
-    fn run(&mut self, table: &Table, events: Vec<Event>) {
+    fn run(&mut self, table: &Table, events: Vec<LeaseEvent>) {
         for event in events {
             for events in self.handle(table, event) {
                 if self.end.is_none() {
@@ -177,11 +177,11 @@ impl LeaseWork {
         }
     }
 
-    fn handle(&mut self, table: &Table, event: Event) -> Vec<ClientEvent> {
+    fn handle(&mut self, table: &Table, event: LeaseEvent) -> Vec<ClientEvent> {
         let now = Time::now();
-        let key = &self.record.ask.key;
+        let key = &self.record.request.key;
         match event {
-            Event::Adopt => match table.verify(&self.record) {
+            LeaseEvent::Adopt => match table.verify(&self.record) {
                 Err(SiteError::Gone(reason)) => {
                     // Only a client with a lease can release it.
                     self.clients.resume_to_release(&self.record, now);
@@ -189,23 +189,23 @@ impl LeaseWork {
                 }
                 _ => log(key, "the lease is adopted"),
             },
-            Event::Start => {}
-            Event::Due => {
+            LeaseEvent::Start => {}
+            LeaseEvent::Due => {
                 let site = table.site(&self.record);
                 let mut events = self.clients.receive(&site, now);
                 events.extend(self.clients.tick(&site, now));
                 return events;
             }
-            Event::Verify => match table.site(&self.record).verify() {
+            LeaseEvent::Verify => match table.site(&self.record).verify() {
                 Err(SiteError::Gone(reason)) => return vec![ClientEvent::Gone(reason)],
                 _ => return Vec::new(),
             },
-            Event::Gone(reason) => return vec![ClientEvent::Gone(reason)],
-            Event::End(reason) => {
+            LeaseEvent::Gone(reason) => return vec![ClientEvent::Gone(reason)],
+            LeaseEvent::End(reason) => {
                 self.end = Some(cannot_get(key, reason));
                 return Vec::new();
             }
-            Event::Apply(before) => {
+            LeaseEvent::Apply(before) => {
                 let changed =
                     apply::change(&table.site(&self.record), &before, &|text| log(key, text));
                 self.applied = Some(match changed {
@@ -216,7 +216,7 @@ impl LeaseWork {
                 });
                 return Vec::new();
             }
-            Event::Followed(done) => {
+            LeaseEvent::Followed(done) => {
                 self.record.forget_former(&done);
                 self.save_or_log(table);
                 return Vec::new();
@@ -227,7 +227,7 @@ impl LeaseWork {
 
     /// The error with which the lease ends.
     fn note(&mut self, table: &Table, events: ClientEvent) -> Option<Error> {
-        let key = &self.record.ask.key;
+        let key = &self.record.request.key;
         match events {
             ClientEvent::Bound => self.bound(table).err(),
             ClientEvent::Lost(reason) => {
@@ -267,7 +267,7 @@ impl LeaseWork {
 
     fn save_or_log(&self, table: &Table) {
         let saved = table.journal.save(&self.record);
-        saved.unwrap_or_else(|error| log(&self.record.ask.key, &error.to_string()));
+        saved.unwrap_or_else(|error| log(&self.record.request.key, &error.to_string()));
     }
 
     /// Copies the leases of the clients to the record. If they say something else than before, the rest has to follow.
@@ -296,13 +296,13 @@ impl LeaseEntry {
         self.clients.is_some() && self.events.is_empty()
     }
 
-    fn put_back(&mut self, step: LeaseWork) {
-        let LeaseWork { record, clients, is_new, has_changed, was_lost, applied, .. } = step;
+    fn put_back(&mut self, work: LeaseWork) {
+        let LeaseWork { record, clients, is_new, has_changed, was_lost, applied, .. } = work;
         if self.is_new && !is_new {
             self.following = Following::adopted(&record);
         }
         if let Some(applied) = applied {
-            self.following.note(applied, &record.ask.key);
+            self.following.note(applied, &record.request.key);
         }
         if has_changed {
             self.following.at = Some(Time::now());

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 use super::grant;
 use super::message::Message;
-use super::packet::{Kind, Reply};
+use super::packet::{MessageType, Reply};
 use super::settings::Settings;
 use crate::dhcp::attempt::Attempt;
 use crate::dhcp::lease::v4::Lease;
@@ -31,9 +31,9 @@ const RENEWAL_PAUSE: Time = Time::from_secs(60);
 /// The pause after a DECLINE (RFC 2131, section 3.1).
 const DECLINE_PAUSE: Time = Time::from_secs(10);
 /// The longest wait for `Event::Probed`. Then the address counts as free.
-const PROBE: Time = Time::from_secs(10);
+const PROBE_TIMEOUT: Time = Time::from_secs(10);
 /// The longest delay before the first packet of a resumed client: a daemon resumes all its clients at once.
-const RESUME: Time = Time::from_secs(1);
+const RESUME_DELAY_MAX: Time = Time::from_secs(1);
 
 /// An input of the client.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub enum Event<'a> {
     /// The payload of a UDP packet to port 68.
     Received(&'a [u8]),
     /// The deadline is over. An early call is harmless.
-    Time,
+    Timeout,
     /// The answer to `Action::Probe`.
     Probed { problem: Option<&'static str> },
     /// The address is not needed any more. The client is finished afterwards.
@@ -117,7 +117,7 @@ pub struct Client {
     sent: u8,
     sent_at: Time,
     /// The end of the current wait.
-    wake: Time,
+    wait_ends_at: Time,
     /// Its begin is in the field `secs`, also of a renewal.
     attempt: Attempt,
     /// The field `secs` of the last packet. A REQUEST for an offer has that of its DISCOVER (RFC 2131, section 4.1).
@@ -125,7 +125,7 @@ pub struct Client {
     /// The leases that a server granted and then refused, one after the other without a renewal.
     refusals: u32,
     /// The address of a lease that ended: the client asks for it again.
-    wanted: Option<Ipv4Addr>,
+    previous_address: Option<Ipv4Addr>,
 }
 
 impl Client {
@@ -142,11 +142,11 @@ impl Client {
             xid: 0,
             sent: 0,
             sent_at: Time::ZERO,
-            wake: Time::ZERO,
+            wait_ends_at: Time::ZERO,
             attempt: Attempt::default(),
             secs: 0,
             refusals: 0,
-            wanted: None,
+            previous_address: None,
         }
     }
 
@@ -164,8 +164,8 @@ impl Client {
             Event::Resume(lease) if is_idle => {
                 self.lease = Some(lease);
                 self.attempt = Attempt::new(now, None);
-                self.series(State::Rebooting);
-                self.wake = now + self.random.up_to(RESUME);
+                self.begin_series(State::Rebooting);
+                self.wait_ends_at = now + self.random.up_to(RESUME_DELAY_MAX);
                 self.expire(now, &mut out);
             }
             Event::Release => self.release(now, &mut out),
@@ -173,15 +173,15 @@ impl Client {
             _ if is_idle || self.expire(now, &mut out) => {}
             Event::Received(payload) if self.is_listening() => self.receive(payload, now, &mut out),
             Event::Probed { problem } => self.probed(problem, now, &mut out),
-            Event::Time if self.deadline().is_some_and(|deadline| deadline <= now) => {
-                self.time(now, &mut out);
+            Event::Timeout if self.deadline().is_some_and(|deadline| deadline <= now) => {
+                self.timeout(now, &mut out);
             }
-            Event::Received(_) | Event::Time => {}
+            Event::Received(_) | Event::Timeout => {}
         }
         out
     }
 
-    /// The time of the next `Event::Time`. `None`: the client is not started, gave up, or is finished.
+    /// The time of the next `Event::Timeout`. `None`: the client is not started, gave up, or is finished.
     pub fn deadline(&self) -> Option<Time> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,
@@ -191,7 +191,7 @@ impl Client {
             State::Probing(lease) => lease.ends_at,
             _ => self.lease.as_ref().and_then(|lease| lease.ends_at),
         };
-        Some(limit.map_or(self.wake, |limit| limit.min(self.wake)))
+        Some(limit.map_or(self.wait_ends_at, |limit| limit.min(self.wait_ends_at)))
     }
 
     /// Whether a socket has to receive now.
@@ -212,14 +212,14 @@ impl Client {
     fn expire(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
         if is_over {
-            self.wanted = self.lease.as_ref().map(|lease| lease.address.addr());
-            self.lose("the lease ended", now, out);
+            self.previous_address = self.lease.as_ref().map(|lease| lease.address.addr());
+            self.lose_lease("the lease ended", now, out);
         }
         is_over
     }
 
     /// The lease is void: the client starts again.
-    fn lose(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
+    fn lose_lease(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
         self.lease = None;
         out.push(Action::Lost(reason));
         self.attempt = Attempt::new(now, None);
@@ -227,12 +227,12 @@ impl Client {
     }
 
     fn discover(&mut self, now: Time, out: &mut Vec<Action>) {
-        self.series(State::Selecting);
+        self.begin_series(State::Selecting);
         self.transmit(now, out);
     }
 
     /// Begins a series of packets in a state.
-    fn series(&mut self, state: State) {
+    fn begin_series(&mut self, state: State) {
         // The request has the number of the offer.
         if !matches!(state, State::Requesting { .. }) {
             self.xid = self.random.u32();
@@ -247,7 +247,8 @@ impl Client {
             let secs = (now - self.attempt.began).as_secs();
             self.secs = u16::try_from(secs).unwrap_or(u16::MAX);
         }
-        let mut message = Message { secs: self.secs, ..Message::new(Kind::REQUEST, self.xid) };
+        let mut message =
+            Message { secs: self.secs, ..Message::new(MessageType::REQUEST, self.xid) };
         let mut via = Via::Broadcast;
         match (&self.state, &self.lease) {
             (State::Requesting { address, server }, _) => {
@@ -262,24 +263,26 @@ impl Client {
                 message.ciaddr = lease.address.addr();
                 via = Via::BroadcastFrom(message.ciaddr);
             }
-            (_, None) => (message.kind, message.address) = (Kind::DISCOVER, self.wanted),
+            (_, None) => {
+                (message.kind, message.address) = (MessageType::DISCOVER, self.previous_address)
+            }
         }
-        let is_discover = message.kind == Kind::DISCOVER;
+        let is_discover = message.kind == MessageType::DISCOVER;
         let count =
             if is_discover { &mut self.attempt.searches } else { &mut self.attempt.requests };
         *count = count.saturating_add(1);
         out.push(Action::Send { payload: self.settings.packet(&message), via });
         let wait = self.settings.times.timeout * (1 << self.sent.min(SERIES));
         let spread = (wait / 10).min(Time::from_secs(1));
-        self.wake = now + self.random.around(wait, spread);
+        self.wait_ends_at = now + self.random.around(wait, spread);
         if let (State::Renewing, Some(lease)) = (&self.state, &self.lease) {
-            self.wake = self.wake.min(lease.rebind_at);
+            self.wait_ends_at = self.wait_ends_at.min(lease.rebind_at);
         }
         self.sent_at = now;
         self.sent += 1;
     }
 
-    fn time(&mut self, now: Time, out: &mut Vec<Action>) {
+    fn timeout(&mut self, now: Time, out: &mut Vec<Action>) {
         let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
         match mem::replace(&mut self.state, State::Idle) {
             State::Pausing | State::Selecting | State::Requesting { .. }
@@ -290,8 +293,8 @@ impl Client {
             State::Pausing => self.discover(now, out),
             State::Probing(lease) if lease.is_over(now) => self.pause(now),
             State::Probing(lease) => self.bind(lease, out),
-            State::Bound => self.keep(now, out),
-            State::Renewing if rebind_at <= now => self.keep(now, out),
+            State::Bound => self.enter_lease_state(now, out),
+            State::Renewing if rebind_at <= now => self.enter_lease_state(now, out),
             state => {
                 self.state = state;
                 if self.sent < self.series_packets() {
@@ -317,7 +320,7 @@ impl Client {
             (State::Renewing, Some(lease)) => lease.rebind_at,
             (State::Rebinding, Some(lease)) => lease.ends_at.unwrap_or(Time::MAX),
             // The lease is valid although no server confirms it (RFC 2131, section 3.2).
-            (State::Rebooting, _) => return self.keep(now, out),
+            (State::Rebooting, _) => return self.enter_lease_state(now, out),
             _ => {
                 if matches!(self.state, State::Requesting { .. }) {
                     self.attempt.problem = "the server did not answer the REQUEST";
@@ -326,11 +329,11 @@ impl Client {
             }
         };
         if self.sent > SERIES {
-            return self.keep(now, out);
+            return self.enter_lease_state(now, out);
         }
         self.sent = SERIES + 1;
         let pause = ((limit - now) / 2).max(RENEWAL_PAUSE);
-        self.wake = (now + pause).min(limit);
+        self.wait_ends_at = (now + pause).min(limit);
     }
 
     /// Waits before the next DISCOVER.
@@ -339,22 +342,22 @@ impl Client {
         let pause = if self.attempt.pauses < PAUSES_FAST { PAUSE_FAST } else { PAUSE * doubled };
         let pause = pause.min(self.settings.times.resend_max);
         let spread = (pause / 2).min(Time::from_secs(1));
-        self.wake = now + self.random.around(pause, spread);
+        self.wait_ends_at = now + self.random.around(pause, spread);
         self.attempt.pauses += 1;
         self.state = State::Pausing;
     }
 
     /// The lease is valid: the time tells the state.
-    fn keep(&mut self, now: Time, out: &mut Vec<Action>) {
+    fn enter_lease_state(&mut self, now: Time, out: &mut Vec<Action>) {
         let Some(lease) = &self.lease else { return self.pause(now) };
         if now < lease.renew_at {
-            self.wake = lease.renew_at;
+            self.wait_ends_at = lease.renew_at;
             self.state = State::Bound;
             return;
         }
         let next = if now < lease.rebind_at { State::Renewing } else { State::Rebinding };
         self.attempt.began = lease.renew_at;
-        self.series(next);
+        self.begin_series(next);
         self.transmit(now, out);
     }
 
@@ -377,13 +380,13 @@ impl Client {
             return;
         }
         match reply.kind {
-            Kind::ACK if address == reply.yiaddr => self.granted(&reply, now, out),
-            Kind::NAK if self.lease.is_some() => {
-                self.wanted = None;
-                self.refuse(now, out);
+            MessageType::ACK if address == reply.yiaddr => self.granted(&reply, now, out),
+            MessageType::NAK if self.lease.is_some() => {
+                self.previous_address = None;
+                self.refused(now, out);
             }
-            Kind::NAK => {
-                self.wanted = None;
+            MessageType::NAK => {
+                self.previous_address = None;
                 self.attempt.problem = "the server refused the address that it had offered";
                 self.pause(now);
             }
@@ -392,11 +395,11 @@ impl Client {
     }
 
     /// The server refused the lease. The client asks a server that grants what it then refuses less and less often.
-    fn refuse(&mut self, now: Time, out: &mut Vec<Action>) {
+    fn refused(&mut self, now: Time, out: &mut Vec<Action>) {
         const REASON: &str = "the server refused the lease";
         self.refusals += 1;
         if self.refusals == 1 {
-            return self.lose(REASON, now, out);
+            return self.lose_lease(REASON, now, out);
         }
         self.lease = None;
         out.push(Action::Lost(REASON));
@@ -406,13 +409,13 @@ impl Client {
     }
 
     fn offered(&mut self, reply: &Reply, now: Time, out: &mut Vec<Action>) {
-        if reply.kind != Kind::OFFER {
+        if reply.kind != MessageType::OFFER {
             return;
         }
         match grant::check(reply) {
             Err(problem) => self.attempt.problem = problem,
             Ok((net, server)) => {
-                self.series(State::Requesting { address: net.addr(), server });
+                self.begin_series(State::Requesting { address: net.addr(), server });
                 self.transmit(now, out);
             }
         }
@@ -436,7 +439,7 @@ impl Client {
                 out.push(Action::Lost("the server changed the address"));
             }
             out.push(Action::Probe(lease.address.addr()));
-            self.wake = now + PROBE;
+            self.wait_ends_at = now + PROBE_TIMEOUT;
             self.state = State::Probing(lease);
         } else {
             self.bind(lease, out);
@@ -444,9 +447,9 @@ impl Client {
     }
 
     fn bind(&mut self, lease: Lease, out: &mut Vec<Action>) {
-        self.wake = lease.renew_at;
+        self.wait_ends_at = lease.renew_at;
         self.attempt.gives_up_at = None;
-        self.wanted = None;
+        self.previous_address = None;
         self.state = State::Bound;
         self.lease = Some(lease);
         out.push(Action::Bound);
@@ -458,15 +461,15 @@ impl Client {
                 let payload = self.settings.packet(&Message {
                     address: Some(lease.address.addr()),
                     server: Some(lease.server),
-                    ..Message::new(Kind::DECLINE, self.xid)
+                    ..Message::new(MessageType::DECLINE, self.xid)
                 });
                 out.push(Action::Send { payload, via: Via::Broadcast });
                 if self.lease.is_some() {
-                    return self.go_on(now, out);
+                    return self.continue_renewal(now, out);
                 }
-                self.wanted = None;
+                self.previous_address = None;
                 self.attempt.problem = problem;
-                self.wake = now + DECLINE_PAUSE;
+                self.wait_ends_at = now + DECLINE_PAUSE;
                 self.state = State::Pausing;
             }
             (State::Probing(lease), None) if lease.is_over(now) => self.pause(now),
@@ -476,7 +479,7 @@ impl Client {
     }
 
     /// Goes on with the lease that it has, as if the server had not answered.
-    fn go_on(&mut self, now: Time, out: &mut Vec<Action>) {
+    fn continue_renewal(&mut self, now: Time, out: &mut Vec<Action>) {
         let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
         self.state = if now < rebind_at { State::Renewing } else { State::Rebinding };
         self.sent = SERIES;
@@ -492,7 +495,7 @@ impl Client {
             _ => self.lease.take().and_then(of),
         };
         if let Some((from, to)) = granted {
-            let message = Message::new(Kind::RELEASE, self.random.u32());
+            let message = Message::new(MessageType::RELEASE, self.random.u32());
             let message = Message { ciaddr: from, server: Some(to), ..message };
             let payload = self.settings.packet(&message);
             out.push(Action::Send { payload, via: Via::Unicast { from, to } });

@@ -63,9 +63,9 @@ fn times(lease: u32, t1: Option<u32>, t2: Option<u32>) -> (Time, Time) {
     if lease == INFINITE {
         return (secs(lease), secs(lease));
     }
-    let is_sane = |(t1, t2)| secs(1) <= t1 && t1 < t2 && t2 < secs(lease);
+    let is_consistent = |(t1, t2)| secs(1) <= t1 && t1 < t2 && t2 < secs(lease);
     let asked = (t1.map_or(default.0, secs), t2.map_or(default.1, secs));
-    if is_sane(asked) { asked } else { default }
+    if is_consistent(asked) { asked } else { default }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::option::{self, CLIENT_ID};
-use super::packet::{Kind, Request};
+use super::packet::{BootRequest, MessageType};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 
@@ -17,7 +17,7 @@ const RESERVED: [u8; 5] =
 /// The fields of a message that differ from those of other messages of the client.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
-    pub kind: Kind,
+    pub kind: MessageType,
     pub xid: u32,
     pub secs: u16,
     /// The address that the client has, or 0.0.0.0.
@@ -30,7 +30,7 @@ pub struct Message {
 
 impl Message {
     /// A message without addresses.
-    pub fn new(kind: Kind, xid: u32) -> Self {
+    pub fn new(kind: MessageType, xid: u32) -> Self {
         Self { kind, xid, secs: 0, ciaddr: Ipv4Addr::UNSPECIFIED, address: None, server: None }
     }
 }
@@ -67,7 +67,8 @@ impl Settings {
     /// Fails if the options do not fit into one packet (code 7).
     pub fn check(&self) -> Result<()> {
         let any = Some(Ipv4Addr::UNSPECIFIED);
-        let largest = Message { address: any, server: any, ..Message::new(Kind::REQUEST, 0) };
+        let largest =
+            Message { address: any, server: any, ..Message::new(MessageType::REQUEST, 0) };
         let size = self.packet(&largest).len();
         if size <= PAYLOAD_BYTES_MAX {
             return Ok(());
@@ -80,7 +81,7 @@ impl Settings {
     /// The packet of a message, with the options of its kind, sorted by code as the reference sorts them.
     pub fn packet(&self, message: &Message) -> Vec<u8> {
         let mut options = vec![(CLIENT_ID, self.client_id.clone())];
-        let is_short = message.kind == Kind::RELEASE || message.kind == Kind::DECLINE;
+        let is_short = message.kind == MessageType::RELEASE || message.kind == MessageType::DECLINE;
         if !is_short {
             set(&mut options, option::SIZE_MAX, &SIZE_MAX.to_be_bytes());
         }
@@ -100,7 +101,7 @@ impl Settings {
                 set(&mut options, code, &address.octets());
             }
         }
-        Request {
+        BootRequest {
             xid: message.xid,
             secs: message.secs,
             // The flag is for a client without an address that waits for an answer (RFC 2131, table 5).
@@ -149,7 +150,7 @@ mod tests {
         }
     }
 
-    fn options(settings: &Settings, kind: Kind, server: Option<Ipv4Addr>) -> String {
+    fn options(settings: &Settings, kind: MessageType, server: Option<Ipv4Addr>) -> String {
         let message = Message { address: server, server, ..Message::new(kind, 1) };
         let bytes = settings.packet(&message);
         let end = bytes.iter().rposition(|byte| *byte == 255).unwrap();
@@ -162,13 +163,13 @@ mod tests {
         let settings = settings(&[(12, b"myhost"), (53, &[9]), (50, &[9]), (255, &[9])]);
         let id = "3d0f006162632f6d796e65742f65746830ff";
         let discover = "0c066d79686f73743501013703790301390205dc".to_owned() + id;
-        assert_eq!(options(&settings, Kind::DISCOVER, None), discover);
+        assert_eq!(options(&settings, MessageType::DISCOVER, None), discover);
         let server = Some(Ipv4Addr::new(10, 77, 0, 1));
         let request =
             "0c066d79686f737432040a4d000135010336040a4d00013703790301390205dc".to_owned() + id;
-        assert_eq!(options(&settings, Kind::REQUEST, server), request);
+        assert_eq!(options(&settings, MessageType::REQUEST, server), request);
         let ciaddr = Ipv4Addr::new(10, 77, 0, 56);
-        let message = Message { ciaddr, server, ..Message::new(Kind::RELEASE, 1) };
+        let message = Message { ciaddr, server, ..Message::new(MessageType::RELEASE, 1) };
         let release = settings.packet(&message);
         let hex: String = release[240..266].iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "35010736040a4d0001".to_owned() + &id[..34]);
@@ -178,8 +179,11 @@ mod tests {
     #[test]
     fn configured_client_id_replaces_the_default() {
         let settings = settings(&[(61, b"x"), (57, &[2, 64])]);
-        assert_eq!(options(&settings, Kind::DISCOVER, None), "3501013703790301390202403d0178ff");
-        assert_eq!(options(&settings, Kind::DECLINE, None), "3501043d0178ff");
+        assert_eq!(
+            options(&settings, MessageType::DISCOVER, None),
+            "3501013703790301390202403d0178ff"
+        );
+        assert_eq!(options(&settings, MessageType::DECLINE, None), "3501043d0178ff");
     }
 
     #[test]

@@ -7,9 +7,9 @@ use crate::names::Mac;
 
 /// A message type (RFC 2132, section 9.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind(pub u8);
+pub struct MessageType(pub u8);
 
-impl Kind {
+impl MessageType {
     pub const DISCOVER: Self = Self(1);
     pub const OFFER: Self = Self(2);
     pub const REQUEST: Self = Self(3);
@@ -31,7 +31,7 @@ const BYTES_MIN: usize = 300;
 
 /// A packet of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct BootRequest<'a> {
     pub xid: u32,
     /// Seconds since the client began.
     pub secs: u16,
@@ -42,7 +42,7 @@ pub struct Request<'a> {
     pub options: &'a [(u8, Vec<u8>)],
 }
 
-impl Request<'_> {
+impl BootRequest<'_> {
     /// The payload of the UDP packet, padded to 300 bytes. An option of more than 255 bytes is split (RFC 3396).
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BYTES_MIN);
@@ -72,7 +72,7 @@ impl Request<'_> {
 /// A packet of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    pub kind: Kind,
+    pub kind: MessageType,
     /// The address that the server gives.
     pub yiaddr: Ipv4Addr,
     pub options: Options,
@@ -101,7 +101,7 @@ impl Reply {
             options.read(&header[SNAME])?;
         }
         let yiaddr: [u8; 4] = header[16..20].try_into().ok()?;
-        Some(Self { kind: Kind(options.u8(MESSAGE_TYPE)?), yiaddr: yiaddr.into(), options })
+        Some(Self { kind: MessageType(options.u8(MESSAGE_TYPE)?), yiaddr: yiaddr.into(), options })
     }
 }
 
@@ -116,8 +116,8 @@ pub mod tests {
     pub const MAC: Mac = Mac([2, 0, 0x5e, 0x10, 0, 1]);
 
     /// A reply as a server sends it.
-    pub fn reply(xid: u32, kind: Kind, yiaddr: [u8; 4], options: &[&[u8]]) -> Vec<u8> {
-        let mut bytes = Request {
+    pub fn reply(xid: u32, kind: MessageType, yiaddr: [u8; 4], options: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = BootRequest {
             xid,
             secs: 0,
             broadcast: false,
@@ -146,7 +146,7 @@ pub mod tests {
             (61, b"\0abc/mynet/eth0".to_vec()),
         ];
         let zero = Ipv4Addr::UNSPECIFIED;
-        let request = Request {
+        let request = BootRequest {
             xid: 7,
             secs: 0,
             broadcast: false,
@@ -171,8 +171,14 @@ pub mod tests {
     fn long_options_are_split_and_joined() {
         let options = [(43, vec![7; 600]), (80, Vec::new())];
         let zero = Ipv4Addr::UNSPECIFIED;
-        let request =
-            Request { xid: 1, secs: 2, broadcast: true, ciaddr: zero, mac: MAC, options: &options };
+        let request = BootRequest {
+            xid: 1,
+            secs: 2,
+            broadcast: true,
+            ciaddr: zero,
+            mac: MAC,
+            options: &options,
+        };
         let mut bytes = request.encode();
         bytes[0] = BOOTREPLY;
         let mut read = Options::default();
@@ -184,7 +190,7 @@ pub mod tests {
 
     #[test]
     fn options_overload_file_and_sname() {
-        let mut bytes = reply(9, Kind::ACK, [10, 0, 0, 5], &[&[52, 1, 3, 15, 1, b'a']]);
+        let mut bytes = reply(9, MessageType::ACK, [10, 0, 0, 5], &[&[52, 1, 3, 15, 1, b'a']]);
         bytes[108..116].copy_from_slice(&[15, 2, b'.', b'b', 26, 2, 5, 120]);
         bytes[116] = END;
         bytes[44..48].copy_from_slice(&[15, 1, b'c', END]);
@@ -197,7 +203,7 @@ pub mod tests {
 
     #[test]
     fn packets_of_others_are_dropped() {
-        let whole = reply(9, Kind::OFFER, [10, 0, 0, 5], &[]);
+        let whole = reply(9, MessageType::OFFER, [10, 0, 0, 5], &[]);
         assert_eq!(Reply::parse(&whole, 9, MAC).unwrap().yiaddr, Ipv4Addr::new(10, 0, 0, 5));
         assert_eq!(Reply::parse(&whole, 8, MAC), None);
         assert_eq!(Reply::parse(&whole, 9, Mac([2; 6])), None);
@@ -261,7 +267,7 @@ pub mod tests {
                 b"\x77\x15\x03eng\x05apple\x03com\0\x02mk\xc0\x04\x0f\x03a.b",
                 &[6, 8, 10, 0, 0, 1, 10, 0, 0, 2],
             ];
-            let mut bytes = reply(9, Kind::ACK, [10, 0, 0, 5], &parts);
+            let mut bytes = reply(9, MessageType::ACK, [10, 0, 0, 5], &parts);
             for (at, value) in changes {
                 // The fields that tell whether the packet is ours stay, so the options are reached.
                 let at = at.index(bytes.len());

@@ -9,7 +9,7 @@ use crate::dhcp::time::Time;
 use std::mem;
 use std::net::Ipv6Addr;
 
-use super::packet::{Address, Ia, Kind, Message, Reply, Status};
+use super::packet::{Address, Ia, Message, MessageType, Reply, Status};
 use crate::dhcp::attempt::Attempt;
 use crate::dhcp::lease::v6::Lease;
 use crate::dhcp::random::Random;
@@ -33,11 +33,11 @@ const DECLINE_RETRY: Retry = Retry { first: SECOND, longest: Time::MAX, count: 4
 const SOL_MAX_RT_S: u32 = 3600;
 const SOL_MAX_RT_RANGE_S: std::ops::RangeInclusive<u32> = 60..=86_400;
 /// The longest delay before the first CONFIRM: a daemon resumes all its clients at once.
-const RESUME: Time = Time::from_secs(1);
+const RESUME_DELAY_MAX: Time = Time::from_secs(1);
 /// The longest wait for `Event::Probed`. Then the address counts as free.
-const PROBE: Time = Time::from_secs(10);
+const PROBE_TIMEOUT: Time = Time::from_secs(10);
 /// A socket is open so long after a packet. It is closed in the rest of a longer wait.
-const LISTEN: Time = Time::from_secs(10);
+const LISTEN_TIME: Time = Time::from_secs(10);
 /// The pauses before the client starts over: the first is doubled up to the last.
 const PAUSE: Time = Time::from_secs(2);
 const PAUSE_MAX: Time = Time::from_secs(64);
@@ -70,7 +70,7 @@ pub enum Event<'a> {
     /// The payload of a UDP packet to port 546.
     Received(&'a [u8]),
     /// The deadline is over. An early call is harmless.
-    Time,
+    Timeout,
     /// The answer to `Action::Probe`.
     Probed { problem: Option<&'static str> },
     /// The address is not needed any more. The client is finished afterwards.
@@ -133,7 +133,7 @@ pub struct Client {
     resend_at: Time,
     is_listening: bool,
     /// The end of the wait, or an earlier event within it.
-    wake: Time,
+    wait_ends_at: Time,
     attempt: Attempt,
     sol_max_rt: Time,
     /// The bindings that a server granted and then did not know, one after the other without a renewal.
@@ -155,7 +155,7 @@ impl Client {
             wait: Time::ZERO,
             resend_at: Time::ZERO,
             is_listening: false,
-            wake: Time::ZERO,
+            wait_ends_at: Time::ZERO,
             attempt: Attempt::default(),
             sol_max_rt: Time::from_secs(SOL_MAX_RT_S.into()),
             refusals: 0,
@@ -170,38 +170,38 @@ impl Client {
             _ if matches!(self.state, State::Finished) => {}
             Event::Start if is_idle => {
                 self.attempt = Attempt::new(now, Some(now + self.settings.resend_timeout));
-                self.exchange(State::Soliciting(None), now, &mut out);
+                self.begin_exchange(State::Soliciting(None), now, &mut out);
             }
             Event::Resume(lease) if is_idle => {
                 self.lease = Some(lease);
                 self.attempt = Attempt::new(now, None);
                 self.state = State::Confirming;
                 self.sent = 0;
-                self.resend_at = now + self.random.up_to(RESUME);
-                self.wake = self.resend_at;
+                self.resend_at = now + self.random.up_to(RESUME_DELAY_MAX);
+                self.wait_ends_at = self.resend_at;
                 self.expire(now, &mut out);
             }
             Event::Release => self.release(now, &mut out),
             Event::Start | Event::Resume(_) => {}
             _ if is_idle || self.expire(now, &mut out) => {}
             Event::Received(payload) if self.is_listening => self.receive(payload, now, &mut out),
-            Event::Time if self.deadline().is_some_and(|deadline| deadline <= now) => {
-                self.time(now, &mut out);
+            Event::Timeout if self.deadline().is_some_and(|deadline| deadline <= now) => {
+                self.timeout(now, &mut out);
             }
             Event::Probed { problem } => self.probed(problem, now, &mut out),
-            Event::Received(_) | Event::Time => {}
+            Event::Received(_) | Event::Timeout => {}
         }
         out
     }
 
-    /// The time of the next `Event::Time`. `None`: the client is not started, gave up, or is finished.
+    /// The time of the next `Event::Timeout`. `None`: the client is not started, gave up, or is finished.
     pub fn deadline(&self) -> Option<Time> {
         let limit = match &self.state {
             State::Idle | State::Finished => return None,
             State::Probing(lease) => lease.ends_at,
             _ => self.attempt.gives_up_at.or_else(|| self.lease.as_ref()?.ends_at),
         };
-        Some(limit.map_or(self.wake, |limit| limit.min(self.wake)))
+        Some(limit.map_or(self.wait_ends_at, |limit| limit.min(self.wait_ends_at)))
     }
 
     /// Whether a socket has to receive now.
@@ -218,21 +218,21 @@ impl Client {
     fn expire(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
         if is_over {
-            self.lose("the lease ended", now, out);
-            self.exchange(State::Soliciting(None), now, out);
+            self.lose_lease("the lease ended", now, out);
+            self.begin_exchange(State::Soliciting(None), now, out);
         }
         is_over
     }
 
     /// The lease is void. The caller starts the next exchange or a pause.
-    fn lose(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
+    fn lose_lease(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
         self.lease = None;
         out.push(Action::Lost(reason));
         self.attempt = Attempt::new(now, None);
     }
 
     /// Begins an exchange: its first packet.
-    fn exchange(&mut self, state: State, now: Time, out: &mut Vec<Action>) {
+    fn begin_exchange(&mut self, state: State, now: Time, out: &mut Vec<Action>) {
         self.state = state;
         self.sent = 0;
         self.transmit(now, out);
@@ -247,21 +247,21 @@ impl Client {
         let lease = self.lease.as_ref();
         let mut address = lease.map(|lease| lease.address);
         let (kind, server) = match &self.state {
-            State::Requesting(server) => (Kind::REQUEST, Some(server.as_slice())),
-            State::Confirming => (Kind::CONFIRM, None),
-            State::Renewing => (Kind::RENEW, lease.map(|lease| lease.server.as_slice())),
-            State::Rebinding => (Kind::REBIND, None),
+            State::Requesting(server) => (MessageType::REQUEST, Some(server.as_slice())),
+            State::Confirming => (MessageType::CONFIRM, None),
+            State::Renewing => (MessageType::RENEW, lease.map(|lease| lease.server.as_slice())),
+            State::Rebinding => (MessageType::REBIND, None),
             State::Declining(lease) => {
                 address = Some(lease.address);
-                (Kind::DECLINE, Some(lease.server.as_slice()))
+                (MessageType::DECLINE, Some(lease.server.as_slice()))
             }
-            _ => (Kind::SOLICIT, None),
+            _ => (MessageType::SOLICIT, None),
         };
         let elapsed = (now - self.began).as_millis() / 10;
         out.push(Action::Send(self.message(kind, self.xid, server, address, elapsed)));
         match kind {
-            Kind::SOLICIT => self.attempt.searches = self.attempt.searches.saturating_add(1),
-            Kind::REQUEST => self.attempt.requests = self.attempt.requests.saturating_add(1),
+            MessageType::SOLICIT => self.attempt.searches = self.attempt.searches.saturating_add(1),
+            MessageType::REQUEST => self.attempt.requests = self.attempt.requests.saturating_add(1),
             _ => {}
         }
         self.wait = self.next_wait();
@@ -269,13 +269,13 @@ impl Client {
         self.sent_at = now;
         self.resend_at = now + self.wait;
         self.is_listening = true;
-        self.wake = self.resend_at.min(now + LISTEN);
-        self.limit_wake();
+        self.wait_ends_at = self.resend_at.min(now + LISTEN_TIME);
+        self.limit_wait();
     }
 
     fn message(
         &self,
-        kind: Kind,
+        kind: MessageType,
         xid: u32,
         server: Option<&[u8]>,
         address: Option<Ipv6Addr>,
@@ -310,18 +310,18 @@ impl Client {
     }
 
     /// The end of the state comes before the end of the wait.
-    fn limit_wake(&mut self) {
+    fn limit_wait(&mut self) {
         let limit = match (&self.state, &self.lease) {
             (State::Confirming, _) => self.began + CONFIRM_MAX,
             (State::Renewing, Some(lease)) => lease.rebind_at,
             _ => return,
         };
-        self.wake = self.wake.min(limit);
+        self.wait_ends_at = self.wait_ends_at.min(limit);
     }
 
-    fn time(&mut self, now: Time, out: &mut Vec<Action>) {
+    fn timeout(&mut self, now: Time, out: &mut Vec<Action>) {
         let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
-        // The first wait of a SOLICIT is shorter than `LISTEN`, so it is over.
+        // The first wait of a SOLICIT is shorter than `LISTEN_TIME`, so it is over.
         let best = match &mut self.state {
             State::Soliciting(best) => best.take(),
             _ => None,
@@ -334,17 +334,17 @@ impl Client {
                 self.attempt.gives_up_at = None;
                 out.push(Action::Failed(self.attempt.report("SOLICIT", now)));
             }
-            (State::Pausing, _) => self.exchange(State::Soliciting(None), now, out),
-            (State::Bound, _) => self.keep(now, out),
-            (State::Renewing, _) if rebind_at <= now => self.keep(now, out),
+            (State::Pausing, _) => self.begin_exchange(State::Soliciting(None), now, out),
+            (State::Bound, _) => self.enter_lease_state(now, out),
+            (State::Renewing, _) if rebind_at <= now => self.enter_lease_state(now, out),
             (State::Confirming, _) if self.sent > 0 && self.began + CONFIRM_MAX <= now => {
-                self.keep(now, out);
+                self.enter_lease_state(now, out);
             }
-            (_, Some((_, server))) => self.exchange(State::Requesting(server), now, out),
+            (_, Some((_, server))) => self.begin_exchange(State::Requesting(server), now, out),
             _ if now < self.resend_at => {
                 self.is_listening = false;
-                self.wake = self.resend_at;
-                self.limit_wake();
+                self.wait_ends_at = self.resend_at;
+                self.limit_wait();
             }
             _ if self.sent < self.retry().count => self.transmit(now, out),
             // No answer to the last REQUEST or DECLINE.
@@ -352,7 +352,11 @@ impl Client {
                 if matches!(self.state, State::Requesting(_)) {
                     self.attempt.problem = "the server did not answer the REQUEST";
                 }
-                if self.lease.is_some() { self.keep(now, out) } else { self.pause(now) }
+                if self.lease.is_some() {
+                    self.enter_lease_state(now, out)
+                } else {
+                    self.pause(now)
+                }
             }
         }
     }
@@ -361,20 +365,20 @@ impl Client {
     fn pause(&mut self, now: Time) {
         let pause = (PAUSE * (1 << self.attempt.pauses.min(8))).min(PAUSE_MAX);
         self.attempt.pauses += 1;
-        self.wake = now + self.random.around(pause, SECOND);
+        self.wait_ends_at = now + self.random.around(pause, SECOND);
         self.is_listening = false;
         self.state = State::Pausing;
     }
 
     /// The lease is valid: the time tells the state.
-    fn keep(&mut self, now: Time, out: &mut Vec<Action>) {
+    fn enter_lease_state(&mut self, now: Time, out: &mut Vec<Action>) {
         let Some(lease) = &self.lease else { return self.pause(now) };
         if lease.rebind_at <= now {
-            self.exchange(State::Rebinding, now, out);
+            self.begin_exchange(State::Rebinding, now, out);
         } else if lease.renew_at <= now {
-            self.exchange(State::Renewing, now, out);
+            self.begin_exchange(State::Renewing, now, out);
         } else {
-            self.wake = lease.renew_at;
+            self.wait_ends_at = lease.renew_at;
             self.is_listening = false;
             self.state = State::Bound;
         }
@@ -392,20 +396,24 @@ impl Client {
         if server.is_some_and(|server| *server != reply.server) {
             return;
         }
-        match (&self.state, Kind(reply.kind)) {
-            (State::Soliciting(_), Kind::ADVERTISE) => self.advertised(reply, now, out),
-            (State::Soliciting(_), Kind::REPLY) if reply.is_rapid => self.granted(&reply, now, out),
-            (State::Requesting(_), Kind::REPLY) => self.requested(&reply, now, out),
-            (State::Confirming, Kind::REPLY) => match reply.status {
-                Status::SUCCESS => self.keep(now, out),
+        match (&self.state, MessageType(reply.kind)) {
+            (State::Soliciting(_), MessageType::ADVERTISE) => self.advertised(reply, now, out),
+            (State::Soliciting(_), MessageType::REPLY) if reply.is_rapid => {
+                self.granted(&reply, now, out)
+            }
+            (State::Requesting(_), MessageType::REPLY) => self.requested(&reply, now, out),
+            (State::Confirming, MessageType::REPLY) => match reply.status {
+                Status::SUCCESS => self.enter_lease_state(now, out),
                 Status::NOT_ON_LINK => {
-                    self.lose("the address does not fit the link", now, out);
-                    self.exchange(State::Soliciting(None), now, out);
+                    self.lose_lease("the address does not fit the link", now, out);
+                    self.begin_exchange(State::Soliciting(None), now, out);
                 }
                 _ => {}
             },
-            (State::Renewing | State::Rebinding, Kind::REPLY) => self.renewed(reply, now, out),
-            (State::Declining(_), Kind::REPLY) => self.pause(now),
+            (State::Renewing | State::Rebinding, MessageType::REPLY) => {
+                self.renewed(reply, now, out)
+            }
+            (State::Declining(_), MessageType::REPLY) => self.pause(now),
             _ => {}
         }
     }
@@ -432,7 +440,7 @@ impl Client {
     }
 
     fn advertised(&mut self, reply: Reply, now: Time, out: &mut Vec<Action>) {
-        self.heed_sol_max_rt(&reply);
+        self.set_sol_max_rt(&reply);
         if let Err(problem) = self.choose(&reply) {
             self.attempt.problem = problem;
             return;
@@ -440,13 +448,13 @@ impl Client {
         let is_first_wait = self.sent == 1;
         let State::Soliciting(best) = &mut self.state else { return };
         if !is_first_wait || reply.preference == PREFERENCE_MAX {
-            self.exchange(State::Requesting(reply.server), now, out);
+            self.begin_exchange(State::Requesting(reply.server), now, out);
         } else if best.as_ref().is_none_or(|(preference, _)| *preference < reply.preference) {
             *best = Some((reply.preference, reply.server));
         }
     }
 
-    fn heed_sol_max_rt(&mut self, reply: &Reply) {
+    fn set_sol_max_rt(&mut self, reply: &Reply) {
         if let Some(secs) = reply.sol_max_rt.filter(|secs| SOL_MAX_RT_RANGE_S.contains(secs)) {
             self.sol_max_rt = Time::from_secs(secs.into());
         }
@@ -461,7 +469,7 @@ impl Client {
             return self.granted(reply, now, out);
         }
         if self.lease.is_some() {
-            self.lose("the server does not know the lease", now, out);
+            self.lose_lease("the server does not know the lease", now, out);
         }
         self.attempt.problem = self.choose(reply).err().unwrap_or(self.attempt.problem);
         self.pause(now);
@@ -474,11 +482,11 @@ impl Client {
             self.refusals += 1;
             if self.refusals % 2 == 1 {
                 // The server gives an address to the same IAID again, perhaps this one.
-                return self.exchange(State::Requesting(reply.server), now, out);
+                return self.begin_exchange(State::Requesting(reply.server), now, out);
             }
             // The client asks a server that grants what it then does not know less and less often.
             let pause = (PAUSE * (1 << (self.refusals / 2).min(8))).min(PAUSE_MAX);
-            self.wake = now + self.random.around(pause, SECOND);
+            self.wait_ends_at = now + self.random.around(pause, SECOND);
             self.is_listening = false;
             self.state = State::Bound;
             return;
@@ -486,7 +494,7 @@ impl Client {
         let is_void = |one: &Address| Some(one.address) == held && one.valid == 0;
         let is_replaced = ia.addresses.iter().any(|address| address.valid >= VALID_SECS_MIN);
         if ia.addresses.iter().any(is_void) && !is_replaced {
-            self.lose("the server took the address back", now, out);
+            self.lose_lease("the server took the address back", now, out);
             return self.pause(now);
         }
         if self.choose(&reply).is_ok() {
@@ -496,7 +504,7 @@ impl Client {
     }
 
     fn granted(&mut self, reply: &Reply, now: Time, out: &mut Vec<Action>) {
-        self.heed_sol_max_rt(reply);
+        self.set_sol_max_rt(reply);
         let (ia, address) = match self.choose(reply) {
             Ok(found) => found,
             Err(problem) => {
@@ -526,10 +534,10 @@ impl Client {
         let held = self.lease.as_ref().map(|lease| lease.address);
         if held != Some(lease.address) {
             if self.settings.probe && self.lease.is_some() {
-                self.lose("the server changed the address", now, out);
+                self.lose_lease("the server changed the address", now, out);
             }
             out.push(Action::Probe(lease.address));
-            self.wake = now + PROBE;
+            self.wait_ends_at = now + PROBE_TIMEOUT;
             self.state = State::Probing(lease);
         } else {
             self.bind(lease, out);
@@ -539,7 +547,7 @@ impl Client {
     fn bind(&mut self, lease: Lease, out: &mut Vec<Action>) {
         self.attempt.gives_up_at = None;
         self.attempt.pauses = 0;
-        self.wake = lease.renew_at;
+        self.wait_ends_at = lease.renew_at;
         self.state = State::Bound;
         self.lease = Some(lease);
         out.push(Action::Bound);
@@ -551,16 +559,17 @@ impl Client {
             (State::Probing(lease), Some(problem)) => {
                 self.attempt.problem = problem;
                 match &self.lease {
-                    None => self.exchange(State::Declining(lease), now, out),
+                    None => self.begin_exchange(State::Declining(lease), now, out),
                     // It goes on with the lease that it has. The server does not have to confirm it.
                     Some(held) => {
                         let ends_at = held.ends_at.unwrap_or(Time::MAX);
-                        self.wake = if now < held.rebind_at { held.rebind_at } else { ends_at };
+                        self.wait_ends_at =
+                            if now < held.rebind_at { held.rebind_at } else { ends_at };
                         let (server, address) =
                             (Some(lease.server.as_slice()), Some(lease.address));
                         let xid = self.random.u32() >> 8;
                         out.push(Action::Send(self.message(
-                            Kind::DECLINE,
+                            MessageType::DECLINE,
                             xid,
                             server,
                             address,
@@ -586,7 +595,7 @@ impl Client {
         if let Some(lease) = granted.filter(|lease| !lease.is_over(now)) {
             let (server, address) = (Some(lease.server.as_slice()), Some(lease.address));
             let xid = self.random.u32() >> 8;
-            out.push(Action::Send(self.message(Kind::RELEASE, xid, server, address, 0)));
+            out.push(Action::Send(self.message(MessageType::RELEASE, xid, server, address, 0)));
         }
     }
 }
@@ -602,8 +611,8 @@ fn times(ia: &Ia, address: &Address) -> (Time, Time) {
     let default = (secs(life) / 2, secs(life) * 4 / 5);
     let of_server = |given: u32, default| if given == 0 { default } else { secs(given) };
     let (t1, t2) = (of_server(ia.t1, default.0), of_server(ia.t2, default.1));
-    let is_sane = secs(1) <= t1 && t1 < t2 && t2 < secs(address.valid);
-    if is_sane { (t1, t2) } else { default }
+    let is_consistent = secs(1) <= t1 && t1 < t2 && t2 < secs(address.valid);
+    if is_consistent { (t1, t2) } else { default }
 }
 
 #[cfg(test)]

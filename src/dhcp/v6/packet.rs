@@ -6,9 +6,9 @@ use crate::dhcp::domain;
 
 /// A message type (RFC 8415, section 7.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind(pub u8);
+pub struct MessageType(pub u8);
 
-impl Kind {
+impl MessageType {
     pub const SOLICIT: Self = Self(1);
     pub const ADVERTISE: Self = Self(2);
     pub const REQUEST: Self = Self(3);
@@ -50,7 +50,7 @@ const DUID_BYTES_MAX: usize = 130;
 /// A message of the client.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    pub kind: Kind,
+    pub kind: MessageType,
     /// The lower 24 bits count.
     pub xid: u32,
     pub duid: &'a [u8],
@@ -78,11 +78,12 @@ impl Message<'_> {
         // T1 and T2, too.
         put(&mut bytes, IA_NA, &[&self.iaid.to_be_bytes(), &[0; 8], &address]);
         put(&mut bytes, ELAPSED_TIME, &[&self.elapsed_cs.to_be_bytes()]);
-        if ![Kind::CONFIRM, Kind::RELEASE, Kind::DECLINE].contains(&self.kind) {
+        if ![MessageType::CONFIRM, MessageType::RELEASE, MessageType::DECLINE].contains(&self.kind)
+        {
             let codes = [DNS, DOMAIN_LIST, SOL_MAX_RT].map(u16::to_be_bytes);
             put(&mut bytes, REQUEST_LIST, &[codes.as_flattened()]);
         }
-        if self.kind == Kind::SOLICIT {
+        if self.kind == MessageType::SOLICIT {
             put(&mut bytes, RAPID_COMMIT, &[]);
         }
         bytes
@@ -185,8 +186,8 @@ impl Ia {
             }
             Some(())
         })?;
-        let is_sane = t2 == 0 || t1 <= t2;
-        Some((id == iaid && is_sane).then_some(ia))
+        let is_consistent = t2 == 0 || t1 <= t2;
+        Some((id == iaid && is_consistent).then_some(ia))
     }
 }
 

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::cni::json::keys;
 use crate::dhcp::flags::SOCKET;
-use crate::dhcp::protocol::{Families, Settings};
+use crate::dhcp::protocol::{Families, LeaseSettings};
 use crate::dhcp::v4::message::request_list;
 use crate::error::{Error, Result};
 
@@ -59,7 +59,7 @@ keys! {
 
 impl Keys {
     /// Validates all keys, and adds the values of CNI_ARGS.
-    pub(super) fn settings(&self, args: &str) -> Result<Settings> {
+    pub(super) fn settings(&self, args: &str) -> Result<LeaseSettings> {
         let ipam = self.ipam()?;
         self.socket()?;
         if !matches!(ipam.daemon.as_str(), "" | "auto") {
@@ -97,7 +97,7 @@ impl Keys {
                     .with_details("a subnet has a prefix length: 10.1.0.0/16")
             })
         };
-        Ok(Settings {
+        Ok(LeaseSettings {
             subnets: ipam.subnets.iter().map(subnet).collect::<Result<_>>()?,
             provide,
             request: request_list(&requested, ipam.request.iter().any(|entry| entry.skip_default)),
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::cni::json::Json;
 
-    fn settings(ipam: &str, args: &str) -> Result<Settings> {
+    fn settings(ipam: &str, args: &str) -> Result<LeaseSettings> {
         let json = Json::parse(format!(r#"{{"ipam":{{{ipam}}}}}"#).as_bytes()).unwrap();
         json.read::<Keys>("it")?.settings(args)
     }

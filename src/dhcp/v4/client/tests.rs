@@ -66,11 +66,11 @@ impl Sent {
 }
 
 /// A reply of a server with a lease time in seconds.
-pub fn answer(sent: &Sent, kind: Kind, server: [u8; 4], lease: u32) -> Vec<u8> {
+pub fn answer(sent: &Sent, kind: MessageType, server: [u8; 4], lease: u32) -> Vec<u8> {
     let id = [&[54, 4][..], &server].concat();
     let time = [&[51, 4][..], &lease.to_be_bytes()].concat();
     let router = [&[3, 4][..], &SERVER].concat();
-    let address = if kind == Kind::NAK { [0; 4] } else { ADDRESS };
+    let address = if kind == MessageType::NAK { [0; 4] } else { ADDRESS };
     reply(sent.xid, kind, address, &[&id, &time, &MASK, &router])
 }
 
@@ -102,28 +102,28 @@ impl World {
         Sent::of(action).unwrap()
     }
 
-    fn receive(&mut self, sent: &Sent, kind: Kind, lease: u32) -> Vec<Action> {
+    fn receive(&mut self, sent: &Sent, kind: MessageType, lease: u32) -> Vec<Action> {
         self.step(Event::Received(&answer(sent, kind, SERVER, lease)))
     }
 
     /// Goes to the deadline.
     fn wait(&mut self) -> Vec<Action> {
         self.now = self.client.deadline().unwrap();
-        self.step(Event::Time)
+        self.step(Event::Timeout)
     }
 
     fn wait_sent(&mut self) -> Sent {
         self.now = self.client.deadline().unwrap();
-        self.sent(Event::Time)
+        self.sent(Event::Timeout)
     }
 
     /// A client with a lease.
     fn bound(settings: Settings, lease: u32) -> Self {
         let mut world = Self::of(settings);
         let discover = world.sent(Event::Start);
-        let offer = answer(&discover, Kind::OFFER, SERVER, lease);
+        let offer = answer(&discover, MessageType::OFFER, SERVER, lease);
         let request = world.sent(Event::Received(&offer));
-        let actions = world.receive(&request, Kind::ACK, lease);
+        let actions = world.receive(&request, MessageType::ACK, lease);
         assert!(matches!(actions.as_slice(), [Action::Bound]), "{actions:?}");
         world
     }
@@ -149,13 +149,13 @@ fn lease_takes_four_messages() {
     assert_eq!((discover.kind, discover.via, discover.secs), (1, Via::Broadcast, 0));
     assert!(world.client.is_listening());
     world.now = world.now + secs(3);
-    let request = world.sent(Event::Received(&answer(&discover, Kind::OFFER, SERVER, 600)));
+    let request = world.sent(Event::Received(&answer(&discover, MessageType::OFFER, SERVER, 600)));
     assert_eq!((request.kind, request.via, request.xid), (3, Via::Broadcast, discover.xid));
     assert_eq!(request.address.as_deref(), Some(&ADDRESS[..]));
     assert_eq!(request.server.as_deref(), Some(&SERVER[..]));
     assert_eq!((request.ciaddr, request.secs), ([0; 4], 0), "that of the DISCOVER");
     world.now = world.now + secs(1);
-    let actions = world.receive(&request, Kind::ACK, 600);
+    let actions = world.receive(&request, MessageType::ACK, 600);
     let lease = world.lease();
     assert_eq!(actions, [Action::Bound]);
     assert_eq!(lease.address.to_string(), "10.0.0.5/24");
@@ -224,7 +224,7 @@ fn renewal_is_unicast_and_listens_only_while_it_waits() {
     // Since the renewal began, at T1.
     assert_eq!(u64::from(again.secs), (world.now - world.lease().renew_at).as_secs());
     let before = world.lease();
-    let actions = world.receive(&again, Kind::ACK, 7200);
+    let actions = world.receive(&again, MessageType::ACK, 7200);
     let lease = world.lease();
     assert_eq!(actions, [Action::Bound]);
     assert_eq!((lease.since, lease.address), (world.now, before.address));
@@ -256,7 +256,7 @@ fn renewal_can_change_the_address() {
         let mut world = World::bound(Settings { probe: false, ..settings() }, 600);
         world.client.settings.probe = probe;
         let renewal = world.wait_sent();
-        let mut changed = answer(&renewal, Kind::ACK, SERVER, 600);
+        let mut changed = answer(&renewal, MessageType::ACK, SERVER, 600);
         changed[19] = 9;
         let actions = world.step(Event::Received(&changed));
         if probe {
@@ -276,7 +276,7 @@ fn rebinding_asks_every_server() {
     let rebind_at = world.lease().rebind_at;
     let mut sent = world.wait_sent();
     while sent.via != Via::BroadcastFrom(ADDRESS.into()) {
-        let foreign = answer(&sent, Kind::ACK, OTHER, 100);
+        let foreign = answer(&sent, MessageType::ACK, OTHER, 100);
         assert_eq!(world.step(Event::Received(&foreign)), [], "a renewal is with one server");
         assert_eq!(world.wait(), []);
         sent = world.wait_sent();
@@ -284,7 +284,7 @@ fn rebinding_asks_every_server() {
     assert_eq!(world.now, rebind_at);
     assert_eq!((sent.kind, sent.ciaddr), (3, ADDRESS));
     assert_eq!((&sent.address, &sent.server), (&None, &None));
-    let actions = world.step(Event::Received(&answer(&sent, Kind::ACK, OTHER, 100)));
+    let actions = world.step(Event::Received(&answer(&sent, MessageType::ACK, OTHER, 100)));
     assert_eq!(actions, [Action::Bound]);
     assert_eq!(world.lease().server, Ipv4Addr::from(OTHER));
 }
@@ -307,8 +307,8 @@ fn lease_that_ends_is_lost_and_the_client_does_not_give_up() {
         assert!(!matches!(actions.as_slice(), [Action::Failed(_)]), "{actions:?}");
     }
     let discover = world.wait_sent_discover();
-    let request = world.sent(Event::Received(&answer(&discover, Kind::OFFER, OTHER, 100)));
-    let actions = world.step(Event::Received(&answer(&request, Kind::ACK, OTHER, 100)));
+    let request = world.sent(Event::Received(&answer(&discover, MessageType::OFFER, OTHER, 100)));
+    let actions = world.step(Event::Received(&answer(&request, MessageType::ACK, OTHER, 100)));
     assert_eq!(actions, [Action::Bound]);
 }
 
@@ -327,8 +327,8 @@ impl World {
 fn refused_renewal_starts_over() {
     let mut world = World::bound(settings(), 600);
     let renewal = world.wait_sent();
-    assert_eq!(world.step(Event::Received(&answer(&renewal, Kind::NAK, OTHER, 0))), []);
-    let actions = world.receive(&renewal, Kind::NAK, 0);
+    assert_eq!(world.step(Event::Received(&answer(&renewal, MessageType::NAK, OTHER, 0))), []);
+    let actions = world.receive(&renewal, MessageType::NAK, 0);
     let discover = is_discover_after_loss(&actions, "the server refused the lease");
     assert_eq!(discover.address, None);
 }
@@ -339,7 +339,7 @@ fn the_client_asks_a_server_that_refuses_what_it_granted_less_often() {
     let mut pauses = Vec::new();
     for _ in 0..5 {
         let renewal = world.wait_sent();
-        let actions = world.receive(&renewal, Kind::NAK, 0);
+        let actions = world.receive(&renewal, MessageType::NAK, 0);
         assert_eq!(actions[0], Action::Lost("the server refused the lease"));
         let lost_at = world.now;
         let discover = match actions.get(1) {
@@ -347,16 +347,16 @@ fn the_client_asks_a_server_that_refuses_what_it_granted_less_often() {
             None => world.wait_sent(),
         };
         pauses.push((world.now - lost_at).as_secs());
-        let offer = answer(&discover, Kind::OFFER, SERVER, 600);
+        let offer = answer(&discover, MessageType::OFFER, SERVER, 600);
         let request = world.sent(Event::Received(&offer));
-        assert_eq!(world.receive(&request, Kind::ACK, 600), [Action::Bound]);
+        assert_eq!(world.receive(&request, MessageType::ACK, 600), [Action::Bound]);
     }
     assert_eq!(pauses[0], 0, "the first one starts over at once");
     assert!(pauses[1] >= 3 && pauses[2] > pauses[1] + 2 && pauses[4] >= 30, "{pauses:?}");
     let renewal = world.wait_sent();
-    assert_eq!(world.receive(&renewal, Kind::ACK, 600), [Action::Bound]);
+    assert_eq!(world.receive(&renewal, MessageType::ACK, 600), [Action::Bound]);
     let renewal = world.wait_sent();
-    let actions = world.receive(&renewal, Kind::NAK, 0);
+    let actions = world.receive(&renewal, MessageType::NAK, 0);
     is_discover_after_loss(&actions, "the server refused the lease");
 }
 
@@ -364,8 +364,8 @@ fn the_client_asks_a_server_that_refuses_what_it_granted_less_often() {
 fn refused_request_waits_before_it_starts_over() {
     let mut world = World::of(settings());
     let discover = world.sent(Event::Start);
-    let request = world.sent(Event::Received(&answer(&discover, Kind::OFFER, SERVER, 600)));
-    assert_eq!(world.receive(&request, Kind::NAK, 0), []);
+    let request = world.sent(Event::Received(&answer(&discover, MessageType::OFFER, SERVER, 600)));
+    assert_eq!(world.receive(&request, MessageType::NAK, 0), []);
     assert!(!world.client.is_listening() && world.client.deadline() >= Some(secs(1001)));
     assert_eq!(world.wait_sent().kind, 1);
 }
@@ -382,7 +382,7 @@ fn resumed_lease_is_confirmed() {
     assert_eq!((request.kind, request.via, request.ciaddr), (3, Via::Broadcast, [0; 4]));
     assert_eq!((request.address.as_deref(), &request.server), (Some(&ADDRESS[..]), &None));
 
-    let actions = world.step(Event::Received(&answer(&request, Kind::ACK, OTHER, 600)));
+    let actions = world.step(Event::Received(&answer(&request, MessageType::ACK, OTHER, 600)));
     assert_eq!(actions, [Action::Bound]);
     assert_eq!(world.lease().since, world.now);
 }
@@ -403,7 +403,7 @@ fn resumed_lease_is_kept_until_a_refusal_or_its_end() {
     let mut world = World::of(settings());
     world.step(Event::Resume(lease.clone()));
     let request = world.wait_sent();
-    let actions = world.receive(&request, Kind::NAK, 0);
+    let actions = world.receive(&request, MessageType::NAK, 0);
     is_discover_after_loss(&actions, "the server refused the lease");
 
     let mut world = World::of(settings());
@@ -421,8 +421,9 @@ fn resumed_lease_is_kept_until_a_refusal_or_its_end() {
 fn probing(lease: u32) -> (World, Sent) {
     let mut world = World::of(Settings { probe: true, ..settings() });
     let discover = world.sent(Event::Start);
-    let request = world.sent(Event::Received(&answer(&discover, Kind::OFFER, SERVER, lease)));
-    let actions = world.receive(&request, Kind::ACK, lease);
+    let request =
+        world.sent(Event::Received(&answer(&discover, MessageType::OFFER, SERVER, lease)));
+    let actions = world.receive(&request, MessageType::ACK, lease);
     assert_eq!(actions, [Action::Probe(ADDRESS.into())]);
     assert!(world.client.lease().is_none() && !world.client.is_listening());
     (world, request)
@@ -436,7 +437,7 @@ fn a_decline_has_no_broadcast_flag() {
     let [Action::Send { payload, .. }] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(payload[10..12], [0, 0]);
     world.now = world.now + secs(60);
-    let actions = world.step(Event::Time);
+    let actions = world.step(Event::Timeout);
     let [Action::Send { payload, .. }] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(payload[10..12], [0x80, 0], "a DISCOVER has it");
 }
@@ -459,7 +460,7 @@ fn free_address_is_used_after_the_probe() {
     assert_eq!(actions, [Action::Bound]);
     // A renewal of the same address is not probed.
     let renewal = world.wait_sent();
-    let actions = world.receive(&renewal, Kind::ACK, 600);
+    let actions = world.receive(&renewal, MessageType::ACK, 600);
     assert_eq!(actions, [Action::Bound]);
 
     let (mut world, _) = probing(600);
@@ -480,7 +481,7 @@ fn release_is_sent_once() {
     assert_eq!((release.kind, release.via, release.ciaddr), (7, via, ADDRESS));
     assert_eq!((release.address, release.server.as_deref()), (None, Some(&SERVER[..])));
     assert!(world.client.lease().is_none());
-    for event in [Event::Release, Event::Time, Event::Start] {
+    for event in [Event::Release, Event::Timeout, Event::Start] {
         assert_eq!(world.step(event), []);
     }
 
@@ -488,7 +489,7 @@ fn release_is_sent_once() {
     assert_eq!(probing(600).0.sent(Event::Release).kind, 7);
     let mut world = World::of(settings());
     let discover = world.sent(Event::Start);
-    world.sent(Event::Received(&answer(&discover, Kind::OFFER, SERVER, 600)));
+    world.sent(Event::Received(&answer(&discover, MessageType::OFFER, SERVER, 600)));
     assert_eq!(world.sent(Event::Release).kind, 7);
 
     let mut world = World::of(settings());
@@ -514,7 +515,7 @@ fn unusable_offers_are_named_in_the_error() {
     for (address, options, expected) in cases {
         let mut world = World::of(settings());
         let discover = world.sent(Event::Start);
-        let offer = reply(discover.xid, Kind::OFFER, address, options);
+        let offer = reply(discover.xid, MessageType::OFFER, address, options);
         assert_eq!(world.step(Event::Received(&offer)), [], "{expected}");
         let error = loop {
             if let [Action::Failed(error)] = world.wait().as_slice() {
@@ -530,19 +531,19 @@ fn replies_to_others_are_ignored() {
     let mut world = World::of(settings());
     let discover = world.sent(Event::Start);
     let foreign = Sent { xid: discover.xid ^ 1, ..discover.clone() };
-    assert_eq!(world.receive(&foreign, Kind::OFFER, 600), []);
-    assert_eq!(world.receive(&discover, Kind::ACK, 600), [], "an ACK is no offer");
-    let request = world.sent(Event::Received(&answer(&discover, Kind::OFFER, SERVER, 600)));
-    assert_eq!(world.step(Event::Received(&answer(&request, Kind::ACK, OTHER, 600))), []);
-    assert_eq!(world.step(Event::Received(&answer(&request, Kind::NAK, OTHER, 600))), []);
-    assert_eq!(world.receive(&request, Kind::OFFER, 600), []);
-    let mut wrong = answer(&request, Kind::ACK, SERVER, 600);
+    assert_eq!(world.receive(&foreign, MessageType::OFFER, 600), []);
+    assert_eq!(world.receive(&discover, MessageType::ACK, 600), [], "an ACK is no offer");
+    let request = world.sent(Event::Received(&answer(&discover, MessageType::OFFER, SERVER, 600)));
+    assert_eq!(world.step(Event::Received(&answer(&request, MessageType::ACK, OTHER, 600))), []);
+    assert_eq!(world.step(Event::Received(&answer(&request, MessageType::NAK, OTHER, 600))), []);
+    assert_eq!(world.receive(&request, MessageType::OFFER, 600), []);
+    let mut wrong = answer(&request, MessageType::ACK, SERVER, 600);
     wrong[19] = 6;
     assert_eq!(world.step(Event::Received(&wrong)), [], "another address");
     wrong[19] = 5;
     wrong[33] ^= 1;
     assert_eq!(world.step(Event::Received(&wrong)), [], "another MAC address");
-    assert_eq!(world.receive(&request, Kind::ACK, 600).len(), 1);
+    assert_eq!(world.receive(&request, MessageType::ACK, 600).len(), 1);
 }
 
 #[test]
@@ -557,8 +558,9 @@ fn lease_without_a_time_lasts_an_hour() {
     let mut world = World::of(settings());
     let discover = world.sent(Event::Start);
     let options: [&[u8]; 2] = [&[54, 4, 10, 0, 0, 1], &MASK];
-    let request = world.sent(Event::Received(&reply(discover.xid, Kind::OFFER, ADDRESS, &options)));
-    world.step(Event::Received(&reply(request.xid, Kind::ACK, ADDRESS, &options)));
+    let request =
+        world.sent(Event::Received(&reply(discover.xid, MessageType::OFFER, ADDRESS, &options)));
+    world.step(Event::Received(&reply(request.xid, MessageType::ACK, ADDRESS, &options)));
     assert_eq!(world.lease().ends_at, Some(secs(4600)));
     assert_eq!(world.lease().rebind_at, secs(4060));
 }

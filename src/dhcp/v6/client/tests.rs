@@ -59,7 +59,7 @@ impl Sent {
 }
 
 /// A reply with one address with this valid lifetime; the preferred one is half of it.
-pub fn answer(sent: &Sent, kind: Kind, server: &[u8], valid: u32) -> Vec<u8> {
+pub fn answer(sent: &Sent, kind: MessageType, server: &[u8], valid: u32) -> Vec<u8> {
     let preferred = if valid == u32::MAX { valid } else { valid / 2 };
     reply(sent.xid, kind, server, &[&ia(IAID, 0, 0, &[&ia_address(address(), preferred, valid)])])
 }
@@ -97,7 +97,7 @@ impl World {
 
     fn wait(&mut self) -> Vec<Action> {
         self.now = self.client.deadline().unwrap();
-        self.step(Event::Time)
+        self.step(Event::Timeout)
     }
 
     /// Waits for the next packet.
@@ -115,9 +115,9 @@ impl World {
     fn bound(valid: u32) -> Self {
         let mut world = Self::new();
         let solicit = world.sent(Event::Start);
-        world.receive(&answer(&solicit, Kind::ADVERTISE, &SERVER, valid));
+        world.receive(&answer(&solicit, MessageType::ADVERTISE, &SERVER, valid));
         let request = world.wait_sent();
-        let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, valid));
+        let actions = world.receive(&answer(&request, MessageType::REPLY, &SERVER, valid));
         assert!(matches!(actions.as_slice(), [Action::Bound]), "{actions:?}");
         world
     }
@@ -134,19 +134,19 @@ fn lease_takes_four_messages() {
     assert_eq!((solicit.kind, solicit.address, solicit.elapsed_cs), (1, None, 0));
     assert!(world.client.is_listening());
     // The client waits for better servers.
-    assert_eq!(world.receive(&answer(&solicit, Kind::ADVERTISE, &OTHER, 600)), []);
+    assert_eq!(world.receive(&answer(&solicit, MessageType::ADVERTISE, &OTHER, 600)), []);
     let preference = option(7, &[&[9]]);
-    let better = [answer(&solicit, Kind::ADVERTISE, &SERVER, 600), preference].concat();
+    let better = [answer(&solicit, MessageType::ADVERTISE, &SERVER, 600), preference].concat();
     assert_eq!(world.receive(&better), []);
-    assert_eq!(world.receive(&answer(&solicit, Kind::ADVERTISE, &OTHER, 600)), []);
+    assert_eq!(world.receive(&answer(&solicit, MessageType::ADVERTISE, &OTHER, 600)), []);
     let request = world.wait_sent();
     assert!((secs(1001)..secs(1002)).contains(&world.now), "{:?}", world.now);
     assert_eq!((request.kind, request.server.as_deref()), (3, Some(&SERVER[..])));
     assert_ne!(request.xid, solicit.xid);
 
-    let foreign = answer(&request, Kind::REPLY, &OTHER, 600);
+    let foreign = answer(&request, MessageType::REPLY, &OTHER, 600);
     assert_eq!(world.receive(&foreign), []);
-    let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, 600));
+    let actions = world.receive(&answer(&request, MessageType::REPLY, &SERVER, 600));
     let lease = world.lease();
     assert_eq!(actions, [Action::Bound]);
     assert_eq!((lease.address, &lease.server[..]), (address(), &SERVER[..]));
@@ -164,13 +164,13 @@ fn best_preference_and_rapid_commit_end_the_wait() {
     let mut world = World::new();
     let solicit = world.sent(Event::Start);
     let preference = option(7, &[&[255]]);
-    let advertise = [answer(&solicit, Kind::ADVERTISE, &OTHER, 600), preference].concat();
+    let advertise = [answer(&solicit, MessageType::ADVERTISE, &OTHER, 600), preference].concat();
     let request = world.sent(Event::Received(&advertise));
     assert_eq!((request.kind, request.server.as_deref()), (3, Some(&OTHER[..])));
 
     let mut world = World::new();
     let solicit = world.sent(Event::Start);
-    let slow = answer(&solicit, Kind::REPLY, &SERVER, 600);
+    let slow = answer(&solicit, MessageType::REPLY, &SERVER, 600);
     assert_eq!(world.receive(&slow), [], "a REPLY without rapid commit");
     let actions = world.receive(&[slow, option(14, &[])].concat());
     assert_eq!(actions, [Action::Bound]);
@@ -180,7 +180,10 @@ fn best_preference_and_rapid_commit_end_the_wait() {
     world.sent(Event::Start);
     let solicit = world.wait_sent();
     assert!(solicit.elapsed_cs >= 100);
-    assert_eq!(world.sent(Event::Received(&answer(&solicit, Kind::ADVERTISE, &OTHER, 60))).kind, 3);
+    assert_eq!(
+        world.sent(Event::Received(&answer(&solicit, MessageType::ADVERTISE, &OTHER, 60))).kind,
+        3
+    );
 }
 
 #[test]
@@ -213,7 +216,10 @@ fn server_without_addresses_is_named_in_the_error() {
         let solicit = world.sent(Event::Start);
         let full = status(2);
         let options = if nested { ia(IAID, 0, 0, &[&full]) } else { full };
-        assert_eq!(world.receive(&reply(solicit.xid, Kind::ADVERTISE, &SERVER, &[&options])), []);
+        assert_eq!(
+            world.receive(&reply(solicit.xid, MessageType::ADVERTISE, &SERVER, &[&options])),
+            []
+        );
         let error = loop {
             if let [Action::Failed(error)] = world.wait().as_slice() {
                 break error.clone();
@@ -227,10 +233,10 @@ fn server_without_addresses_is_named_in_the_error() {
 fn refused_request_waits_before_it_starts_over() {
     let mut world = World::new();
     let solicit = world.sent(Event::Start);
-    world.receive(&answer(&solicit, Kind::ADVERTISE, &SERVER, 600));
+    world.receive(&answer(&solicit, MessageType::ADVERTISE, &SERVER, 600));
     let request = world.wait_sent();
     let full = ia(IAID, 0, 0, &[&status(2)]);
-    assert_eq!(world.receive(&reply(request.xid, Kind::REPLY, &SERVER, &[&full])), []);
+    assert_eq!(world.receive(&reply(request.xid, MessageType::REPLY, &SERVER, &[&full])), []);
     assert!(!world.client.is_listening());
     assert!(world.client.deadline() >= Some(world.now + secs(1)));
     assert_eq!(world.wait_sent().kind, 1);
@@ -244,8 +250,8 @@ fn renewal_asks_its_server_and_rebinding_every_server() {
     assert_eq!(world.now, lease.renew_at);
     assert_eq!((renew.kind, renew.server.as_deref()), (5, Some(&SERVER[..])));
     assert_eq!(renew.address, Some(address()));
-    assert_eq!(world.receive(&answer(&renew, Kind::REPLY, &OTHER, 2000)), []);
-    let actions = world.receive(&answer(&renew, Kind::REPLY, &SERVER, 2000));
+    assert_eq!(world.receive(&answer(&renew, MessageType::REPLY, &OTHER, 2000)), []);
+    let actions = world.receive(&answer(&renew, MessageType::REPLY, &SERVER, 2000));
     assert_eq!(actions, [Action::Bound]);
     assert_eq!(world.lease().ends_at, Some(world.now + secs(2000)));
 
@@ -255,7 +261,7 @@ fn renewal_asks_its_server_and_rebinding_every_server() {
         sent = world.wait_sent();
     }
     assert_eq!((world.now, sent.kind, &sent.server), (rebind_at, 6, &None));
-    let actions = world.receive(&answer(&sent, Kind::REPLY, &OTHER, 2000));
+    let actions = world.receive(&answer(&sent, MessageType::REPLY, &OTHER, 2000));
     assert_eq!(actions, [Action::Bound]);
     assert_eq!(world.lease().server, OTHER);
 }
@@ -280,20 +286,21 @@ fn lease_that_ends_is_lost_and_the_client_does_not_give_up() {
         assert!(!matches!(actions.as_slice(), [Action::Failed(_)]), "{actions:?}");
     }
     let solicit = world.wait_sent();
-    world.receive(&answer(&solicit, Kind::ADVERTISE, &SERVER, 100));
+    world.receive(&answer(&solicit, MessageType::ADVERTISE, &SERVER, 100));
     assert!(world.client.deadline().is_some());
 }
 
 #[test]
 fn unknown_binding_is_requested_again() {
-    let no_binding =
-        |sent: &Sent| reply(sent.xid, Kind::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&status(3)])]);
+    let no_binding = |sent: &Sent| {
+        reply(sent.xid, MessageType::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&status(3)])])
+    };
     let mut world = World::bound(2000);
     let renew = world.wait_sent();
     let request = world.sent(Event::Received(&no_binding(&renew)));
     assert_eq!((request.kind, request.server.as_deref()), (3, Some(&SERVER[..])));
     assert_eq!(request.address, Some(address()));
-    let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, 2000));
+    let actions = world.receive(&answer(&request, MessageType::REPLY, &SERVER, 2000));
     assert_eq!(actions, [Action::Bound]);
 
     let mut world = World::bound(2000);
@@ -306,15 +313,16 @@ fn unknown_binding_is_requested_again() {
 
 #[test]
 fn the_client_asks_a_server_that_does_not_know_what_it_granted_less_often() {
-    let no_binding =
-        |sent: &Sent| reply(sent.xid, Kind::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&status(3)])]);
+    let no_binding = |sent: &Sent| {
+        reply(sent.xid, MessageType::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&status(3)])])
+    };
     let mut world = World::bound(20_000);
     let mut pauses = Vec::new();
     let mut renew = world.wait_sent();
     for _ in 0..4 {
         let request = world.sent(Event::Received(&no_binding(&renew)));
         assert_eq!(request.kind, 3);
-        let granted = world.receive(&answer(&request, Kind::REPLY, &SERVER, 20_000));
+        let granted = world.receive(&answer(&request, MessageType::REPLY, &SERVER, 20_000));
         assert_eq!(granted, [Action::Bound]);
         let again = world.wait_sent();
         assert_eq!(world.receive(&no_binding(&again)), []);
@@ -324,7 +332,7 @@ fn the_client_asks_a_server_that_does_not_know_what_it_granted_less_often() {
         pauses.push((world.now - refused_at).as_secs());
     }
     assert!(pauses[0] >= 2 && pauses[1] > pauses[0] && pauses[3] > 2 * pauses[1], "{pauses:?}");
-    let actions = world.receive(&answer(&renew, Kind::REPLY, &SERVER, 20_000));
+    let actions = world.receive(&answer(&renew, MessageType::REPLY, &SERVER, 20_000));
     assert_eq!(actions, [Action::Bound]);
     let renew = world.wait_sent();
     assert_eq!(world.sent(Event::Received(&no_binding(&renew))).kind, 3, "it starts again");
@@ -334,14 +342,14 @@ fn the_client_asks_a_server_that_does_not_know_what_it_granted_less_often() {
 fn server_can_take_the_address_back_or_replace_it() {
     let mut world = World::bound(2000);
     let renew = world.wait_sent();
-    let void = answer(&renew, Kind::REPLY, &SERVER, 0);
+    let void = answer(&renew, MessageType::REPLY, &SERVER, 0);
     assert_eq!(world.receive(&void), [Action::Lost("the server took the address back")]);
 
     let mut world = World::bound(2000);
     let renew = world.wait_sent();
     let new: Ipv6Addr = "fd00::6".parse().unwrap();
     let both = [ia_address(address(), 0, 0), ia_address(new, 100, 200)].concat();
-    let bytes = reply(renew.xid, Kind::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&both])]);
+    let bytes = reply(renew.xid, MessageType::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&both])]);
     assert_eq!(world.receive(&bytes), [Action::Bound]);
     assert_eq!(world.lease().address, new);
 }
@@ -361,12 +369,12 @@ fn resumed_lease_is_confirmed() {
         (world, confirm)
     };
     let (mut world, confirm) = resumed();
-    assert_eq!(world.receive(&reply(confirm.xid, Kind::REPLY, &OTHER, &[&status(0)])), []);
+    assert_eq!(world.receive(&reply(confirm.xid, MessageType::REPLY, &OTHER, &[&status(0)])), []);
     assert_eq!(world.client.deadline(), Some(lease.renew_at));
     assert!(!world.client.is_listening());
 
     let (mut world, confirm) = resumed();
-    let actions = world.receive(&reply(confirm.xid, Kind::REPLY, &OTHER, &[&status(4)]));
+    let actions = world.receive(&reply(confirm.xid, MessageType::REPLY, &OTHER, &[&status(4)]));
     assert_eq!(actions[0], Action::Lost("the address does not fit the link"));
     assert_eq!(Sent::of(&actions[1]).unwrap().kind, 1);
 
@@ -390,9 +398,9 @@ fn probing() -> World {
     let mut world = World::new();
     world.client = Client::new(Settings { probe: true, ..settings() }, 7);
     let solicit = world.sent(Event::Start);
-    world.receive(&answer(&solicit, Kind::ADVERTISE, &SERVER, 2000));
+    world.receive(&answer(&solicit, MessageType::ADVERTISE, &SERVER, 2000));
     let request = world.wait_sent();
-    let actions = world.receive(&answer(&request, Kind::REPLY, &SERVER, 2000));
+    let actions = world.receive(&answer(&request, MessageType::REPLY, &SERVER, 2000));
     assert_eq!(actions, [Action::Probe(address())]);
     assert_eq!((world.client.lease(), world.client.is_listening()), (None, false));
     world
@@ -405,7 +413,7 @@ fn taken_address_is_declined() {
     assert_eq!((decline.kind, decline.server.as_deref()), (9, Some(&SERVER[..])));
     assert_eq!(decline.address, Some(address()));
     assert_eq!(world.wait_sent(), Sent { elapsed_cs: world_cs(&world), ..decline.clone() });
-    assert_eq!(world.receive(&reply(decline.xid, Kind::REPLY, &SERVER, &[&status(0)])), []);
+    assert_eq!(world.receive(&reply(decline.xid, MessageType::REPLY, &SERVER, &[&status(0)])), []);
     assert_eq!(world.wait_sent().kind, 1);
 
     // Without an answer it is sent four times.
@@ -424,7 +432,7 @@ fn free_address_is_used_once_it_is_probed() {
     // Without an answer the address counts as free.
     let mut world = probing();
     world.now = world.now + secs(10);
-    let actions = world.step(Event::Time);
+    let actions = world.step(Event::Timeout);
     assert!(matches!(&actions[..], [Action::Bound]), "{actions:?}");
 
     let mut world = probing();
@@ -443,7 +451,7 @@ fn release_is_sent_once() {
     assert_eq!((release.kind, release.server.as_deref()), (8, Some(&SERVER[..])));
     assert_eq!(release.address, Some(address()));
     for event in
-        [Event::Release, Event::Time, Event::Start, Event::Probed { problem: Some("taken") }]
+        [Event::Release, Event::Timeout, Event::Start, Event::Probed { problem: Some("taken") }]
     {
         assert_eq!(world.step(event), []);
     }

@@ -29,7 +29,7 @@ pub fn ia(iaid: u32, t1: u32, t2: u32, options: &[&[u8]]) -> Vec<u8> {
 }
 
 /// A message of a server with these options after the DUIDs.
-pub fn reply(xid: u32, kind: Kind, server: &[u8], options: &[&[u8]]) -> Vec<u8> {
+pub fn reply(xid: u32, kind: MessageType, server: &[u8], options: &[&[u8]]) -> Vec<u8> {
     let [_, a, b, c] = xid.to_be_bytes();
     let head = [kind.0, a, b, c];
     [&head[..], &option(1, &[&DUID]), &option(2, &[server]), &options.concat()].concat()
@@ -46,7 +46,7 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn messages_have_the_bytes_of_the_rfc() {
     let solicit = Message {
-        kind: Kind::SOLICIT,
+        kind: MessageType::SOLICIT,
         xid: 0x00ab_cdef,
         duid: &DUID,
         iaid: IAID,
@@ -62,7 +62,7 @@ fn messages_have_the_bytes_of_the_rfc() {
     );
     let address = "fd00::5".parse().unwrap();
     let renew = Message {
-        kind: Kind::RENEW,
+        kind: MessageType::RENEW,
         server: Some(&SERVER),
         address: Some(address),
         elapsed_cs: 0,
@@ -72,7 +72,7 @@ fn messages_have_the_bytes_of_the_rfc() {
     let ia =
         "0003002801020304000000000000000000050018fd0000000000000000000000000000050000000000000000";
     assert_eq!(hex(&renew.encode()), format!("05abcdef{client}{server}{ia}000800020000{list}"));
-    let release = Message { kind: Kind::RELEASE, ..renew };
+    let release = Message { kind: MessageType::RELEASE, ..renew };
     assert_eq!(hex(&release.encode()), format!("08abcdef{client}{server}{ia}000800020000"));
 }
 
@@ -83,7 +83,7 @@ fn replies_are_read() {
     let dns: Ipv6Addr = "fe80::53".parse().unwrap();
     let bytes = reply(
         0x00ab_cdef,
-        Kind::REPLY,
+        MessageType::REPLY,
         &SERVER,
         &[
             &ia(9, 1, 2, &[]),
@@ -106,32 +106,33 @@ fn replies_are_read() {
 
 #[test]
 fn messages_of_others_are_dropped() {
-    let whole = reply(0x00ab_cdef, Kind::REPLY, &SERVER, &[]);
+    let whole = reply(0x00ab_cdef, MessageType::REPLY, &SERVER, &[]);
     assert!(parse(&whole).is_some());
     assert_eq!(Reply::parse(&whole, 1, &DUID, IAID), None);
     assert_eq!(Reply::parse(&whole, 0x00ab_cdef, &SERVER, IAID), None);
     for size in 0..whole.len() {
         assert_eq!(parse(&whole[..size]), None, "{size}");
     }
-    assert_eq!(parse(&reply(0x00ab_cdef, Kind::REPLY, &[], &[])), None, "no server");
-    assert_eq!(parse(&reply(0x00ab_cdef, Kind::REPLY, &[1; 131], &[])), None);
+    assert_eq!(parse(&reply(0x00ab_cdef, MessageType::REPLY, &[], &[])), None, "no server");
+    assert_eq!(parse(&reply(0x00ab_cdef, MessageType::REPLY, &[1; 131], &[])), None);
 }
 
 #[test]
 fn addresses_out_of_range_are_left_out() {
     for text in ["::", "::1", "::10.0.0.1", "::ffff:10.0.0.1", "fe80::1", "febf::1", "ff02::1"] {
         let bytes = ia_address(text.parse().unwrap(), 1, 2);
-        let read = parse(&reply(0x00ab_cdef, Kind::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&bytes])]));
+        let read =
+            parse(&reply(0x00ab_cdef, MessageType::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&bytes])]));
         assert_eq!(read.unwrap().ia.unwrap().addresses, [], "{text}");
     }
     let global = "2001:db8::1".parse().unwrap();
     for (preferred, valid, count) in [(2, 2, 1), (3, 2, 0), (0, 0, 1)] {
         let bytes = ia(IAID, 0, 0, &[&ia_address(global, preferred, valid)]);
-        let read = parse(&reply(0x00ab_cdef, Kind::REPLY, &SERVER, &[&bytes])).unwrap();
+        let read = parse(&reply(0x00ab_cdef, MessageType::REPLY, &SERVER, &[&bytes])).unwrap();
         assert_eq!(read.ia.unwrap().addresses.len(), count, "{preferred} {valid}");
     }
     let late = ia(IAID, 20, 10, &[&ia_address(global, 1, 2)]);
-    assert_eq!(parse(&reply(0x00ab_cdef, Kind::REPLY, &SERVER, &[&late])).unwrap().ia, None);
+    assert_eq!(parse(&reply(0x00ab_cdef, MessageType::REPLY, &SERVER, &[&late])).unwrap().ia, None);
 }
 
 proptest! {
@@ -146,7 +147,7 @@ proptest! {
         let address = ia_address("fd00::5".parse().unwrap(), 100, 200);
         let mut bytes = reply(
             0x00ab_cdef,
-            Kind::REPLY,
+            MessageType::REPLY,
             &SERVER,
             &[
                 &ia(IAID, 50, 80, &[&address, &status(0)]),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::{SERVER, Sent, answer, secs, settings};
 use crate::dhcp::time::Time;
 use crate::dhcp::v4::client::{Action, Client, Event};
-use crate::dhcp::v4::packet::Kind;
+use crate::dhcp::v4::packet::MessageType;
 use crate::dhcp::v4::settings::{Settings, Times};
 
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ impl Model {
             Input::Reply { kind, server, lease, host } => {
                 let Some(last) = self.last.clone() else { return };
                 let [a, b, c, _] = SERVER;
-                let mut bytes = answer(&last, Kind(*kind), [a, b, c, *server], *lease);
+                let mut bytes = answer(&last, MessageType(*kind), [a, b, c, *server], *lease);
                 bytes[19] = *host;
                 self.step(Event::Received(&bytes));
             }
@@ -127,15 +127,15 @@ impl Model {
             Input::Wait => {
                 let Some(deadline) = self.client.deadline() else { return };
                 self.now = self.now.max(deadline);
-                self.step(Event::Time);
+                self.step(Event::Timeout);
                 // A lease that was granted late is renewed at once.
-                self.step(Event::Time);
+                self.step(Event::Timeout);
                 let next = self.client.deadline();
                 assert!(next.is_none_or(|next| next > self.now), "{next:?} at {:?}", self.now);
             }
             Input::Late(ms) => {
                 self.now = self.now + Time::from_millis(*ms);
-                self.step(Event::Time);
+                self.step(Event::Timeout);
             }
             Input::Probed(taken) => self.step(Event::Probed { problem: taken.then_some("taken") }),
         }
@@ -152,7 +152,8 @@ impl Model {
             assert!(kinds.is_empty() || kinds == [7], "{kinds:?}");
         }
         let later = self.now + secs(1_000_000);
-        for event in [Event::Release, Event::Time, Event::Start, Event::Probed { problem: None }] {
+        for event in [Event::Release, Event::Timeout, Event::Start, Event::Probed { problem: None }]
+        {
             assert_eq!(self.client.step(event, later), []);
         }
         assert!(self.client.deadline().is_none() && !self.client.is_listening());

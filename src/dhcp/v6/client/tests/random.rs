@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{Sent, World, answer, secs, settings};
 use crate::dhcp::v6::client::{Action, Client, Event, State};
-use crate::dhcp::v6::packet::Kind;
+use crate::dhcp::v6::packet::MessageType;
 use crate::dhcp::v6::packet::tests::{IAID, SERVER, ia, option, reply, status};
 
 #[derive(Clone, Debug)]
@@ -116,29 +116,29 @@ impl Model {
                 let Some(last) = &self.last else { return };
                 let server = if *server == 0 { &SERVER[..] } else { &[0, 2, 9] };
                 let rapid = if *is_rapid { option(14, &[]) } else { Vec::new() };
-                let bytes = [answer(last, Kind(*kind), server, *valid), rapid].concat();
+                let bytes = [answer(last, MessageType(*kind), server, *valid), rapid].concat();
                 self.step(Event::Received(&bytes));
             }
             Input::Refuse { code, is_nested } => {
                 let Some(last) = &self.last else { return };
                 let code = status(*code);
                 let options = if *is_nested { ia(IAID, 0, 0, &[&code]) } else { code };
-                let bytes = reply(last.xid, Kind::REPLY, &SERVER, &[&options]);
+                let bytes = reply(last.xid, MessageType::REPLY, &SERVER, &[&options]);
                 self.step(Event::Received(&bytes));
             }
             Input::Noise(bytes) => self.step(Event::Received(bytes)),
             Input::Wait => {
                 let Some(deadline) = self.client.deadline() else { return };
                 self.now = self.now.max(deadline);
-                self.step(Event::Time);
+                self.step(Event::Timeout);
                 // A lease that was granted late is renewed at once.
-                self.step(Event::Time);
+                self.step(Event::Timeout);
                 let next = self.client.deadline();
                 assert!(next.is_none_or(|next| next > self.now), "{next:?} at {:?}", self.now);
             }
             Input::Late(ms) => {
                 self.now = self.now + Time::from_millis(*ms);
-                self.step(Event::Time);
+                self.step(Event::Timeout);
             }
             Input::Probed(taken) => self.step(Event::Probed { problem: taken.then_some("taken") }),
         }
@@ -156,7 +156,7 @@ impl Model {
         assert_eq!(kinds, if is_granted { vec![8] } else { vec![] });
         let later = self.now + secs(1_000_000);
         for event in
-            [Event::Release, Event::Time, Event::Start, Event::Probed { problem: Some("taken") }]
+            [Event::Release, Event::Timeout, Event::Start, Event::Probed { problem: Some("taken") }]
         {
             assert_eq!(self.client.step(event, later), []);
         }
