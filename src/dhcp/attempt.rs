@@ -1,18 +1,19 @@
-//! The attempt of a client to get a lease: its limit, and its report if it fails.
+//! An attempt of a client to get a lease: its deadline, and its report if it fails.
 
 use crate::dhcp::time::Time;
 
-/// An attempt of either family.
+/// An attempt of the DHCPv4 or the DHCPv6 client.
 #[derive(Debug, Default)]
 pub struct Attempt {
     pub began: Time,
     /// `None`: the client had a lease and does not give up.
     pub gives_up_at: Option<Time>,
     pub pauses: u32,
-    /// How many messages were sent that look for servers, and that ask one of them.
+    /// The number of DISCOVER or SOLICIT messages that were sent.
     pub searches: u32,
+    /// The number of REQUEST messages that were sent.
     pub requests: u32,
-    /// The last obstacle, for the report.
+    /// The last problem, for the report.
     pub problem: &'static str,
 }
 
@@ -25,11 +26,11 @@ impl Attempt {
         self.gives_up_at.is_some_and(|limit| limit <= now)
     }
 
-    /// The last obstacle and the messages that were sent. `search`: the name of those that look for servers.
+    /// The text of a failure: the last problem, and the numbers of messages. `search` is DISCOVER or SOLICIT.
     pub fn report(&self, search: &str, now: Time) -> String {
         let Self { problem, searches, requests, .. } = self;
         let secs = (now - self.began).as_secs();
-        // The first words are the reference's.
+        // The reference's message begins with the same words.
         format!(
             "no more tries: {problem}; sent {searches} {search} and {requests} REQUEST in {secs} s"
         )

@@ -21,23 +21,23 @@ use crate::kernel::file;
 use crate::kernel::inet::LinkUdp;
 use crate::kernel::packet::PacketSocket;
 
-/// The properties of a daemon.
+/// The options of the daemon that its clients need.
 #[derive(Default)]
 pub struct DaemonOptions {
     pub times: Times,
-    /// Stands in front of the paths of namespaces.
+    /// The prefix of the paths of namespaces (flag `-hostprefix`).
     pub prefix: PathBuf,
-    /// All clients ask servers to answer by broadcast.
+    /// All clients set the BROADCAST flag.
     pub broadcast: bool,
 }
 
 /// The longest wait for the server's MAC address when a lease is released.
 const ARP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The identity of the machine (machine-id(5)), and that of its boot for a machine without one.
+/// The file with the machine id (machine-id(5)). Without it, the boot id is used.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// See the head of this file.
+/// The clients of one interface.
 pub struct Clients {
     pub v4: Option<Box<Exchange>>,
     pub v6: Option<Box<Exchange6>>,
@@ -45,14 +45,14 @@ pub struct Clients {
     limit: Time,
 }
 
-/// A packet that releases a lease.
+/// A RELEASE.
 pub enum ReleasePacket {
     V4 { payload: Vec<u8>, from: Ipv4Addr, to: Ipv4Addr },
     V6 { payload: Vec<u8> },
 }
 
 impl Clients {
-    /// Clients that are not started.
+    /// Makes the clients of the requested families. They are not started.
     pub fn new(record: &LeaseRecord, options: &DaemonOptions) -> Result<Self> {
         let LeaseRequest { key, settings, .. } = &record.request;
         let times = options.times;
@@ -104,9 +104,9 @@ impl Clients {
         events
     }
 
-    /// Gives the leases of a record to clients that only release them.
+    /// Puts the leases of a record into the clients, so that `release` can release them.
     pub fn resume_to_release(&mut self, record: &LeaseRecord, now: Time) {
-        // The packets of the confirmation are not sent.
+        // The returned actions are dropped: no packet is sent to confirm the lease.
         if let (Some(v4), Some(lease)) = (&mut self.v4, &record.v4) {
             v4.client.step(Event::Resume(lease.clone()), now);
         }
@@ -130,7 +130,7 @@ impl Clients {
         Time::first(v4, Time::first(v6, slaac))
     }
 
-    /// Does what is due.
+    /// Handles the deadlines of the clients that have passed.
     pub fn tick(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
         let mut events = Vec::new();
         if let Some(v4) = &mut self.v4 {
@@ -145,13 +145,13 @@ impl Clients {
         events
     }
 
-    /// Adds the files to wait for. If one of them is readable, call `receive`.
-    pub fn add_files(&self, list: &mut Vec<Pollable>) {
-        self.v4.iter().for_each(|v4| v4.add_files(list));
-        self.v6.iter().for_each(|v6| v6.add_files(list));
+    /// Adds the open sockets to a list. When one of them is readable, call `receive`.
+    pub fn add_sockets(&self, list: &mut Vec<Pollable>) {
+        self.v4.iter().for_each(|v4| v4.add_sockets(list));
+        self.v6.iter().for_each(|v6| v6.add_sockets(list));
     }
 
-    /// Reads the packets that wait.
+    /// Reads the received packets and passes them to the clients.
     pub fn receive(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
         let mut events = Vec::new();
         if let Some(v4) = &mut self.v4 {
@@ -163,7 +163,7 @@ impl Clients {
         events
     }
 
-    /// The packets that release the leases. The clients are finished then.
+    /// Returns the packets that release the leases. The clients are finished afterwards.
     pub fn release(&mut self, now: Time) -> Vec<ReleasePacket> {
         let mut packets = Vec::new();
         if let Some(v4) = &mut self.v4 {
@@ -184,16 +184,17 @@ impl Clients {
     }
 }
 
+/// The machine id; the boot id if the machine has none.
 fn machine_id(prefix: &Path) -> Result<String> {
     let read = |path: &str| file::read_text(&prefixed(prefix, Path::new(path)));
-    let known = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
-    known.map_or_else(|| file::boot_id().map(str::to_owned), Ok).map_err(|error| {
+    let machine_id = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
+    machine_id.map_or_else(|| file::boot_id().map(str::to_owned), Ok).map_err(|error| {
         Error::internal(format_args!("cannot read the boot id: {}", file::reason(&error)))
     })
 }
 
 impl ReleasePacket {
-    /// The packet with its headers. `local` is the link-local source of an IPv6 packet.
+    /// The packet with its IP and UDP headers. `local` is the link-local source address of an IPv6 packet.
     pub fn packet(&self, local: Ipv6Addr) -> Result<Vec<u8>> {
         let packet = match self {
             Self::V4 { payload, from, to } => frame::build(*from, *to, payload),
@@ -209,14 +210,15 @@ impl ReleasePacket {
                 let server = (IpAddr::V4(*to), frame::SERVER_PORT).into();
                 exchange::udp_socket(*from, site).and_then(|socket| {
                     socket.send(payload, server).map_err(exchange::cannot_send)?;
-                    wait(&socket)
+                    wait_until_sent(&socket)
                 })
             }
             Self::V6 { payload } => exchange6::socket(site)
                 .and_then(|socket| exchange6::release(&socket, payload, site)),
         };
         match sent {
-            // The address is not on the interface, for example because a later step of ADD failed; or ARP has no answer.
+            // The address is not on the interface, for example because a later step of ADD failed; or the server does not
+            // answer ARP.
             Err(SiteError::Failed(_)) if matches!(self, Self::V4 { .. }) => {
                 let packet = self.packet(Ipv6Addr::UNSPECIFIED)?;
                 let socket = site.run(|| PacketSocket::for_sending(site.record.ifindex))?;
@@ -231,8 +233,8 @@ impl ReleasePacket {
     }
 }
 
-/// Waits until a packet is sent. It fails if ARP has no answer, or if the answer was lost.
-fn wait(socket: &LinkUdp) -> Result<(), SiteError> {
+/// Waits until the kernel has sent the packet. Fails if the server does not answer ARP within the timeout.
+fn wait_until_sent(socket: &LinkUdp) -> Result<(), SiteError> {
     match socket.wait_until_sent(ARP_TIMEOUT).map_err(exchange::cannot_send)? {
         true => Ok(()),
         false => Err(Error::internal("cannot send: the server does not answer ARP").into()),

@@ -3,10 +3,10 @@
 /// The longest name in text form, in bytes (RFC 1035, section 2.3.4).
 const NAME_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
-/// The most domains of a list. glibc searched six before 2.26, and more make each look-up slow.
+/// The most domains that are read from a list. glibc before 2.26 searches only six, and many domains make each look-up slow.
 const NAMES_MAX: usize = 32;
 
-/// A name in text form. Servers add NUL bytes and a final dot; both are cut. `None`: it is not a name.
+/// Reads a name in text form. Cuts NUL bytes and a final dot, which some servers add. `None`: the text is not a name.
 pub fn of_text(text: &[u8]) -> Option<String> {
     let text = text.split(|byte| *byte == 0).next()?;
     let text = std::str::from_utf8(text).ok()?.trim();
@@ -18,14 +18,14 @@ pub fn of_text(text: &[u8]) -> Option<String> {
     (name.len() <= NAME_BYTES_MAX && name.split('.').all(is_label)).then(|| name.to_owned())
 }
 
-/// The names in text form with spaces in between. Other words are left out.
+/// Reads names in text form that are separated by white space. Leaves out words that are not names.
 pub fn words(text: &[u8]) -> Vec<String> {
     let words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     words.take(NAMES_MAX).filter_map(of_text).collect()
 }
 
-/// A list of names in the encoding of DNS, which may have compression pointers (RFC 1035, section 4.1.4). Names of other
-/// characters are left out. `None`: it is not such a list.
+/// Reads a list of names in the encoding of DNS, which may have compression pointers (RFC 1035, section 4.1.4). Leaves out
+/// names with other characters. `None`: the bytes are not such a list.
 pub fn list(bytes: &[u8]) -> Option<Vec<String>> {
     let mut names = Vec::new();
     let mut at = 0;
@@ -37,7 +37,8 @@ pub fn list(bytes: &[u8]) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// The name at an offset, and the offset behind it. A name that is too long ends the loop, so a loop of pointers does.
+/// Returns the name at an offset, and the offset behind it. A loop of pointers ends, because each label makes the name
+/// longer, up to its limit.
 fn name_at(bytes: &[u8], start: usize) -> Option<(String, usize)> {
     let mut name = String::new();
     let (mut at, mut next) = (start, None);
@@ -59,7 +60,7 @@ fn name_at(bytes: &[u8], start: usize) -> Option<(String, usize)> {
             0xc0.. => {
                 let target = (size & 0x3f) << 8 | usize::from(*bytes.get(at)?);
                 next = next.or(Some(at + 1));
-                // A pointer leads back, so the loop ends.
+                // A pointer must lead to a lower offset.
                 at = Some(target).filter(|target| *target + 1 < at)?;
             }
             _ => return None,

@@ -1,4 +1,5 @@
-//! The DHCPv4 client of one interface with its sockets, which exist only while the client waits for an answer.
+//! Runs the DHCPv4 client of one interface: sends its packets, passes received packets to it, and probes addresses by ARP.
+//! The sockets are open only while an answer is expected.
 
 use crate::dhcp::admission;
 use crate::dhcp::time::Time;
@@ -19,54 +20,55 @@ use crate::kernel::sys;
 
 /// The longest packet that is read. The client asks servers for at most 1500 bytes.
 pub const PACKET_BYTES_MAX: usize = 9216;
-/// So many packets are read at once; the others wait, so that a flood to one interface does not stop the others.
+/// The most packets that are read at once. The rest waits, so that a flood to one interface does not delay the others.
 pub const PACKETS_AT_ONCE_MAX: u32 = 32;
 
-/// An address is used if so many probes find no other holder. RFC 5227, section 1.1, has 1 to 2 s between the probes; here
-/// it is a fifth, since the links are virtual.
+/// The number of ARP probes for a new address. RFC 5227, section 1.1, has 1 to 2 s between the probes; here it is a fifth,
+/// because the links are virtual.
 const PROBES: u32 = 3;
 const PROBE_INTERVAL: Time = Time::from_millis(300);
-/// The wait after the last probe.
+/// The wait for an answer after the last probe.
 const ANNOUNCE_WAIT: Time = Time::from_millis(400);
 
 /// A client that gave up after it had lost its lease starts again after this time.
 pub const RESTART_AFTER: Time = Time::from_secs(60);
 
-/// The problem of an address with another holder.
+/// Why an address is declined: another host answered the probe.
 pub const ADDRESS_IN_USE: &str = "another host has the offered address";
 
-/// A file that can become readable.
+/// A socket that the thread of `table::events` polls until it is readable.
 pub type Pollable = Arc<dyn AsFd + Send + Sync>;
 
-/// An event for the table.
+/// An event of a client, for the table of leases.
 #[derive(Debug)]
 pub enum ClientEvent {
-    /// The client has a lease: a new one, or the same for longer.
+    /// The client has a new lease, or a renewed one.
     Bound,
-    /// The addresses must leave the interface.
+    /// The lease was lost for this reason: its address must be removed from the interface.
     Lost(&'static str),
     /// The client declined an address, for this reason.
     Declined(&'static str),
-    /// The client gave up. The text says what was tried.
+    /// The client gave up. The text lists the attempts.
     Failed(String),
     /// The namespace or the link is gone.
     Gone(&'static str),
 }
 
-/// See the head of this file.
+/// The DHCPv4 client of one interface, with its sockets and its ARP probe.
 pub struct Exchange {
     pub client: Client,
     packet: Option<Arc<PacketSocket>>,
-    /// Sends to the server. Answers are read from `packet`, since a server can broadcast them, and broadcasts each NAK. With
-    /// this socket the kernel does not refuse the others as unreachable.
+    /// Sends unicast packets to the server. Answers are read from `packet`, because a server can broadcast them, and
+    /// broadcasts each NAK. While this socket is open, the kernel does not reply to unicast answers with ICMP "port
+    /// unreachable".
     udp: Option<LinkUdp>,
     probe: Option<Probe>,
     restart_at: Option<Time>,
-    /// The last error of a socket, for the message of a failure.
+    /// The last error of a socket, for the text of `ClientEvent::Failed`.
     last_error: Option<Error>,
 }
 
-/// The search for another holder of an address.
+/// A running ARP probe of an address (RFC 5227).
 struct Probe {
     address: Ipv4Addr,
     socket: Arc<PacketSocket>,
@@ -88,7 +90,7 @@ impl Exchange {
         })
     }
 
-    /// Handles an event, and executes what the client wants.
+    /// Passes an event to the client, and executes the actions that the client returns.
     pub fn step(
         &mut self,
         event: Event<'_>,
@@ -100,10 +102,10 @@ impl Exchange {
             match action {
                 Action::Send { payload, via } => {
                     if let Err(error) = self.send(&payload, via, site) {
-                        self.note(error, events);
+                        self.record_error(error, events);
                     }
                 }
-                Action::Probe(address) => self.examine(address, site, now, events),
+                Action::Probe(address) => self.check_address(address, site, now, events),
                 Action::Bound => {
                     self.last_error = None;
                     events.push(ClientEvent::Bound);
@@ -120,8 +122,9 @@ impl Exchange {
         }
     }
 
-    /// Answers whether an address can be used, or begins to look for another holder.
-    fn examine(
+    /// Checks an offered address. Passes `Event::Probed` to the client at once, or starts an ARP probe, at whose end `tick`
+    /// or `receive` passes it.
+    fn check_address(
         &mut self,
         address: Ipv4Addr,
         site: &Site<'_>,
@@ -136,14 +139,14 @@ impl Exchange {
                     self.probe = Some(probe);
                     return;
                 }
-                // Without ARP no other holder can be found.
-                Err(error) => self.note(error, events),
+                // Without ARP, the address counts as free.
+                Err(error) => self.record_error(error, events),
             }
         }
         self.step(Event::Probed { problem }, site, now, events);
     }
 
-    fn note(&mut self, error: SiteError, events: &mut Vec<ClientEvent>) {
+    fn record_error(&mut self, error: SiteError, events: &mut Vec<ClientEvent>) {
         match error {
             SiteError::Gone(reason) => events.push(ClientEvent::Gone(reason)),
             SiteError::Failed(error) => self.last_error = Some(error),
@@ -156,7 +159,7 @@ impl Exchange {
         Time::first(self.client.deadline(), Time::first(probe, self.restart_at))
     }
 
-    /// Does what is due.
+    /// Handles the deadlines that have passed: those of the restart, of the probe and of the client.
     pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         if self.restart_at.is_some_and(|at| at <= now) {
             self.restart_at = None;
@@ -174,13 +177,13 @@ impl Exchange {
         }
     }
 
-    /// Adds the files to wait for. If one of them is readable, call `receive`.
-    pub fn add_files(&self, list: &mut Vec<Pollable>) {
+    /// Adds the open sockets to a list. When one of them is readable, call `receive`.
+    pub fn add_sockets(&self, list: &mut Vec<Pollable>) {
         list.extend(self.packet.iter().map(|socket| Arc::clone(socket) as Pollable));
         list.extend(self.probe.iter().map(|probe| Arc::clone(&probe.socket) as Pollable));
     }
 
-    /// Reads the packets that wait.
+    /// Reads the received packets and passes them to the client.
     pub fn receive(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
@@ -192,7 +195,7 @@ impl Exchange {
                     }
                 }
                 Ok(None) => break,
-                // ENETDOWN: the link is down or gone. It is reported once.
+                // ENETDOWN: the link is down or gone. The kernel reports this error once.
                 Err(error) => self.last_error = Some(Error::internal(reason(&error))),
             }
         }
@@ -207,7 +210,7 @@ impl Exchange {
             Via::Broadcast => (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST),
             Via::BroadcastFrom(from) => (from, Ipv4Addr::BROADCAST),
             Via::Unicast { from, to } => match self.send_unicast(payload, from, to, site) {
-                // The address is not on the interface, or a program of the container has the port.
+                // The address is not on the interface, or a program in the container uses port 68.
                 Err(SiteError::Failed(_)) => (from, to),
                 result => return result,
             },
@@ -273,14 +276,14 @@ impl Exchange {
 impl Probe {
     fn send(&mut self, site: &Site<'_>, now: Time) {
         let probe = Arp::probe(site.record.mac, self.address);
-        // Without a carrier no other interface can answer.
+        // An error is ignored: without a carrier, no other host can answer.
         let _ = self.socket.broadcast(&probe.encode());
         self.left = self.left.saturating_sub(1);
         self.next_at = now + if self.left == 0 { ANNOUNCE_WAIT } else { PROBE_INTERVAL };
     }
 }
 
-/// A socket on the port of clients.
+/// Opens a UDP socket on port 68 of the interface.
 pub fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, SiteError> {
     let Key { ifname, .. } = &site.record.request.key;
     site.run(|| LinkUdp::bind(ifname, SocketAddr::new(IpAddr::V4(from), CLIENT_PORT)))

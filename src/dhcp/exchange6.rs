@@ -1,4 +1,5 @@
-//! The DHCPv6 client of one interface with its socket, which exists only while the client waits for an answer.
+//! Runs the DHCPv6 client of one interface: sends its packets, passes received packets to it, and probes addresses by
+//! duplicate address detection. The socket is open only while an answer is expected.
 
 use crate::dhcp::time::Time;
 use std::io;
@@ -25,29 +26,30 @@ use crate::kernel::inet::LinkUdp;
 use crate::kernel::sys;
 use crate::netlink::rtnl::{Batch, NewAddress};
 
-/// The longest wait for the link-local address of a new interface, which duplicate address detection delays.
+/// The longest wait for the link-local address of a new interface. Duplicate address detection delays it.
 const LINK_LOCAL_TIMEOUT: Time = Time::from_secs(5);
-/// The pause between two looks at the addresses: an event would need a socket in the namespace.
+/// The pause between two reads of the addresses. To wait for an event, a socket in the namespace would have to stay open.
 pub const POLL_INTERVAL: Time = Time::from_millis(100);
 
-/// The waits for the answer to a RELEASE. A last packet goes without a wait.
+/// The wait for an answer after each RELEASE. Then a last RELEASE is sent without a wait.
 const RELEASE_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 
-/// See the head of this file.
+/// The DHCPv6 client of one interface, with its socket and its probe.
 pub struct Exchange6 {
     pub client: Client,
     udp: Option<Arc<LinkUdp>>,
-    /// The client starts at this time, or when the interface has a link-local address.
+    /// Set while the client is not started yet.
     starts: Option<Start>,
-    /// The address that duplicate address detection examines, and the time of the next look.
+    /// The address that duplicate address detection probes, and the time of the next poll.
     probe: Option<(Ipv6Addr, Time)>,
-    /// The last error of the socket, for the message of a failure.
+    /// The last error of the socket, for the text of `ClientEvent::Failed`.
     last_error: Option<Error>,
 }
 
+/// The client starts when the interface has a link-local address, at the latest at the deadline.
 struct Start {
     next_poll: Time,
-    limit: Time,
+    deadline: Time,
 }
 
 impl Exchange6 {
@@ -57,12 +59,12 @@ impl Exchange6 {
         Ok(Self { client, udp: None, starts: None, probe: None, last_error: None })
     }
 
-    /// Starts as soon as the interface can send.
+    /// Starts the client as soon as the interface has a link-local address, or after 5 s without one.
     pub fn start(&mut self, now: Time) {
-        self.starts = Some(Start { next_poll: now, limit: now + LINK_LOCAL_TIMEOUT });
+        self.starts = Some(Start { next_poll: now, deadline: now + LINK_LOCAL_TIMEOUT });
     }
 
-    /// Handles an event, and executes what the client wants.
+    /// Passes an event to the client, and executes the actions that the client returns.
     pub fn step(
         &mut self,
         event: Event<'_>,
@@ -74,7 +76,7 @@ impl Exchange6 {
             match action {
                 Action::Send(payload) => {
                     let sent = self.send(&payload, site);
-                    self.note(sent, events);
+                    self.record_error(sent, events);
                 }
                 Action::Probe(address) => {
                     let problem = admission::problem(site, address.into());
@@ -84,8 +86,8 @@ impl Exchange6 {
                         continue;
                     }
                     self.probe = Some((address, now + POLL_INTERVAL));
-                    // If it fails, the next look finds no other holder.
-                    self.note(begin_probe(address, site), events);
+                    // If this fails, the next poll does not find the address, and it counts as free.
+                    self.record_error(begin_probe(address, site), events);
                 }
                 Action::Bound => {
                     (self.last_error, self.probe) = (None, None);
@@ -94,7 +96,7 @@ impl Exchange6 {
                 Action::Lost(reason) => events.push(ClientEvent::Lost(reason)),
                 Action::Failed(tried) => {
                     let next = now + RESTART_AFTER;
-                    self.starts = Some(Start { next_poll: next, limit: next });
+                    self.starts = Some(Start { next_poll: next, deadline: next });
                     events.push(failed(tried, self.last_error.take()));
                 }
             }
@@ -104,7 +106,7 @@ impl Exchange6 {
         }
     }
 
-    fn note(&mut self, done: Result<(), SiteError>, events: &mut Vec<ClientEvent>) {
+    fn record_error(&mut self, done: Result<(), SiteError>, events: &mut Vec<ClientEvent>) {
         match done {
             Ok(()) => {}
             Err(SiteError::Gone(reason)) => events.push(ClientEvent::Gone(reason)),
@@ -119,11 +121,11 @@ impl Exchange6 {
         Time::first(self.client.deadline(), Time::first(start, probe))
     }
 
-    /// Does what is due.
+    /// Handles the deadlines that have passed: those of the start, of the probe and of the client.
     pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         if let Some(start) = self.starts.as_mut().filter(|start| start.next_poll <= now) {
             match has_link_local(site) {
-                Ok(false) if now < start.limit => start.next_poll = now + POLL_INTERVAL,
+                Ok(false) if now < start.deadline => start.next_poll = now + POLL_INTERVAL,
                 Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
                 _ => {
                     self.starts = None;
@@ -138,8 +140,8 @@ impl Exchange6 {
                     self.probe = Some((address, now + POLL_INTERVAL));
                     return;
                 }
-                // Without the list of addresses no other holder can be found.
-                found => matches!(found, Ok(Some(true))),
+                // If the addresses cannot be read, the address counts as free.
+                result => matches!(result, Ok(Some(true))),
             };
             self.probe = None;
             let problem = taken.then_some(ADDRESS_IN_USE);
@@ -150,12 +152,12 @@ impl Exchange6 {
         }
     }
 
-    /// Adds the files to wait for. If one of them is readable, call `receive`.
-    pub fn add_files(&self, list: &mut Vec<Pollable>) {
+    /// Adds the open socket to a list. When it is readable, call `receive`.
+    pub fn add_sockets(&self, list: &mut Vec<Pollable>) {
         list.extend(self.udp.iter().map(|socket| Arc::clone(socket) as Pollable));
     }
 
-    /// Reads the packets that wait.
+    /// Reads the received packets and passes them to the client.
     pub fn receive(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
@@ -179,8 +181,8 @@ impl Exchange6 {
     }
 }
 
-/// Whether a packet is from this link: routers do not forward packets from a link-local address. Servers and relays answer a
-/// link-local address from theirs.
+/// Whether a packet was sent on this link: its source is link-local, and routers do not forward such packets. Servers and
+/// relays answer a client's link-local address from their own link-local address.
 fn is_on_link(from: IpAddr) -> bool {
     matches!(from, IpAddr::V6(from) if from.is_unicast_link_local())
 }
@@ -197,8 +199,8 @@ fn has_link_local(site: &Site<'_>) -> Result<bool, SiteError> {
     Ok(addresses.iter().any(is_usable))
 }
 
-/// Lets the kernel begin with duplicate address detection (RFC 4862, section 5.4). The address stays if it is free: the plugin
-/// adds it anyway.
+/// Adds the address to the interface, so that the kernel starts duplicate address detection (RFC 4862, section 5.4). A free
+/// address stays on the interface: the plugin adds it anyway.
 fn begin_probe(address: Ipv6Addr, site: &Site<'_>) -> Result<(), SiteError> {
     let net = Ipv6Net::from(address).into();
     let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
@@ -207,7 +209,8 @@ fn begin_probe(address: Ipv6Addr, site: &Site<'_>) -> Result<(), SiteError> {
     Ok(site.open()?.rtnl()?.commit(batch)?)
 }
 
-/// Whether another host has the address, which is deleted then; `None` if that is not known yet.
+/// Whether duplicate address detection found another host with the address. If so, deletes the address from the interface.
+/// `None`: the detection still runs.
 fn is_taken(address: Ipv6Addr, site: &Site<'_>) -> Result<Option<bool>, SiteError> {
     let rtnl = site.open()?.rtnl()?;
     let index = site.record.ifindex;
@@ -225,21 +228,21 @@ fn is_taken(address: Ipv6Addr, site: &Site<'_>) -> Result<Option<bool>, SiteErro
 }
 
 /// Sends a RELEASE until the server answers it (RFC 8415, section 18.2.7). It sends fewer packets than the RFC, because a DEL
-/// waits. A server that does not answer is no error.
+/// waits. A server that does not answer is not an error.
 pub fn release(socket: &LinkUdp, payload: &[u8], site: &Site<'_>) -> Result<(), SiteError> {
-    for wait in RELEASE_WAITS {
+    for timeout in RELEASE_WAITS {
         send(socket, payload, site)?;
-        if is_answered(socket, payload, wait).map_err(cannot_send)? {
+        if is_answered(socket, payload, timeout).map_err(cannot_send)? {
             return Ok(());
         }
     }
     send(socket, payload, site)
 }
 
-/// Waits for the answer to a packet.
-fn is_answered(socket: &LinkUdp, payload: &[u8], wait: Duration) -> io::Result<bool> {
+/// Waits for the REPLY to a packet. Returns false after the timeout.
+fn is_answered(socket: &LinkUdp, payload: &[u8], timeout: Duration) -> io::Result<bool> {
     let mut buffer = vec![0; PACKET_BYTES_MAX];
-    let end = clock::since_boot() + wait;
+    let end = clock::since_boot() + timeout;
     loop {
         let left = end.saturating_sub(clock::since_boot());
         if left.is_zero() {
@@ -255,13 +258,13 @@ fn is_answered(socket: &LinkUdp, payload: &[u8], wait: Duration) -> io::Result<b
     }
 }
 
-/// A socket on the port of clients.
+/// Opens a UDP socket on port 546 of the interface.
 pub fn socket(site: &Site<'_>) -> Result<LinkUdp, SiteError> {
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), CLIENT_PORT);
     site.run(|| LinkUdp::bind(&site.record.request.key.ifname, address))
 }
 
-/// Sends to all servers of the link.
+/// Sends a message to all servers and relays of the link.
 pub fn send(socket: &LinkUdp, payload: &[u8], site: &Site<'_>) -> Result<(), SiteError> {
     let servers = SocketAddrV6::new(SERVERS, SERVER_PORT, 0, site.record.ifindex);
     socket.send(payload, servers.into()).map_err(cannot_send)

@@ -1,5 +1,5 @@
-//! The flags of `dhcp daemon`, as Go's package flag reads them: `-timeout 10s`, `-timeout=10s`, `--timeout=10s`. Units of
-//! the reference's daemon work unchanged.
+//! The flags of `dhcp daemon`, as Go's package flag reads them: `-timeout 10s`, `-timeout=10s`, `--timeout=10s`. The systemd
+//! units of the reference's daemon work unchanged.
 //!
 //! Source: pkg.go.dev/flag, "Command line flag syntax"; pkg.go.dev/time#ParseDuration.
 
@@ -36,16 +36,16 @@ pub const USAGE: &str = "Usage of daemon:
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flags {
     pub pidfile: Option<PathBuf>,
-    /// Stands in front of the socket, the journal and every namespace; empty by default.
+    /// The prefix of the paths of the socket, the journal and every namespace; empty by default.
     pub hostprefix: PathBuf,
-    /// Without `hostprefix`; absolute.
+    /// The absolute path of the socket, without `hostprefix`.
     pub socketpath: PathBuf,
     pub broadcast: bool,
     /// The wait for the answer to the first packet of an attempt.
     pub timeout: Duration,
     /// The longest pause between two attempts.
     pub resend_max: Duration,
-    /// The time after which an exchange gives up.
+    /// The time after which a client that never had a lease gives up.
     pub resend_timeout: Duration,
     /// A flag of cnibox: the daemon ends when its last lease is gone.
     pub until_idle: bool,
@@ -67,7 +67,7 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// `None` if a flag requests the usage.
+    /// Returns `None` for `-h` and `-help`: the caller prints the usage.
     pub fn parse(args: &[OsString]) -> Result<Option<Self>> {
         let mut flags = Self::default();
         let mut args = args.iter();
@@ -164,11 +164,11 @@ fn duration(text: &str) -> Option<Duration> {
         }
         let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()? };
         nanoseconds = nanoseconds.checked_add(whole.checked_mul(unit)?)?;
-        let mut place = unit;
+        let mut digit_unit = unit;
         for digit in fraction.bytes() {
-            place /= 10;
-            nanoseconds =
-                nanoseconds.checked_add(place.checked_mul(digit.checked_sub(b'0')?.into())?)?;
+            digit_unit /= 10;
+            nanoseconds = nanoseconds
+                .checked_add(digit_unit.checked_mul(digit.checked_sub(b'0')?.into())?)?;
         }
         rest = after;
     }

@@ -1,13 +1,14 @@
-//! The journal: one file per lease, so that a daemon that starts again can adopt it.
+//! The journal: one file per lease, so that the next daemon can adopt the lease.
 //!
 //! ```text
 //! /run/cnibox/dhcp/run-cni-dhcp.sock/      of the daemon at the socket /run/cni/dhcp.sock, which holds a flock(2) on it
 //!     lan:c1:eth0.lease                    a lease, and all that its renewal needs
-//!     lan:c1:eth0.released                 empty: a DEL or GC came while no daemon ran
+//!     lan:c1:eth0.released                 a mark, empty: the next daemon releases the lease
 //! ```
 //!
-//! The daemon writes leases, the plugin writes marks: no file has two writers. A file is written under another name and
-//! renamed, so a crash leaves no part of one. Times are since boot, so the files of an earlier boot are void.
+//! Only the daemon writes leases. A DEL or GC writes a mark while no daemon runs; the daemon writes one before it sends a
+//! RELEASE. A file is written under a temporary name and renamed, so a crash leaves no incomplete file. Times are since boot,
+//! so the files of an earlier boot are stale.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -44,17 +45,17 @@ pub struct LeaseRecord {
     /// The index of the interface in the namespace.
     pub ifindex: u32,
     pub mac: Mac,
-    /// The link of the host that leads to the server when the container's link is gone: a bridge or a master.
+    /// The link of the host that the RELEASE is sent on when the container's link is gone: a bridge or a master.
     #[serde(flatten)]
     pub uplink: Option<Uplink>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub v4: Option<v4::Lease>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub v6: Option<v6::Lease>,
-    /// Those of the first leases, one for each family.
+    /// The subnets of the first leases, one for each family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subnets: Vec<IpNet>,
-    /// Earlier leases that the interface, the rules of the host or the cache entry may still name.
+    /// Earlier leases whose addresses the interface, the rules of the host or the cache entry can still have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_v4: Vec<v4::Lease>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -64,7 +65,7 @@ pub struct LeaseRecord {
     pub is_released: bool,
 }
 
-/// A record in the journal.
+/// The content of a lease file.
 #[derive(Serialize)]
 struct JournalFile<'a> {
     boot: &'a str,
@@ -72,7 +73,7 @@ struct JournalFile<'a> {
     record: &'a LeaseRecord,
 }
 
-/// A record in the list of leases, with the word for its state.
+/// A record in the list of leases, with its state.
 #[derive(Serialize)]
 pub(super) struct Listed {
     #[serde(flatten)]
@@ -80,7 +81,8 @@ pub(super) struct Listed {
     pub(super) state: &'static str,
 }
 
-/// So many former leases are kept. If nothing ever follows, the rules name the first one, and the interface has the last.
+/// The most former leases that are kept for a family. If the rules are never updated, they have the address of the first one,
+/// and the interface has that of the last.
 const FORMER_MAX: usize = 8;
 
 impl LeaseRecord {
@@ -89,21 +91,22 @@ impl LeaseRecord {
         Leases { v4: self.v4.clone(), v6: self.v6.clone() }
     }
 
-    /// All addresses that the interface can have by its leases.
+    /// The addresses of the leases and of the former leases: the interface can have any of them.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let v4 = self.v4.iter().chain(&self.former_v4).map(|lease| lease.address.addr().into());
         let v6 = self.v6.iter().chain(&self.former_v6).map(|lease| lease.address.into());
         v4.chain(v6).collect()
     }
 
-    /// Whether it has a lease of each family that an ADD reports. The addresses of SLAAC are not in it.
+    /// Whether the record is enough for the result of ADD: it has a lease of each family, and no SLAAC is configured, whose
+    /// addresses are not recorded.
     pub fn is_complete(&self) -> bool {
         let families = &self.request.settings.families;
         let has_v4 = !families.v4 || self.v4.is_some();
         has_v4 && (!families.v6 || self.v6.is_some()) && !families.slaac
     }
 
-    /// Keeps leases that are replaced.
+    /// Adds the leases of `old` that `new` replaces to the former leases.
     pub fn keep_former(&mut self, old: Leases, new: &Leases) {
         fn keep<L>(former: &mut Vec<L>, old: L, is_same: impl Fn(&L, &L) -> bool) {
             if former.iter().any(|lease| is_same(lease, &old)) {
@@ -126,15 +129,15 @@ impl LeaseRecord {
         }
     }
 
-    /// Everything has followed to the leases of `done`. The former leases of a family without a lease stay: the rules name
-    /// them.
+    /// Removes the former leases of `done`: the interface, the rules and the cache entry now have the leases of `done`. If
+    /// `done` has no lease of a family, its former leases stay: the rules still have their addresses.
     pub fn forget_former(&mut self, done: &Self) {
         self.former_v4.retain(|lease| done.v4.is_none() || !done.former_v4.contains(lease));
         self.former_v6.retain(|lease| done.v6.is_none() || !done.former_v6.contains(lease));
     }
 }
 
-/// A link of the host that leads to the server.
+/// The link of the host that leads to the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
     /// A bridge, or the master of the container's link.
@@ -150,19 +153,19 @@ pub struct Journal {
     directory: String,
 }
 
-/// The right to write leases, of one process at a time. It ends with the process.
+/// The lock of a journal: only the process that holds it writes leases. The kernel releases it when the process ends.
 pub struct Lock {
     _file: File,
 }
 
 impl Journal {
-    /// The journal of the daemon at a socket. `prefix` stands in front of the path, see the flag `-hostprefix`. Creates
-    /// nothing.
+    /// The journal of the daemon at a socket. `prefix` is put in front of the path of the journal (flag `-hostprefix`).
+    /// Creates nothing.
     pub fn of(prefix: &Path, socket: &Path) -> Self {
         let mut directory = prefix.to_string_lossy().trim_end_matches('/').to_owned();
         directory.push_str(DIRECTORY);
         directory.push('/');
-        // `-` and `/` of a path must differ in the name.
+        // `-` and `/` of the path must stay distinct: they become `--` and `-`.
         let name = socket.to_string_lossy();
         // /var/run is a link to /run: two spellings of one path have one journal.
         let name =
@@ -172,14 +175,14 @@ impl Journal {
         Self { directory }
     }
 
-    /// The directory, for other files of the daemon.
+    /// The directory of the journal. The daemon also writes its log there.
     pub fn directory(&self) -> &Path {
         Path::new(&self.directory)
     }
 
-    /// Takes the lock as soon as no other process has it, and creates the directory. `None` after the limit.
-    pub fn lock(&self, limit: Duration) -> Result<Option<Lock>> {
-        match flock::lock_directory(self.directory(), 0o700, limit) {
+    /// Creates the directory and locks it. Returns `None` if another process holds the lock until the timeout.
+    pub fn lock(&self, timeout: Duration) -> Result<Option<Lock>> {
+        match flock::lock_directory(self.directory(), 0o700, timeout) {
             Ok((file, is_locked)) => Ok(is_locked.then_some(Lock { _file: file })),
             Err(error) => {
                 let reason = file::reason(&error);
@@ -188,25 +191,25 @@ impl Journal {
         }
     }
 
-    /// A clause that names the process that has the lock.
+    /// A text for errors that names the process that holds the lock.
     pub fn holder(&self) -> String {
         let file = File::open(&self.directory);
         file.map_or_else(|_| "another process holds it".into(), |file| file::holder(&file))
     }
 
-    /// Writes a lease, and replaces the one that is there.
+    /// Writes the file of a lease, and replaces an existing one.
     pub fn save(&self, record: &LeaseRecord) -> Result<()> {
         self.file(&record.request.key, LEASE)
             .write(json::compact(&JournalFile { boot: boot()?, record }).as_bytes())
     }
 
-    /// Removes a lease and its mark. Succeeds if they do not exist.
+    /// Removes the file of a lease, and its mark. Idempotent: succeeds if they do not exist.
     pub fn remove(&self, key: &Key) -> Result<()> {
-        // The lease first: a mark alone means nothing, a lease alone is alive.
+        // Remove the lease first. After a crash, a mark without a lease has no effect, but a lease without a mark is adopted.
         self.file(key, LEASE).remove().and_then(|()| self.file(key, RELEASED).remove())
     }
 
-    /// The lease of an attachment; None if it has none, or if its file is void.
+    /// Reads the lease of an attachment. `None` if it has no file, or if the file is unreadable or of an earlier boot.
     pub fn read(&self, key: &Key) -> Result<Option<LeaseRecord>> {
         let Some(content) = self.file(key, LEASE).read()? else { return Ok(None) };
         let record =
@@ -214,7 +217,7 @@ impl Journal {
         Ok(record.map(|record| self.with_mark(record)))
     }
 
-    /// Marks a lease: the next daemon sends its RELEASE. False if there is no such lease.
+    /// Marks a lease: the next daemon sends its RELEASE. Returns false if there is no such lease.
     pub fn mark(&self, key: &Key) -> Result<bool> {
         let exists = self.read(key)?.is_some();
         if exists {
@@ -223,7 +226,7 @@ impl Journal {
         Ok(exists)
     }
 
-    /// Marks the leases of a network except these, and returns their number.
+    /// Marks the leases of a network, except those of the attachments in `keep`. Returns the number of marked leases.
     pub fn mark_all_except(&self, network: &NetworkName, keep: &[Attachment]) -> Result<usize> {
         let is_kept = |key: &Key| {
             keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
@@ -238,16 +241,16 @@ impl Journal {
         Ok(count)
     }
 
-    /// All leases, for the daemon that has the lock. Void files are removed, with a warning: torn ones, and those of an
-    /// earlier boot.
+    /// Reads all leases, for the daemon that holds the lock. Removes unusable files: unreadable leases and those of an
+    /// earlier boot, with a warning, and marks without a lease.
     pub fn read_all(&self) -> Result<Vec<LeaseRecord>> {
         self.read_valid(&|file| {
-            // If this fails, too, the file is void at the next start again.
+            // If the removal fails, the next daemon tries it again.
             let _ = file.remove();
         })
     }
 
-    fn read_valid(&self, on_void: &dyn Fn(&state::StateFile)) -> Result<Vec<LeaseRecord>> {
+    fn read_valid(&self, on_unusable: &dyn Fn(&state::StateFile)) -> Result<Vec<LeaseRecord>> {
         let boot = boot()?;
         let mut records = Vec::new();
         for file in state::all(&self.directory)? {
@@ -257,7 +260,7 @@ impl Journal {
                     .strip_suffix(RELEASED)
                     .is_some_and(|name| !self.directory().join(format!("{name}{LEASE}")).exists());
                 if is_orphan {
-                    on_void(&file);
+                    on_unusable(&file);
                 }
                 continue;
             }
@@ -270,14 +273,17 @@ impl Journal {
                     continue;
                 }
             };
-            let is_at_its_place =
+            let has_name_of_its_key =
                 |record: &LeaseRecord| self.file(&record.request.key, LEASE).name() == Some(&name);
             match read_record(&content, boot) {
-                Ok(record) if is_at_its_place(&record) => records.push(self.with_mark(record)),
-                Ok(_) => on_void(&file),
+                Ok(record) if has_name_of_its_key(&record) => records.push(self.with_mark(record)),
+                Ok(_) => on_unusable(&file),
                 Err(error) => {
-                    warn(format_args!("warning: lease {}/{name} is void: {error}", self.directory));
-                    on_void(&file);
+                    warn(format_args!(
+                        "warning: cannot use lease {}/{name}: {error}",
+                        self.directory
+                    ));
+                    on_unusable(&file);
                 }
             }
         }
@@ -296,12 +302,13 @@ impl Journal {
     }
 }
 
-/// The right to start a daemon, of one process at a time, until it is dropped. Fails with code 11 after 10 s.
+/// Locks the start of daemons until the returned file is dropped, so that one process at a time starts a daemon. Fails with
+/// code 11 after 10 s.
 pub(super) fn lock_starts() -> Result<File> {
     state::lock(DIRECTORY)
 }
 
-/// The identity of this boot of the host.
+/// The boot id of the host.
 fn boot() -> Result<&'static str> {
     file::boot_id().map_err(|error| {
         Error::new(Code::IO, format_args!("cannot read the boot id: {}", file::reason(&error)))
@@ -448,8 +455,8 @@ mod tests {
     }
 
     #[test]
-    fn void_files_are_removed_and_do_not_fail_a_start() {
-        let scratch = Scratch::new("void");
+    fn unusable_files_are_removed_and_do_not_fail_a_start() {
+        let scratch = Scratch::new("unusable");
         let journal = scratch.journal();
         journal.save(&record("c1")).unwrap();
         let whole = fs::read_to_string(journal.directory().join("lan:c1:eth0.lease")).unwrap();
@@ -457,7 +464,7 @@ mod tests {
             fs::write(journal.directory().join(name), content).unwrap();
         };
         for (index, length) in (0..whole.len()).step_by(7).enumerate() {
-            write(&format!("lan:torn{index}:eth0.lease"), &whole[..length]);
+            write(&format!("lan:cut{index}:eth0.lease"), &whole[..length]);
         }
         write("lan:c3:eth0.lease", &whole);
         write("lan:c4:eth0.lease", &whole.replace("\"boot\":\"", "\"boot\":\"earlier"));

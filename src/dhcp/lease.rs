@@ -37,7 +37,7 @@ impl Display for Key {
     }
 }
 
-/// The leases of an interface at a time.
+/// The leases that an interface has at one time, one for each family.
 #[derive(Clone, Default)]
 pub struct Leases {
     pub v4: Option<v4::Lease>,
@@ -45,7 +45,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Whether both say the same about the interface.
+    /// Whether both configure the interface in the same way. Servers and times can differ.
     pub fn same_terms(&self, other: &Self) -> bool {
         let v4 = match (&self.v4, &other.v4) {
             (Some(one), Some(other)) => one.same_terms(other),
@@ -58,17 +58,17 @@ impl Leases {
         v4 && v6
     }
 
-    /// The address with its prefix.
+    /// The IPv4 address with the prefix length of its subnet.
     pub fn v4_net(&self) -> Option<IpNet> {
         self.v4.as_ref().map(|lease| IpNet::V4(lease.address))
     }
 
-    /// The address, alone in its prefix.
+    /// The IPv6 address with the prefix length 128.
     pub fn v6_net(&self) -> Option<IpNet> {
         self.v6.as_ref().map(|lease| Ipv6Net::from(lease.address).into())
     }
 
-    /// In bytes, if a server sent one.
+    /// The MTU in bytes, if the DHCPv4 server sent one.
     pub fn mtu(&self) -> Option<u32> {
         self.v4.as_ref()?.mtu.map(u32::from)
     }
@@ -83,7 +83,7 @@ pub mod v4 {
     use ipnet::Ipv4Net;
     use serde::{Deserialize, Serialize};
 
-    /// An address with a time limit. Every value is checked: nothing here is out of range.
+    /// An address with a lease time. `v4::grant` validates every value.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase")]
     pub struct Lease {
@@ -105,9 +105,11 @@ pub mod v4 {
         /// A domain name of letters, digits, `-`, `_` and dots; can be empty.
         pub domain: String,
         pub search: Vec<String>,
-        /// The time of the request that the server granted.
+        /// The time at which the client sent the request that the server granted.
         pub since: Time,
+        /// T1 (RFC 2131, section 4.4.5).
         pub renew_at: Time,
+        /// T2.
         pub rebind_at: Time,
         /// `None`: the lease is infinite. `renew_at` and `rebind_at` are 136 years away.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,7 +117,7 @@ pub mod v4 {
     }
 
     impl Lease {
-        /// Whether both leases say the same about the interface. The server and the times can differ.
+        /// Whether both leases configure the interface in the same way. The server and the times can differ.
         pub fn same_terms(&self, other: &Self) -> bool {
             let Self { server, since, renew_at, rebind_at, ends_at, .. } = *other;
             *other == Self { server, since, renew_at, rebind_at, ends_at, ..self.clone() }
@@ -128,7 +130,7 @@ pub mod v4 {
     }
 }
 
-/// Routes in a document: objects with a destination and a gateway.
+/// Serializes routes as JSON objects with a destination and a gateway.
 mod routes {
     use std::net::Ipv4Addr;
 
@@ -173,9 +175,11 @@ pub mod v6 {
         pub server: Vec<u8>,
         pub dns: Vec<Ipv6Addr>,
         pub search: Vec<String>,
-        /// The time of the request that the server granted.
+        /// The time at which the client sent the request that the server granted.
         pub since: Time,
+        /// T1 (RFC 8415, section 21.4).
         pub renew_at: Time,
+        /// T2.
         pub rebind_at: Time,
         /// The end of the preferred lifetime. `None`: infinite.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,7 +190,7 @@ pub mod v6 {
     }
 
     impl Lease {
-        /// Whether both leases say the same about the interface. The server and the times can differ.
+        /// Whether both leases configure the interface in the same way. The server and the times can differ.
         pub fn same_terms(&self, other: &Self) -> bool {
             (self.address, &self.dns, &self.search) == (other.address, &other.dns, &other.search)
         }

@@ -22,7 +22,7 @@ pub(super) fn write_line(stream: &mut Stream, document: &impl Serialize) -> io::
 /// Reads several lines.
 pub(super) struct Lines<'a> {
     pub(super) stream: &'a mut Stream,
-    /// The bytes after the last line.
+    /// The bytes that were read after the end of the last line.
     rest: Vec<u8>,
 }
 
@@ -33,16 +33,16 @@ impl<'a> Lines<'a> {
 
     /// The next line; empty at the end of the stream.
     pub(super) fn next(&mut self, bytes_max: usize) -> io::Result<Vec<u8>> {
-        let mut seen = 0;
+        let mut searched = 0;
         loop {
-            if let Some(at) = self.rest[seen..].iter().position(|byte| *byte == b'\n') {
-                let rest = self.rest.split_off(seen + at + 1);
+            if let Some(at) = self.rest[searched..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.rest.split_off(searched + at + 1);
                 let mut line = std::mem::replace(&mut self.rest, rest);
                 line.pop();
                 return Ok(line);
             }
-            seen = self.rest.len();
-            if seen >= bytes_max {
+            searched = self.rest.len();
+            if searched >= bytes_max {
                 return Err(io::Error::new(ErrorKind::InvalidData, "the line is too long"));
             }
             let mut bytes = [0; 4096];

@@ -1,5 +1,5 @@
-//! DHCP: leases, the clients as pure state machines, and the daemon. `v4` and `v6` have no clock, no socket and no
-//! randomness of their own.
+//! DHCP: the leases, the clients as pure state machines, and the daemon. `v4` and `v6` open no socket and read no clock: the
+//! caller passes the time and the random seed.
 
 mod admission;
 mod apply;

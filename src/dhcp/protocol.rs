@@ -1,6 +1,7 @@
 //! The messages between the plugin and the daemon: one line of JSON each, one request per connection.
 //!
-//! The daemon answers a request with the time that it may take, and then with the answer itself:
+//! The daemon answers a request with two lines: first the timeout of the request in milliseconds, then the result. A request
+//! that it refuses gets only the error.
 //!
 //! ```text
 //! {"verb":"acquire","network":"lan","containerID":"c1","ifname":"eth0","netns":"/run/netns/c1",…}
@@ -8,7 +9,7 @@
 //! {"ok":{"cniVersion":"1.1.0","ips":[…]}}    or    {"error":{"code":999,"msg":"…","details":"…"}}
 //! ```
 //!
-//! It does not know sockets.
+//! This module opens no socket.
 
 use std::path::PathBuf;
 
@@ -27,25 +28,25 @@ pub const REQUEST_BYTES_MAX: usize = 16 << 20;
 /// The longest answer, in bytes with its newline: the list of 10,000 leases.
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// A question to the daemon.
+/// A request to the daemon. The JSON key `verb` selects the variant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase")]
 pub enum Request {
-    /// Answered by a result with a lease: the attachment's own if it has one, else a new one.
+    /// Returns the result of ADD, for the lease that the attachment has, else for a new lease.
     Acquire(LeaseRequest),
-    /// Fails if the attachment has no valid lease. Takes none.
+    /// Fails if the attachment has no valid lease. Never requests a new lease.
     Check(Key),
     /// Sends a RELEASE if the attachment has a lease.
     Release(Key),
-    /// Releases the leases of the network except these.
+    /// Releases the leases of the network, except those of the attachments in `keep`.
     Gc { network: NetworkName, keep: Vec<Attachment> },
-    /// Answered if the daemon can serve.
+    /// Returns nothing. An answer means that the daemon serves requests.
     Status,
-    /// Answered by a list.
+    /// Returns the list of all leases.
     Leases,
 }
 
-/// The request for a lease: all that the daemon needs of a call.
+/// The request for a lease: its owner, the container's namespace and the settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeaseRequest {
     #[serde(flatten)]
@@ -57,27 +58,28 @@ pub struct LeaseRequest {
     pub settings: LeaseSettings,
 }
 
-/// The keys of the configuration, validated.
+/// The settings of a lease, which a plugin sends to the daemon: the validated keys of `ipam`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseSettings {
-    /// Options for the server: code and value, each code once. Code 61 replaces the client identifier of the key.
+    /// Options for the server: code and value, each code once. Code 61 replaces the default client identifier
+    /// (`Key::client_id`).
     #[serde(with = "provided")]
     pub provide: Vec<(u8, Vec<u8>)>,
     /// The complete parameter request list (option 55).
     pub request: Vec<u8>,
-    /// Looks for another holder of the address before it is used.
+    /// Probes a new address before it is used: no other host may have it.
     pub probe: bool,
-    /// Asks the server to answer by broadcast.
+    /// Sets the BROADCAST flag, so that the server answers by broadcast.
     pub broadcast: bool,
     pub families: Families,
-    /// The subnets that leases may be in; empty: that of the first lease.
+    /// A lease must be in one of these subnets. If there are none: in the subnet of the first lease of its family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subnets: Vec<IpNet>,
-    /// The metric of every route in the result; 0 leaves it to the kernel.
+    /// The metric of every route in the result. 0: the kernel chooses it.
     pub priority: u32,
 }
 
-/// The sources of addresses.
+/// The sources of addresses that `ipam.families` names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Families {
     /// `"4"`: DHCP.
@@ -88,20 +90,20 @@ pub struct Families {
     pub slaac: bool,
 }
 
-/// A line of the daemon.
+/// A line that the daemon sends.
 #[derive(Serialize, Deserialize)]
 pub enum Answer {
     #[serde(rename = "ok")]
     Done(Box<RawValue>),
     #[serde(rename = "error")]
     Failed { code: u32, msg: String, details: String },
-    /// The first line of two: the time that the request may take.
+    /// The first of two lines: the timeout of the request.
     #[serde(rename = "within")]
     Within(Time),
 }
 
 impl Answer {
-    /// The answer with a value that can be printed.
+    /// The last line: the value as JSON, or the error.
     pub fn new(answer: Result<impl Serialize>) -> Self {
         let printed = answer.and_then(|value| {
             let printed = serde_json::value::to_raw_value(&value);
@@ -128,7 +130,7 @@ fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Er
     }
 }
 
-/// Options in a document: objects with a code and a value, which is text in the configuration, too.
+/// Serializes options as JSON objects with a code and a value. The value is text, as in the configuration.
 mod provided {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -156,7 +158,7 @@ mod provided {
     }
 }
 
-/// The names in the configuration.
+/// Serializes the names, as in the configuration.
 impl Serialize for Families {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.names())
@@ -185,7 +187,7 @@ impl Families {
         Ok(())
     }
 
-    /// The names in the configuration.
+    /// The names, as in the configuration.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named = [(self.v4, "4"), (self.v6, "6"), (self.slaac, "slaac")];
         named.into_iter().filter_map(|(is_listed, name)| is_listed.then_some(name))

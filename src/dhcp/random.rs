@@ -1,4 +1,4 @@
-//! Numbers for transaction ids and jitter. A seed makes them, so a test repeats them.
+//! Pseudorandom numbers for transaction ids and jitter. The same seed gives the same numbers, so tests are reproducible.
 
 use crate::dhcp::time::Time;
 
@@ -26,7 +26,7 @@ impl Random {
 
     /// A time from zero up to the limit.
     pub fn up_to(&mut self, limit: Time) -> Time {
-        // 16 bits are fine enough, and no multiplication overflows before 8000 years.
+        // 16 random bits are precise enough, and the product does not overflow for limits below 8000 years.
         limit * (self.u32() >> 16) / 0x1_0000
     }
 

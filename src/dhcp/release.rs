@@ -1,4 +1,4 @@
-//! The RELEASE that the plugin itself sends in a DEL while no daemon runs and the container's interface is still there.
+//! Sends a RELEASE from the plugin itself: in a DEL, while no daemon runs and the container's interface still exists.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::dhcp::time::Time;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 
-/// Releases the leases of a record through its interface. False if the interface is not there any more.
+/// Releases the leases of a record through its interface. Returns false if the interface does not exist any more.
 pub fn release(own_netns: &NetNs, record: &LeaseRecord) -> Result<bool> {
     let site = Site { own_netns, prefix: Path::new(""), record };
     let mut clients = Clients::new(record, &DaemonOptions::default())?;

@@ -1,5 +1,5 @@
-//! The place of a lease: a link in a container's namespace. It is found by the path of the namespace whenever it is needed,
-//! because an open file would keep the namespace alive.
+//! A site is the container's link that a lease is for. Each use opens the network namespace again by its path, because an
+//! open file would keep the namespace alive.
 
 use std::io;
 use std::net::IpAddr;
@@ -29,16 +29,18 @@ impl From<Error> for SiteError {
 pub const NO_NAMESPACE: &str = "its network namespace is gone";
 pub const NO_LINK: &str = "its link is gone";
 
-/// The site of a record, as a daemon in the namespace `own_netns` sees it.
+/// The link of a lease record, in its network namespace.
 pub struct Site<'a> {
+    /// The network namespace of this process.
     pub own_netns: &'a NetNs,
-    /// Stands in front of the path of the namespace.
+    /// The prefix of the path of the container's namespace (flag `-hostprefix`).
     pub prefix: &'a Path,
     pub record: &'a LeaseRecord,
 }
 
 impl Site<'_> {
-    /// Opens the namespace, if it still is the one that the lease was made in.
+    /// Opens the namespace. `Gone` if its path does not exist any more, or leads to another namespace than when the lease was
+    /// made.
     pub fn open(&self) -> Result<NetNs, SiteError> {
         let path = prefixed(self.prefix, &self.record.request.netns);
         let netns = self.own_netns.open_if_exists(&path).map_err(|error| {
@@ -57,17 +59,17 @@ impl Site<'_> {
 
     /// Runs a closure in the namespace, for example to open a socket there.
     pub fn run<T>(&self, f: impl FnOnce() -> io::Result<T>) -> Result<T, SiteError> {
-        // The outer result is that of the entry.
+        // The outer result is that of setns(2), the inner one that of `f`.
         self.open()?.run(|| Ok(f()))?.map_err(not_opened)
     }
 
-    /// The namespace, if the link of the record is in it.
+    /// Returns the namespace. `Gone` if the link of the record is not in it any more.
     pub fn verify(&self) -> Result<NetNs, SiteError> {
         self.link(&self.record.addresses()).map(|(netns, _, _)| netns)
     }
 
-    /// The namespace with a netlink socket in it, and the link. The link has the recorded MAC address, or one of these
-    /// addresses: a later plugin of the chain can change the MAC address.
+    /// Returns the namespace, a netlink socket in it, and the link with the recorded index. `Gone` unless this link has the
+    /// recorded MAC address or one of `addresses`: a later plugin of the chain can change the MAC address.
     pub fn link(&self, addresses: &[IpAddr]) -> Result<(NetNs, Rtnl, Link), SiteError> {
         let netns = self.open()?;
         let rtnl = netns.rtnl()?;
@@ -83,7 +85,7 @@ impl Site<'_> {
     }
 }
 
-/// A path of the host, for a daemon that sees the host's files below `prefix`.
+/// Puts the prefix in front of a path of the host: the daemon sees the host's files below `prefix`.
 pub fn prefixed(prefix: &Path, path: &Path) -> PathBuf {
     if prefix.as_os_str().is_empty() {
         return path.to_owned();
@@ -92,7 +94,7 @@ pub fn prefixed(prefix: &Path, path: &Path) -> PathBuf {
 }
 
 fn not_opened(error: io::Error) -> SiteError {
-    // Of a packet socket, and of SO_BINDTODEVICE.
+    // The bind of a packet socket and SO_BINDTODEVICE fail with ENODEV if the link does not exist.
     if error.raw_os_error() == Some(ENODEV) {
         return SiteError::Gone(NO_LINK);
     }

@@ -1,4 +1,4 @@
-//! The addresses that the kernel of a container configures after a router advertisement.
+//! Waits for the addresses that the kernel configures in a container after a router advertisement.
 
 use crate::dhcp::time::Time;
 use std::net::IpAddr;
@@ -13,19 +13,19 @@ use crate::names::IpFamily;
 /// RTPROT_RA (linux/rtnetlink.h): the route is from a router advertisement.
 const RTPROT_RA: u8 = 9;
 
-/// The wait for the addresses of an interface, and the addresses.
+/// The state of the wait for the addresses of an interface, and the addresses.
 #[derive(Default)]
 pub struct Slaac {
     pub ips: Vec<Ip>,
     next_poll: Option<Time>,
     began: Time,
-    limit: Time,
+    timeout: Time,
 }
 
 impl Slaac {
-    /// Begins to wait.
-    pub fn start(&mut self, now: Time, limit: Time) {
-        (self.next_poll, self.began, self.limit) = (Some(now), now, limit);
+    /// Starts the wait.
+    pub fn start(&mut self, now: Time, timeout: Time) {
+        (self.next_poll, self.began, self.timeout) = (Some(now), now, timeout);
     }
 
     /// The time of the next `tick`.
@@ -33,13 +33,13 @@ impl Slaac {
         self.next_poll
     }
 
-    /// Looks at the interface if it is time.
+    /// Reads the addresses of the interface if the poll is due. Adds `Bound`, `Failed` or `Gone` to the events.
     pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
         if self.next_poll.is_none_or(|at| now < at) {
             return;
         }
         self.next_poll = None;
-        match found(site) {
+        match configured(site) {
             Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
             Ok(ips) if !ips.is_empty() => {
                 self.ips = ips;
@@ -48,27 +48,27 @@ impl Slaac {
             _ => {}
         }
         let waited = now - self.began;
-        if waited >= self.limit {
+        if waited >= self.timeout {
             let waited_s = waited.as_secs();
             return events.push(ClientEvent::Failed(format!(
-                "no router advertisement gave it an address in {waited_s} s"
+                "no address from a router advertisement in {waited_s} s"
             )));
         }
         self.next_poll = Some(now + POLL_INTERVAL);
     }
 }
 
-/// The addresses with a lifetime that are usable, with the default router as their gateway.
-fn found(site: &Site<'_>) -> Result<Vec<Ip>, SiteError> {
+/// The usable addresses with a limited lifetime, with the default router as their gateway.
+fn configured(site: &Site<'_>) -> Result<Vec<Ip>, SiteError> {
     let rtnl = site.open()?.rtnl()?;
     let index = site.record.ifindex;
     let addresses = rtnl.addresses(index)?;
-    let is_made = |address: &&crate::netlink::rtnl::Address| {
+    let is_from_router = |address: &&crate::netlink::rtnl::Address| {
         let is_usable = !address.tentative && !address.dad_failed;
         address.net.addr().is_ipv6() && !address.scope_link && !address.permanent && is_usable
     };
-    let made: Vec<_> = addresses.iter().filter(is_made).collect();
-    if made.is_empty() {
+    let from_router: Vec<_> = addresses.iter().filter(is_from_router).collect();
+    if from_router.is_empty() {
         return Ok(Vec::new());
     }
     let gateway: Option<IpAddr> = rtnl
@@ -80,5 +80,8 @@ fn found(site: &Site<'_>) -> Result<Vec<Ip>, SiteError> {
                 && route.protocol == Some(RTPROT_RA)
         })
         .and_then(|route| route.via);
-    Ok(made.iter().map(|address| Ip { address: address.net, gateway, interface: None }).collect())
+    Ok(from_router
+        .iter()
+        .map(|address| Ip { address: address.net, gateway, interface: None })
+        .collect())
 }

@@ -21,7 +21,7 @@ impl Time {
         clock::since_boot().into()
     }
 
-    /// The first of two times; `None` is never.
+    /// The earlier of two times. `None` means never.
     pub fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -78,7 +78,7 @@ impl Div<u32> for Time {
     }
 }
 
-/// Less than a millisecond is left out.
+/// Rounds down to whole milliseconds.
 impl From<Duration> for Time {
     fn from(time: Duration) -> Self {
         Self::from_secs(time.as_secs()) + Self(time.subsec_millis().into())

@@ -1,4 +1,5 @@
-//! The release of a lease after the container's link is gone: through the bridge or the master of the link, on the host.
+//! Releases a lease after the container's link is gone: sends the RELEASE on the host, through the bridge or the master of
+//! that link.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -14,15 +15,16 @@ use crate::netlink::rtnl::{
     Batch, Link, LinkChange, LinkProperty, NewLink, Port, PortState, Rtnl, VETH, VlanRange,
 };
 
-/// The longest wait for a new port of a bridge. With the spanning tree protocol a port waits for half a minute.
+/// The longest wait until a new port of a bridge forwards. With the spanning tree protocol that takes half a minute.
 const PORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest wait for the receivers on this host.
+/// The longest wait until receivers on this host have taken the packet.
 const SEND_TIMEOUT: Duration = Duration::from_millis(500);
-/// No event tells that a packet was received.
+/// The interval of the checks whether the packet was taken: the kernel sends no event for that.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The uplink of a container's link: its master on the host, or the bridge that its pair is on. `None` for a device that
-/// was moved from the host, for a pair without a bridge, and for a link that depends on a third namespace.
+/// Returns the uplink of a container's link: its master on the host, or for a veth pair the bridge of the host's end. `None`
+/// for a device that was moved from the host, for a pair without a bridge, and for a link whose master or peer is in a third
+/// namespace.
 pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
     let Some(index) = link.peer.filter(|_| link.peer_is_elsewhere) else { return Ok(None) };
     let Some(peer) = host.link_at(index)? else { return Ok(None) };
@@ -30,7 +32,7 @@ pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
         let vlan = link.vlan_id().unwrap_or_default();
         return Ok(Some(Uplink { link: peer.0.name, vlan }));
     }
-    // Another namespace can have a link with this index, too.
+    // The peer can be in a third namespace, while the host has another link with its index.
     let is_peer = peer.kind.as_deref() == Some(VETH) && peer.peer == Some(link.index);
     let Some(master) = peer.master.filter(|_| is_peer && peer.port.is_some()) else {
         return Ok(None);
@@ -45,7 +47,7 @@ pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
     Ok(Some(Uplink { link: bridge.0.name, vlan }))
 }
 
-/// Sends the packet of a release from the address of a container that is gone.
+/// Sends a RELEASE on the host with the source address of a container whose link is gone.
 pub fn release(
     host: &Rtnl,
     uplink: Option<&Uplink>,
@@ -55,7 +57,7 @@ pub fn release(
     let packet = release.packet(link_local(mac))?;
     let send = |index, vlan| send(index, vlan, &packet, release.is_v6());
     let Some(uplink) = uplink else {
-        // A device of the host returns with its MAC address.
+        // A device that was moved from the host is on the host again, with its MAC address.
         let links = host.links()?;
         let own = links.iter().find(|link| link.mac == Some(mac) && link.up);
         let own = own.ok_or_else(|| Error::internal("no link leads to the server"))?;
@@ -74,14 +76,14 @@ pub fn release(
     let sent = waited.and_then(|link_of_port| {
         let forwards =
             link_of_port.is_some_and(|link| link.port.as_ref().is_some_and(is_forwarding));
-        // A packet of the bridge itself reaches its ports, but not this host.
+        // A packet that is sent on the bridge itself leaves through its ports, and does not reach a server on this host.
         if forwards { send(end, 0) } else { send(link.index, 0) }
     });
     host.del_link(port).and(sent)
 }
 
-/// A new port of a bridge: its index, and that of the other end of the pair. A packet that the other end sends is a packet
-/// of a container for the bridge, also for a server on this host.
+/// Adds a veth pair with one end as a port of the bridge. Returns the indexes of the port and of the other end. A packet that
+/// is sent on the other end enters the bridge like a packet of a container, so it also reaches a server on this host.
 fn add_port(host: &Rtnl, bridge: &Link, vlan: u16, mac: Mac) -> Result<(u32, u32)> {
     let number = u32::from_ne_bytes(sys::random_bytes()?);
     let (name, end) = (format!("dhcp{number:08x}a"), format!("dhcp{number:08x}b"));
@@ -105,14 +107,14 @@ fn add_port(host: &Rtnl, bridge: &Link, vlan: u16, mac: Mac) -> Result<(u32, u32
     match finish() {
         Ok(end) => Ok((port.index, end)),
         Err(error) => {
-            // The error above says more.
+            // The first error is the one to return.
             let _ = host.del_link(port.index);
             Err(error)
         }
     }
 }
 
-/// The address that an interface has by its MAC address (RFC 4291, appendix A).
+/// The link-local address with the interface identifier that is made from a MAC address (RFC 4291, appendix A).
 fn link_local(Mac([a, b, c, d, e, f]): Mac) -> Ipv6Addr {
     let word = |high, low| u16::from_be_bytes([high, low]);
     Ipv6Addr::new(0xfe80, 0, 0, 0, word(a ^ 2, b), word(c, 0xff), word(0xfe, d), word(e, f))
@@ -128,7 +130,7 @@ fn send(index: u32, vlan: u16, packet: &[u8], is_v6: bool) -> Result<()> {
             0 => socket.broadcast(packet)?,
             vlan => socket.broadcast_in_vlan(packet, vlan)?,
         }
-        // The kernel would drop it with the link.
+        // The removal of the port would drop a packet that is still in the socket.
         let end = clock::since_boot() + SEND_TIMEOUT;
         while socket.unsent_bytes()? > 0 && clock::since_boot() < end {
             clock::readable(&[], Some(POLL_INTERVAL))?;

@@ -111,7 +111,7 @@ impl Table {
 fn waiting(state: &Shared) -> (Vec<Key>, Vec<Pollable>) {
     let (mut keys, mut files) = (Vec::new(), Vec::new());
     for entry in state.leases.0.iter().filter(|entry| entry.is_idle()) {
-        entry.clients.iter().for_each(|clients| clients.add_files(&mut files));
+        entry.clients.iter().for_each(|clients| clients.add_sockets(&mut files));
         keys.resize(files.len(), entry.key().clone());
     }
     (keys, files)
