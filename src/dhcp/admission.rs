@@ -1,8 +1,10 @@
-//! Which addresses a server may give: the rules of the host follow a lease, such as published ports and the accepts of
-//! `firewall`. With an address of the host, a server would publish the host's own services.
+//! Decides which addresses a server may assign. Rules of the host have the address of a lease, such as those of published
+//! ports and the accepts of `firewall`. So a server that assigned an address of the host would publish the host's own
+//! services.
 //!
-//! A lease is within the subnets of the network (`ipam.subnets`); without them, within the subnet of the first lease. It is no address
-//! that only one host can have, and none of the host or of another attachment.
+//! The address must be within the subnets of the network (`ipam.subnets`); without them, within the subnet of the first lease
+//! of its family. It must not be reserved, such as a loopback or link-local address, and must not be an address of the host
+//! or of another attachment.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,10 +17,11 @@ use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::record::{self, Record, Records};
 
-/// The bits of a subnet of IPv6 (RFC 4291, section 2.5.4). A lease of DHCPv6 has none.
+/// The prefix length of an IPv6 subnet (RFC 4291, section 2.5.4). A DHCPv6 lease has no prefix length.
 const SUBNET_BITS_V6: u8 = 64;
 
-/// Why an address cannot be used, for the client's report. `None` if it can, or if that cannot be told.
+/// The reason why the client must decline an address. `None` if there is none, or if the addresses of the host cannot be
+/// read.
 pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
     if reserved(&address.into()).is_some() {
         return Some("the server offered an address that no container can have");
@@ -38,12 +41,12 @@ pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
         return Some("the server offered an address of this host");
     }
     let records = Records::in_directory(prefixed(site.prefix, record::DIRECTORY.as_ref()));
-    let is_held = records.all().iter().any(|record| is_another(site, record, address));
+    let is_held = records.all().iter().any(|record| is_of_other_holder(site, record, address));
     is_held.then_some("another container of this host has the offered address")
 }
 
-/// Whether a record is of another attachment that has the address and has not ended.
-fn is_another(site: &Site<'_>, record: &Record, address: IpAddr) -> bool {
+/// Whether a record is of another attachment that has the address, and this attachment has not ended.
+fn is_of_other_holder(site: &Site<'_>, record: &Record, address: IpAddr) -> bool {
     let key = &site.record.request.key;
     let is_own = record.network == key.network && record.at == key.attachment();
     let has_it = record.made.last().is_some_and(|made| made.addresses.contains(&address));

@@ -1,5 +1,5 @@
-//! The result of a lease, and its changes on the interface. The plugin that called `dhcp` configures the interface after ADD;
-//! the daemon applies only what a server changes later.
+//! Makes the result of ADD from leases, and changes the interface when a lease changes. The plugin that called `dhcp`
+//! configures the interface after ADD; the daemon applies only the later changes.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,21 +18,21 @@ use crate::netlink::rtnl::{Batch, LinkChange, NewAddress};
 use crate::steps::link::configure;
 use crate::steps::link::routing_tables::SCOPE_LINK;
 
-/// The result of ADD for the leases of a record and the addresses of the kernel.
+/// The result of ADD for the leases of a record and the addresses from SLAAC.
 pub fn success(record: &LeaseRecord, slaac: &[Ip]) -> Success {
     let mut success = of_leases(&record.leases(), record.request.settings.priority);
     success.ips.extend_from_slice(slaac);
     success
 }
 
-/// The result of leases.
+/// The result of ADD for leases.
 pub fn of_leases(leases: &Leases, priority: u32) -> Success {
     let mut success = Success::default();
     if let Some(lease) = &leases.v4 {
         add_v4(&mut success, lease, priority);
     }
     if let Some(lease) = &leases.v6 {
-        // Router advertisements tell which addresses are on the link, and the gateway (RFC 8415, section 18.2.10.1).
+        // The prefixes of the link and the gateway come from router advertisements (RFC 8415, section 18.2.10.1).
         let address = IpNet::V6(lease.address.into());
         success.ips.push(Ip { address, gateway: None, interface: None });
         success.dns.nameservers.extend(lease.dns.iter().map(Ipv6Addr::to_string));
@@ -65,8 +65,8 @@ fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
     search.extend_from_slice(&lease.search);
 }
 
-/// Replaces what `old` and the former leases of the record set on the interface by what its leases say. `log` gets the
-/// changes if there are any.
+/// Replaces the addresses, routes and MTU of `old` and of the record's former leases by those of its current leases. Calls
+/// `log` with the changes, if there are any.
 pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), SiteError> {
     let record = site.record;
     let new = record.leases();
@@ -76,9 +76,9 @@ pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), S
         return Ok(());
     }
     log(&changes);
-    let mut known = record.addresses();
-    known.extend(moves.iter().filter_map(|(old, _)| old.map(|net| net.addr())));
-    let (netns, rtnl, link) = site.link(&known)?;
+    let mut expected = record.addresses();
+    expected.extend(moves.iter().filter_map(|(old, _)| old.map(|net| net.addr())));
+    let (netns, rtnl, link) = site.link(&expected)?;
     let routes = |leases: &[&v4::Lease]| {
         let mut success = Success::default();
         for lease in leases {
@@ -117,8 +117,9 @@ pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), S
     Ok(())
 }
 
-/// The old addresses go first: an address of the same prefix would be a secondary one, and go with it. The kernel deletes
-/// routes with the address, so all of them are added again.
+/// Deletes the old addresses before it adds the new ones: a new address with the prefix of the old one would be a secondary
+/// address, which the kernel deletes with the primary one. The kernel also deletes the routes of a deleted address, so the
+/// caller adds all routes again.
 fn put_addresses(
     batch: &mut Batch,
     site: &Site<'_>,
@@ -145,14 +146,15 @@ fn put_addresses(
     }
 }
 
-/// Tells the neighbors the MAC address of an address. Runs in the container's namespace.
+/// Sends an ARP announcement, from which the neighbours learn the MAC address of an IP address. Runs in the container's
+/// namespace.
 fn announce(index: u32, mac: Mac, address: Ipv4Addr) -> Result<(), Error> {
     let announcement = Arp::announcement(mac, address).encode();
     let sent = PacketSocket::for_arp(index).and_then(|socket| socket.broadcast(&announcement));
     sent.map_err(|error| Error::internal(format_args!("cannot announce {address}: {error}")))
 }
 
-/// The changes of the interface, for the log.
+/// The text of the changes of the interface, for the log. Empty if nothing changes.
 fn difference(
     old: &Leases,
     record: &LeaseRecord,

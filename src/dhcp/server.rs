@@ -1,4 +1,4 @@
-//! The daemon: accepts requests at its socket, each in a thread of its own, until a signal ends it. The leases are in `Table`.
+//! The daemon: serves each request on its socket in a separate thread, until a signal ends it. The leases are in `Table`.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -29,30 +29,30 @@ use crate::kernel::sys::{self, warn};
 use crate::kernel::unix::Stream;
 use crate::steps::renumber::Follow;
 
-/// The time that a client has to send its request, and to take its answer.
+/// The timeout for a client to send its request, and to read the answer.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time that any request except `acquire` may take.
+/// The timeout of all requests except `acquire`.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many requests are served at the same time. Clients try again when there are more.
+/// The most requests that are served at the same time. When there are more, clients try again.
 const THREADS_MAX: usize = 1024;
-/// The pause between two looks whether an idle daemon can end. No event tells that the last lease is gone.
+/// The interval of the checks whether the daemon is idle and can end. There is no event for the end of the last lease.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
-/// The longest wait for the lock of the journal. A plugin holds it while it releases a lease in place of a daemon.
+/// The longest wait for the lock of the journal. A plugin holds the lock while it releases a lease because no daemon runs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause after a failed `accept`: the process has no free descriptor, for example.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
-/// The sockets of the service manager: the values of LISTEN_PID and LISTEN_FDS. Source: sd_listen_fds(3).
+/// The sockets that the service manager passes: the values of LISTEN_PID and LISTEN_FDS. Source: sd_listen_fds(3).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PassedSockets {
     pub pid: Option<u32>,
     pub count: u32,
 }
 
-/// Runs the daemon until a signal ends it. The leases stay. `follow` moves what the host has for an attachment to another
-/// address.
+/// Runs the daemon until a signal ends it. The leases are not released. `follow` changes the rules of the host and the cache
+/// entry of an attachment to another address.
 pub fn run(flags: &Flags, passed: PassedSockets, follow: Follow) -> Result<()> {
-    // Before the first thread, which inherits the mask.
+    // Before the first thread starts: threads inherit the signal mask.
     let signals = Signals::block()?;
     sys::survive_failed_writes();
     let is_passed = passed.count > 0 && passed.pid == Some(std::process::id());
@@ -61,13 +61,13 @@ pub fn run(flags: &Flags, passed: PassedSockets, follow: Follow) -> Result<()> {
         Some(listener) => listener.path().to_owned(),
         None => prefixed(&flags.hostprefix, &flags.socketpath),
     };
-    let bare = without_prefix(&flags.hostprefix, &path);
-    let journal = Journal::of(&flags.hostprefix, &bare);
+    let path_on_host = without_prefix(&flags.hostprefix, &path);
+    let journal = Journal::of(&flags.hostprefix, &path_on_host);
     let Some(_lock) = journal.lock(LOCK_TIMEOUT)? else {
         let msg = format!("cannot start the DHCP daemon of {}", path.display());
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(journal.holder()));
     };
-    // Before the socket answers: a script that can connect can also end the daemon.
+    // Before the socket accepts connections: a script that can connect can then also end the daemon.
     let _pidfile = flags.pidfile.as_deref().map(Pidfile::write).transpose()?;
     let listener = inherited.map_or_else(|| Listener::create(&path), Ok)?;
     let served = serve(flags, &listener, &signals, journal, follow);
@@ -109,7 +109,7 @@ fn serve(
             }
             Err(error) => {
                 warn(format_args!("warning: {error}"));
-                // No event tells that there is a free descriptor.
+                // There is no event for a free descriptor.
                 #[expect(
                     clippy::disallowed_methods,
                     reason = "the loop must not use all of a core"
@@ -141,7 +141,7 @@ fn open(flags: &Flags, journal: Journal, follow: Follow) -> Result<Arc<Table>> {
     Ok(table)
 }
 
-/// The file with the id of this process. Its end removes it.
+/// The file with the id of this process. Dropping it removes the file.
 struct Pidfile<'a>(&'a Path);
 
 impl<'a> Pidfile<'a> {
@@ -156,7 +156,7 @@ impl<'a> Pidfile<'a> {
 
 impl Drop for Pidfile<'_> {
     fn drop(&mut self) {
-        // A stale file is the same as after a crash.
+        // If this fails, the file is stale, as after a crash.
         let _ = std::fs::remove_file(self.0);
     }
 }
@@ -177,7 +177,7 @@ impl Drop for Active {
     }
 }
 
-/// Serves a request in a thread of its own.
+/// Serves a request in a new thread, or sends a refusal.
 fn serve_in_thread(mut stream: Stream, table: &Arc<Table>, active: &Arc<AtomicUsize>) {
     let active_request = Active(Arc::clone(active));
     let count = active.fetch_add(1, SeqCst);
@@ -224,15 +224,15 @@ fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
     let is_gone = stream.is_closed();
     let written = write_line(stream, &answer);
     if let (true, Some(key)) = (is_gone || written.is_err(), undo) {
-        // The ADD has failed, and its runtime may not call DEL.
+        // The plugin has not read the answer, so its ADD has failed, and the runtime may not call DEL.
         table.release(key).unwrap_or_else(|error| warn(format_args!("warning: {key}: {error}")));
     }
     written
 }
 
-/// The answer, and the attachment that has a lease by this request only.
+/// Serves a request. Returns the answer, and the attachment whose lease is new: it is released if the answer cannot be sent.
 fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Answer, Option<&'a Key>) {
-    let nothing = |done: Result<()>| (Answer::new(done), None);
+    let without_undo = |done: Result<()>| (Answer::new(done), None);
     match request {
         Request::Acquire(lease_request) => {
             let is_new = !table.has(&lease_request.key);
@@ -242,10 +242,10 @@ fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Answer, Option<&'
             let undo = (is_new && result.is_ok()).then_some(&lease_request.key);
             (Answer::new(result), undo)
         }
-        Request::Check(key) => nothing(table.check(key)),
-        Request::Release(key) => nothing(table.release(key)),
-        Request::Gc { network, keep } => nothing(table.retain(network, keep)),
-        Request::Status => nothing(Ok(())),
+        Request::Check(key) => without_undo(table.check(key)),
+        Request::Release(key) => without_undo(table.release(key)),
+        Request::Gc { network, keep } => without_undo(table.retain(network, keep)),
+        Request::Status => without_undo(Ok(())),
         Request::Leases => {
             let leases = table.list().into_iter().map(|(record, state)| Listed { record, state });
             (Answer::new(Ok(LeaseList { now: Time::now(), leases: leases.collect() })), None)
@@ -260,5 +260,5 @@ struct LeaseList {
     leases: Vec<Listed>,
 }
 
-/// The answer to a client that does not speak our protocol. The reference's client reports the status line of HTTP.
+/// The answer to a request in another protocol. The plugin of the reference reports the status line of HTTP as its error.
 const HTTP_REFUSAL: &str = "HTTP/1.0 400 the DHCP daemon here is that of cnibox and needs the plugin dhcp of cnibox\r\n\r\n";

@@ -1,4 +1,4 @@
-//! The client's side of the socket: asks the daemon, and starts one for `"daemon": "auto"`.
+//! The plugin's side of the daemon's socket: sends requests to the daemon, and starts one for `"daemon": "auto"`.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -18,16 +18,16 @@ use crate::kernel::child;
 use crate::kernel::sys;
 use crate::kernel::unix::{Endpoint, Stream};
 
-/// The first line of an answer is a few bytes.
+/// The longest first line of an answer, in bytes: a timeout, or an error.
 const HEAD_BYTES_MAX: usize = 4096;
-/// The time between the limit that the daemon announces and the end of the wait.
+/// The wait for an answer is longer than the timeout that the daemon announces by this time.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
-/// The pause before a request is sent again to a daemon with too many others, or to one that has just ended.
+/// The pause before a request is sent again: to a daemon that serves too many requests, or that has just ended.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The time that a daemon has from its start until it listens. It adopts its leases afterwards.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The reason why the daemon did not do as it was requested.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub enum Failure {
     /// No daemon listens.
@@ -46,18 +46,22 @@ impl Failure {
     }
 }
 
-/// Sends a request and returns the answer. `start_timeout` limits the time until the daemon begins to serve it; `limit` is the
-/// time for all, or None for the time that the daemon announces.
+/// Sends a request and returns the answer. `start_timeout` limits the time until the daemon begins to serve it. `timeout`
+/// limits the whole call; `None`: the timeout that the daemon announces.
 pub fn ask(
     socket: &Path,
     request: &Request,
     start_timeout: Duration,
-    limit: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> Result<Box<RawValue>, Failure> {
     let begin = Instant::now();
     loop {
-        let asked =
-            ask_once(socket, request, begin + start_timeout, limit.map(|limit| begin + limit));
+        let asked = ask_once(
+            socket,
+            request,
+            begin + start_timeout,
+            timeout.map(|timeout| begin + timeout),
+        );
         let is_transient = match &asked {
             Err(Failure::Refused(error)) => error.code == Code::TRY_AGAIN_LATER,
             Err(Failure::Down(error)) => error.code == Code::TRY_AGAIN_LATER,
@@ -78,12 +82,12 @@ pub fn ask(
 fn ask_once(
     socket: &Path,
     request: &Request,
-    start_timeout: Instant,
-    limit: Option<Instant>,
+    start_deadline: Instant,
+    deadline: Option<Instant>,
 ) -> Result<Box<RawValue>, Failure> {
     let path = socket.display();
     let mut stream =
-        Stream::connect(&Endpoint::Path(socket.into()), start_timeout).map_err(|error| {
+        Stream::connect(&Endpoint::Path(socket.into()), start_deadline).map_err(|error| {
             let reason = sys::reason(&error);
             let failed = Error::internal(format_args!("cannot connect to {path}: {reason}"));
             match error.kind() {
@@ -94,7 +98,7 @@ fn ask_once(
                 _ => Failure::Down(failed.with_details(HOW_TO_START)),
             }
         })?;
-    // A daemon that refuses the request does not read it. Then the answer says why.
+    // A daemon that refuses the request does not read it, so the write can fail. The answer then has the reason.
     let sent = write_line(&mut stream, request);
     let mut lines = Lines::new(&mut stream);
     let line = lines.next(HEAD_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
@@ -114,7 +118,7 @@ fn ask_once(
     // A daemon that refuses the request answers at once.
     if let Answer::Within(within) = answer {
         lines.stream.deadline =
-            limit.unwrap_or_else(|| Instant::now() + within.into() + ANSWER_GRACE);
+            deadline.unwrap_or_else(|| Instant::now() + within.into() + ANSWER_GRACE);
         let line = lines.next(ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
         if line.is_empty() {
             return Err(Failure::Silent(silent(socket, CLOSED)));
@@ -148,10 +152,10 @@ fn unanswered(socket: &Path, error: &io::Error) -> Failure {
     Failure::Silent(silent(socket, &reason))
 }
 
-/// Starts a daemon that ends with its last lease, unless one listens by now. Returns when it listens. It is detached: it
-/// keeps no file of this process open.
+/// Starts a daemon that ends with its last lease, unless a daemon listens already. Returns when the daemon listens. It is
+/// detached, and keeps no file of this process open.
 pub fn start(socket: &Path) -> Result<()> {
-    // Of several plugins at once the first starts the daemon, and the others find it.
+    // If several plugins get here at once, the first one starts the daemon; the others then connect to it.
     let _lock = journal::lock_starts()?;
     let deadline = Instant::now() + START_TIMEOUT;
     if Stream::connect(&Endpoint::Path(socket.into()), deadline).is_ok() {

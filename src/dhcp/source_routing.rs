@@ -1,4 +1,4 @@
-//! The routing rules of an address in the container, as `sbr` makes them: they move to the next address, with the routes of
+//! Changes the routing rules of an address in the container, as `sbr` makes them, to the new address, with the routes of
 //! their tables. The kernel deletes these routes with the last address of a link.
 
 use std::net::IpAddr;
@@ -18,15 +18,21 @@ pub struct SourceRouting {
     old: Vec<Rule>,
     new: Vec<Rule>,
     routes: Vec<Route>,
-    /// The routes of the link are in a table of its own, and not in the main table.
+    /// The routes of the link are in a separate table, not in the main table.
     pub has_table: bool,
     /// The main table has the subnet route of a former address, as with `addSourceHints`.
     has_subnet: bool,
 }
 
 impl SourceRouting {
-    /// The rules of former addresses, and the routes of the link with this index. `lease` are the routes of the lease.
-    pub fn read(rtnl: &Rtnl, record: &LeaseRecord, index: u32, lease: &[Route]) -> Result<Self> {
+    /// Reads the rules of former addresses, and computes the rules and the routes of the current ones. `index` is that of the
+    /// link.
+    pub fn read(
+        rtnl: &Rtnl,
+        record: &LeaseRecord,
+        index: u32,
+        lease_routes: &[Route],
+    ) -> Result<Self> {
         let v4 = record.v4.as_ref().map(|lease| IpNet::V4(lease.address));
         let v6 = record.v6.as_ref().map(|lease| IpNet::V6(lease.address.into()));
         let moves = record.former_v4.iter().map(|lease| (IpAddr::V4(lease.address.addr()), v4));
@@ -36,53 +42,55 @@ impl SourceRouting {
             .filter_map(|(from, to)| Some((from, to?)))
             .filter(|(from, to)| *from != to.addr())
             .collect();
-        let mut found = Self::default();
+        let mut changes = Self::default();
         if moves.is_empty() {
-            return Ok(found);
+            return Ok(changes);
         }
         let RoutingTables { rules, routes, .. } = RoutingTables::read(rtnl)?;
         let is_subnet = |route: &Route| {
             let is_main = (route.table, route.dev) == (Some(MAIN), Some(index));
             is_main && moves.iter().any(|(from, _)| route.src == Some(*from))
         };
-        found.has_subnet = routes.iter().any(is_subnet);
+        changes.has_subnet = routes.iter().any(is_subnet);
         for rule in &rules {
-            // An interrupted attempt has moved the rule already.
+            // An interrupted attempt can have changed the rule already.
             let is_of = |(from, to): &&(IpAddr, IpNet)| {
                 rule.source == Some(*from) || rule.source == Some(to.addr())
             };
             let Some((_, to)) = moves.iter().find(is_of) else { continue };
             if to.addr().is_ipv4() && !KERNEL_TABLES.contains(&rule.table) {
-                found.has_table = true;
+                changes.has_table = true;
                 let table = Some(rule.table);
-                found.routes.push(Route {
+                changes.routes.push(Route {
                     dev: Some(index),
                     src: Some(to.addr()),
                     scope: Some(SCOPE_LINK),
                     table,
                     ..Route::to(to.trunc())
                 });
-                found.routes.extend(lease.iter().map(|route| Route { table, ..route.clone() }));
+                changes
+                    .routes
+                    .extend(lease_routes.iter().map(|route| Route { table, ..route.clone() }));
             }
             let new = Rule { source: Some(to.addr()), ..rule.clone() };
             if new == *rule {
                 continue;
             }
-            found.old.push(rule.clone());
+            changes.old.push(rule.clone());
             let is_there = |other: &Rule| (other.source, other.table) == (new.source, new.table);
-            if !rules.iter().chain(&found.new).any(is_there) {
-                found.new.push(new);
+            if !rules.iter().chain(&changes.new).any(is_there) {
+                changes.new.push(new);
             }
         }
-        Ok(found)
+        Ok(changes)
     }
 
-    /// Whether the main table gets no subnet route.
+    /// Whether the kernel must not add the subnet route to the main table.
     pub fn hides_subnet(&self) -> bool {
         self.has_table && !self.has_subnet
     }
 
-    /// Adds the changes after those of the addresses.
+    /// Adds the changes to a batch. The batch must already have the changes of the addresses.
     pub fn put(&self, batch: &mut Batch) {
         link_routes_first(&self.routes).for_each(|route| batch.add_route(route));
         self.old.iter().for_each(|rule| batch.del_rule(rule));

@@ -1,5 +1,6 @@
-//! The leases of a daemon. The threads of the requests share the table with the thread of `events` and with those of `step`,
-//! which run the clients. The lock of the table is never held over a system call that can take time.
+//! The table of the leases of a daemon. These threads share it: one for each request, the one of `events`, those of `step`,
+//! which run the clients, and the one of `follower`. No thread holds the lock of the table during a system call that can take
+//! long.
 
 mod events;
 mod follower;
@@ -30,41 +31,43 @@ use crate::steps::renumber::Follow;
 
 use follower::Following;
 
-/// The longest wait for the end of a lease.
+/// The longest wait until a lease is released.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time that an exchange can take after the client gave up waiting: the probe of the address, and a loaded host.
+/// The time that an ADD gets in addition to `-resendtimeout`: for the probe of the address, and for a loaded host.
 const MARGIN: Duration = Duration::from_secs(15);
 
-/// So many links are surveyed at the same time. The buffers of hundreds would be most of the daemon's memory.
+/// The most links that are inspected at the same time. The buffers of hundreds of inspections would be most of the daemon's
+/// memory.
 const INSPECTIONS_MAX: usize = 16;
 
-/// See the head of this file.
+/// The leases, and what their clients need.
 pub struct Table {
     state: Mutex<Shared>,
     changed: Condvar,
     /// Wakes the thread of `events`. It is set while `state` is locked.
     alarm: Alarm,
-    /// Missing if the process lacks a capability: then a lease ends when its next packet cannot be sent.
+    /// The kernel's reports of removed namespaces and links. `None` if the process lacks a capability: then a lease ends when
+    /// its next packet cannot be sent.
     ends: Option<Ends>,
     journal: Journal,
     options: DaemonOptions,
-    /// Moves what the host has for an attachment to its next address.
+    /// Changes the rules of the host and the cache entry of an attachment to its new address.
     follow: Follow,
     own_netns: NetNs,
-    /// The number of inspections, and its changes.
+    /// The number of running inspections, and the condition that signals its changes.
     inspections: (Mutex<usize>, Condvar),
 }
 
 #[derive(Default)]
 struct Shared {
     leases: Entries,
-    /// Attachments with a lease that is being released. A new lease of the attachment waits.
+    /// Attachments whose lease is being released. A new lease of such an attachment waits.
     releasing: Vec<Key>,
-    /// Leases with an event, in the order of the events. No thread is at work on them.
+    /// Leases with events that no thread handles yet, in the order of the events.
     queue: VecDeque<Key>,
     /// The number of threads of `step`.
     workers: usize,
-    /// Attachments with a changed lease that the thread of `follower` is at work for.
+    /// Attachments whose rules the thread of `follower` changes now.
     following: Vec<Key>,
     has_follower: bool,
 }
@@ -86,7 +89,7 @@ impl Entries {
         self.find(key).ok().and_then(|at| self.0.get_mut(at))
     }
 
-    /// The key is new.
+    /// Adds an entry. No entry has its key.
     fn insert(&mut self, entry: LeaseEntry) {
         let at = self.find(entry.key()).unwrap_or_else(|at| at);
         self.0.insert(at, entry);
@@ -97,48 +100,48 @@ impl Entries {
     }
 }
 
-/// A lease, or the attempt to get one. `Step` replaces the values when it ends.
+/// A lease, or the attempt to get one. `LeaseWork` replaces the values when its events are handled.
 struct LeaseEntry {
     record: LeaseRecord,
-    /// `None` while a thread is at work on the lease: nothing else changes or removes it then.
+    /// `None` while a thread handles events of the lease. Only that thread changes or removes the entry then.
     clients: Option<Clients>,
-    /// The events for the next step.
+    /// The events that are not handled yet.
     events: Vec<LeaseEvent>,
-    /// The time at which the clients have something to do.
+    /// The time of the next `Clients::tick`.
     deadline: Option<Time>,
     /// The result of ADD, if each client has a lease.
     bound: Option<Success>,
-    /// The kernel's number of the namespace.
+    /// The id of the container's namespace (nsid) in the kernel's reports.
     number: Option<Nsid>,
-    /// The answer for the requests that wait.
+    /// The result for the requests that wait for the lease.
     answer: Arc<OnceLock<Result<Success>>>,
-    /// No request has got this lease yet.
+    /// No request has received this lease yet.
     is_new: bool,
     following: Following,
 }
 
-/// Something that happened to a lease.
+/// An event of a lease, for a thread of `step`.
 enum LeaseEvent {
-    /// The daemon found it in the journal.
+    /// The daemon found the lease in the journal.
     Adopt,
-    /// An ADD wants it.
+    /// An ADD requests the lease.
     Start,
-    /// A packet waits, or it is time to do something.
+    /// A packet was received, or a deadline has passed.
     Due,
-    /// The kernel lost reports: perhaps the namespace or the link is gone.
+    /// The daemon missed reports of the kernel: the namespace or the link may be gone.
     Verify,
     /// The namespace or the link is gone, for this reason.
     Gone(&'static str),
-    /// It is released. The reason is for requests that wait for the lease.
+    /// Release the lease. Requests that wait for it fail with this reason.
     End(&'static str),
-    /// The interface has these leases, and gets what the lease says now.
+    /// Change the interface, which is configured for these leases, to the current leases.
     Apply(Box<Leases>),
-    /// The host has followed to this record.
+    /// The rules of the host and the cache entry now have the addresses of this record.
     Followed(Box<LeaseRecord>),
 }
 
 impl Table {
-    /// Opens the leases of the journal, and adopts those with a link that is still there.
+    /// Reads the leases of the journal, and adopts those whose link still exists.
     pub fn open(journal: Journal, options: DaemonOptions, follow: Follow) -> Result<Arc<Self>> {
         let cannot = |error| Error::internal(format_args!("cannot make a timer: {error}"));
         let ends = Ends::subscribe();
@@ -199,7 +202,8 @@ impl Table {
         Duration::from(self.options.times.resend_timeout) + MARGIN
     }
 
-    /// The lease of an attachment as a result. Waits until there is one. Two calls for one attachment share a lease.
+    /// Returns the result of ADD with the lease of an attachment. Waits until there is one. Two calls for one attachment
+    /// share a lease.
     pub fn acquire(self: &Arc<Self>, request: &LeaseRequest) -> Result<Success> {
         let key = &request.key;
         let deadline = Instant::now() + self.limit();
@@ -214,8 +218,10 @@ impl Table {
                     }
                     break Arc::clone(&entry.answer);
                 }
-                // Its link is not the link of this call: no DEL came before.
-                Some(_) => self.end(&mut state, key, "another link has its place")?,
+                // The lease is for another link than this call: there was no DEL for that link.
+                Some(_) => {
+                    self.end(&mut state, key, "the interface was replaced by another link")?
+                }
                 None => {
                     let answer = Arc::clone(&new.answer);
                     state.leases.insert(new);
@@ -233,9 +239,9 @@ impl Table {
         answer.get().cloned().unwrap_or_else(|| Err(cannot_get(key, RELEASED)))
     }
 
-    /// An entry for the link of a call, which is brought up.
+    /// Makes an entry for the container's link, and sets the link up.
     fn inspect_link(&self, request: &LeaseRequest) -> Result<LeaseEntry> {
-        let _place = self.inspection_permit();
+        let _permit = self.inspection_permit();
         let name = &request.key.ifname;
         let netns = self.own_netns.open(&prefixed(&self.options.prefix, &request.netns))?;
         let rtnl = netns.rtnl()?;
@@ -249,7 +255,8 @@ impl Table {
         }
         let host = Rtnl::open()?;
         let mut request = request.clone();
-        // A frame to the MAC address would reach the master, which passes it on by the address of its packet.
+        // All ipvlan links have the MAC address of their master, which delivers a frame by the IP address of its packet. A
+        // client without an address receives broadcasts only.
         request.settings.broadcast |= link.kind.as_deref() == Some("ipvlan");
         let record = LeaseRecord {
             request,
@@ -268,7 +275,7 @@ impl Table {
         Ok(LeaseEntry { number, ..self.entry(record)? })
     }
 
-    /// Waits until fewer than `INSPECTIONS_MAX` others survey.
+    /// Waits until fewer than `INSPECTIONS_MAX` other inspections run.
     fn inspection_permit(&self) -> impl Drop + '_ {
         struct Permit<'a>(&'a (Mutex<usize>, Condvar));
 
@@ -286,9 +293,9 @@ impl Table {
         Permit(&self.inspections)
     }
 
-    /// Lets the thread of `events` look at the table again.
+    /// Wakes the thread of `events`, which then reads the table again.
     fn wake(&self) {
-        // The thread wakes at the next deadline anyway.
+        // If this fails, the thread wakes at the next deadline.
         let _ = self.alarm.set(Some(Duration::ZERO));
     }
 
@@ -300,9 +307,9 @@ impl Table {
             Error::internal(msg).with_details(reason)
         };
         let state = self.state.lock();
-        let entry = state.leases.get(key).ok_or_else(|| cannot("the daemon knows none"))?;
+        let entry = state.leases.get(key).ok_or_else(|| cannot("the daemon has none"))?;
         if entry.bound.is_none() {
-            return Err(cannot("it was lost"));
+            return Err(cannot("the lease was lost"));
         }
         let record = entry.record.clone();
         drop(state);
@@ -313,14 +320,14 @@ impl Table {
         }
     }
 
-    /// Sends a RELEASE if the attachment has a lease. It returns when the lease is gone, and its file.
+    /// Releases the lease of an attachment, if it has one. Returns when the lease and its file are removed.
     pub fn release(self: &Arc<Self>, key: &Key) -> Result<()> {
         let mut state = self.state.lock();
         self.end(&mut state, key, RELEASED)?;
         self.remove_file(&mut state, key)
     }
 
-    /// Releases the leases of a network except these, and removes their files.
+    /// Releases the leases of a network, except those of the attachments in `keep`, and removes their files.
     pub fn retain(self: &Arc<Self>, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
         let is_kept = |key: &Key| {
             keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
@@ -334,7 +341,7 @@ impl Table {
         }
         let deadline = Instant::now() + RELEASE_TIMEOUT;
         while stale.iter().any(|key| state.has_lease_or_is_busy(key)) {
-            // The others are released soon.
+            // On timeout, go on: other threads release the remaining leases soon.
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
@@ -352,7 +359,7 @@ impl Table {
         Ok(())
     }
 
-    /// Removes the file of a lease that is gone. A removal that failed before can have left it. An ADD waits meanwhile.
+    /// Removes the file of a lease that has no entry: an earlier removal can have failed. An ADD waits meanwhile.
     fn remove_file(&self, state: &mut MutexGuard<'_, Shared>, key: &Key) -> Result<()> {
         state.releasing.push(key.clone());
         let removed = MutexGuard::unlocked(state, || self.journal.remove(key));
@@ -372,7 +379,7 @@ impl Table {
         state.leases.0.is_empty() && state.releasing.is_empty()
     }
 
-    /// Each lease, with a word for its state.
+    /// Lists the leases. The text is the state: `searching`, `bound`, `renewing` or `rebinding`.
     pub fn list(&self) -> Vec<(LeaseRecord, &'static str)> {
         let now = Time::now();
         let state = self.state.lock();
@@ -388,18 +395,18 @@ impl Table {
                 v6.as_ref().map(|lease| lease.rebind_at),
             );
             let is_past = |at: Option<Time>| at.is_some_and(|at| at <= now);
-            let word = match () {
+            let state_name = match () {
                 () if bound.is_none() => "searching",
                 () if is_past(rebinds) => "rebinding",
                 () if is_past(renews) => "renewing",
                 () => "bound",
             };
-            list.push((record.clone(), word));
+            list.push((record.clone(), state_name));
         }
         list
     }
 
-    /// Ends a lease if there is one, and waits until it is gone.
+    /// Releases a lease, if there is one, and waits until it is removed.
     fn end(
         self: &Arc<Self>,
         state: &mut MutexGuard<'_, Shared>,
@@ -410,15 +417,16 @@ impl Table {
         self.wait_while(state, key, |state| state.has_lease_or_is_busy(key))
     }
 
+    /// Waits while the condition is true. Fails after 5 s.
     fn wait_while(
         &self,
         state: &mut MutexGuard<'_, Shared>,
         key: &Key,
-        holds: impl Fn(&Shared) -> bool,
+        condition: impl Fn(&Shared) -> bool,
     ) -> Result<()> {
         let deadline = Instant::now() + RELEASE_TIMEOUT;
-        while holds(state) {
-            if self.changed.wait_until(state, deadline).timed_out() && holds(state) {
+        while condition(state) {
+            if self.changed.wait_until(state, deadline).timed_out() && condition(state) {
                 return Err(cannot_get(key, "an earlier lease is still being released"));
             }
         }
@@ -427,13 +435,13 @@ impl Table {
 }
 
 impl Shared {
-    /// Whether the attachment has a lease, or an earlier one is not gone yet.
+    /// Whether the attachment has a lease, or an earlier lease is still being released.
     fn has_lease_or_is_busy(&self, key: &Key) -> bool {
         self.leases.get(key).is_some() || self.is_busy(key)
     }
 
-    /// Whether a lease of the attachment is being released, or the host still follows to it. DEL and GC wait: the cache entry
-    /// must not be written after them.
+    /// Whether a lease of the attachment is being released, or the thread of `follower` changes its rules. DEL and GC wait
+    /// for both: the cache entry must not be written after them.
     fn is_busy(&self, key: &Key) -> bool {
         self.releasing.contains(key) || self.following.contains(key)
     }
@@ -444,10 +452,10 @@ impl LeaseEntry {
         &self.record.request.key
     }
 
-    /// Whether the entry is about the same link.
+    /// Whether the entry is for the link of the record.
     fn has_same_link(&self, other: &LeaseRecord) -> bool {
-        let place = |record: &LeaseRecord| (record.netns_id, record.ifindex, record.mac);
-        place(&self.record) == place(other)
+        let link = |record: &LeaseRecord| (record.netns_id, record.ifindex, record.mac);
+        link(&self.record) == link(other)
     }
 }
 

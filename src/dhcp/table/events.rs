@@ -1,5 +1,5 @@
-//! The thread of time and events: it waits for the packets and deadlines of all leases, and for the ends of namespaces and
-//! links. Other threads do the work (see `step`).
+//! The thread that waits for events: for packets and deadlines of all leases, and for removed namespaces and links. The
+//! threads of `step` handle the events.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::kernel::clock;
 use crate::kernel::sys::warn;
 use crate::netlink::rtnl::End;
 
-/// The pause after a failed wait, and until a thread is started that could not be started.
+/// The pause after a failed wait, and before another attempt to start a thread.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
 impl Table {
-    /// Runs for ever.
+    /// Waits for events. Does not return.
     pub fn run(self: &Arc<Self>) {
         loop {
-            let (keys, files) = {
+            let (keys, sockets) = {
                 let mut state = self.state.lock();
                 self.tick(&mut state);
                 self.set_alarm(&state);
-                waiting(&state)
+                idle_sockets(&state)
             };
             let mut list: Vec<_> = vec![self.alarm.as_fd()];
             list.extend(self.ends.iter().map(AsFd::as_fd));
             let first = list.len();
-            list.extend(files.iter().map(|file| file.as_fd()));
+            list.extend(sockets.iter().map(|socket| socket.as_fd()));
             let ready = match clock::readable(&list, None) {
                 Ok(ready) => ready,
                 Err(error) => {
@@ -45,7 +45,7 @@ impl Table {
                 self.end_leases_of_removed_links(&mut state);
             }
             for (key, _) in keys.iter().zip(&ready[first..]).filter(|(_, is_ready)| **is_ready) {
-                // A client can have several files, which it reads at once.
+                // A client can have several sockets. It reads all of them for one event.
                 self.post_if_idle(&mut state, key);
             }
         }
@@ -57,7 +57,7 @@ impl Table {
         }
     }
 
-    /// Finds everything that is due.
+    /// Posts an event for each lease whose deadline has passed, and starts the threads that could not be started before.
     fn tick(self: &Arc<Self>, state: &mut Shared) {
         let now = Time::now();
         let is_due = |entry: &&LeaseEntry| entry.deadline.is_some_and(|at| at <= now);
@@ -66,7 +66,7 @@ impl Table {
         for key in &due {
             self.post_if_idle(state, key);
         }
-        // Perhaps no thread could be started for an earlier event.
+        // An earlier event may still wait, because no thread could be started.
         self.start_worker(state);
         self.follow(state);
     }
@@ -75,7 +75,7 @@ impl Table {
         let is_stuck = !state.queue.is_empty() && state.workers == 0;
         let mut next = is_stuck.then(|| Time::now() + Time::from(FAILED_PAUSE));
         for entry in &state.leases.0 {
-            // The end of a step wakes this thread.
+            // A thread of `step` wakes this thread when it has handled an event.
             next = Time::first(next, entry.deadline.filter(|_| entry.is_idle()));
             next = Time::first(next, entry.follows_at(state.has_follower));
         }
@@ -84,7 +84,7 @@ impl Table {
         }
     }
 
-    /// Ends the leases of namespaces and links that the kernel reported.
+    /// Posts an event for the leases whose namespace or link the kernel reported as removed.
     fn end_leases_of_removed_links(self: &Arc<Self>, state: &mut Shared) {
         while let Some(end) = self.ends.as_ref().and_then(|ends| ends.next()) {
             let mut posts = Vec::new();
@@ -107,12 +107,12 @@ impl Table {
     }
 }
 
-/// The files of all clients at rest, each with the key of its lease.
-fn waiting(state: &Shared) -> (Vec<Key>, Vec<Pollable>) {
-    let (mut keys, mut files) = (Vec::new(), Vec::new());
+/// The open sockets of all idle leases, each with the key of its lease.
+fn idle_sockets(state: &Shared) -> (Vec<Key>, Vec<Pollable>) {
+    let (mut keys, mut sockets) = (Vec::new(), Vec::new());
     for entry in state.leases.0.iter().filter(|entry| entry.is_idle()) {
-        entry.clients.iter().for_each(|clients| clients.add_sockets(&mut files));
-        keys.resize(files.len(), entry.key().clone());
+        entry.clients.iter().for_each(|clients| clients.add_sockets(&mut sockets));
+        keys.resize(sockets.len(), entry.key().clone());
     }
-    (keys, files)
+    (keys, sockets)
 }

@@ -1,8 +1,8 @@
-//! The host follows when a server changes a lease: the interface, in a step of the lease, then the rules of the host and the
-//! cache entry. A thread of its own moves those of all leases that wait, without the lock of the table. The record keeps the
-//! leases of before until everything has followed, so the next daemon repeats what a crash interrupts.
+//! Updates the host after a server changed a lease. First a thread of `step` changes the interface. Then the thread of this
+//! file changes the rules of the host and the cache entries, for all leases that need it, without the lock of the table. The
+//! record keeps the former leases until both are done, so the next daemon repeats an update that a crash interrupts.
 //!
-//! While an attachment has no lease, its rules stay: nothing tells where they lead to.
+//! While an attachment has no lease, its rules stay: there is no new address for them.
 
 use std::sync::Arc;
 use std::thread::Builder;
@@ -20,22 +20,23 @@ use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::steps::renumber::Change;
 
-/// The pause after a failed attempt. It doubles up to the longest.
+/// The pause after a failed attempt. It doubles with each failure, at most this many times.
 const PAUSE: Time = Time::from_secs(1);
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
 
-/// The state of one lease.
+/// The state of the update of the host to the current leases of one attachment.
 #[derive(Default)]
 pub(super) struct Following {
-    /// The time of the next attempt; `None` if everything has followed, or waits for a lease.
+    /// The time of the next attempt. `None` if no update is needed.
     pub(super) at: Option<Time>,
     failures: u32,
-    /// The leases that the interface has, if it is known.
+    /// The leases that the interface is configured for. `None` if unknown.
     applied: Option<Leases>,
 }
 
 impl Following {
-    /// The leases of a record that a daemon adopts. If it names earlier leases, the interface can have any of them.
+    /// The state for a record. If the record has former leases, the interface can be configured for any of them, and an
+    /// update is due.
     pub(super) fn adopted(record: &LeaseRecord) -> Self {
         match record.former_v4.is_empty() && record.former_v6.is_empty() {
             true => Self { applied: Some(record.leases()), ..Self::default() },
@@ -47,20 +48,20 @@ impl Following {
         self.at.is_some_and(|at| at <= now)
     }
 
-    /// The leases that the interface perhaps has.
+    /// The leases that the interface is configured for. Empty if unknown.
     pub(super) fn applied(&self) -> Leases {
         self.applied.clone().unwrap_or_default()
     }
 
-    /// Notes that the interface has the leases, or why not.
-    pub(super) fn note(&mut self, applied: Result<Leases>, key: &Key) {
+    /// Records the result of a change of the interface.
+    pub(super) fn set_applied(&mut self, applied: Result<Leases>, key: &Key) {
         match applied {
             Ok(leases) => self.applied = Some(leases),
             Err(error) => self.fail(&error, key),
         }
     }
 
-    /// Repeats the attempt later.
+    /// Logs the first error of several, and schedules the next attempt.
     fn fail(&mut self, error: &Error, key: &Key) {
         if self.failures == 0 {
             log(key, &error.to_string());
@@ -72,13 +73,13 @@ impl Following {
 }
 
 impl LeaseEntry {
-    /// The interface has the leases of the record.
+    /// Whether the interface is configured for the leases of the record.
     fn is_applied(&self) -> bool {
         let leases = self.record.leases();
         self.following.applied.as_ref().is_some_and(|applied| applied.same_terms(&leases))
     }
 
-    /// The time of the next attempt for this lease, unless one is running.
+    /// The time of the next attempt for this lease. `None` if no attempt is due, or one is running.
     pub(super) fn follows_at(&self, has_follower: bool) -> Option<Time> {
         let is_running = if self.is_applied() { has_follower } else { !self.is_idle() };
         self.following.at.filter(|_| !is_running)
@@ -86,7 +87,7 @@ impl LeaseEntry {
 }
 
 impl Table {
-    /// Lets threads do what is due: one for each interface, and one for the rules of all.
+    /// Starts the updates that are due: posts an event for each interface, and starts one thread for the rules of all leases.
     pub(super) fn follow(self: &Arc<Self>, state: &mut Shared) {
         let now = Time::now();
         let due = state.leases.0.iter().filter(|entry| entry.following.is_due(now));
@@ -105,11 +106,12 @@ impl Table {
         let table = Arc::clone(self);
         match Builder::new().spawn(move || table.follow_all()) {
             Ok(_) => state.has_follower = true,
-            // The next packet or deadline of any lease tries again.
+            // The next packet or deadline of any lease repeats this.
             Err(error) => warn(format_args!("warning: cannot start a thread: {error}")),
         }
     }
 
+    /// Changes the rules and the cache entries of all leases whose interface is changed already.
     fn follow_all(self: &Arc<Self>) {
         let mut state = self.state.lock();
         loop {
@@ -131,11 +133,11 @@ impl Table {
             self.changed.notify_all();
         }
         state.has_follower = false;
-        // For the next attempts.
+        // The thread of `events` sets its timer for the next attempts.
         self.wake();
     }
 
-    /// Notes the end of an attempt. The lease can have changed meanwhile: then another attempt is due.
+    /// Records the result of an attempt. If the lease has changed meanwhile, another attempt is due.
     fn finish(self: &Arc<Self>, state: &mut Shared, done: &LeaseRecord, moved: Result<String>) {
         let key = &done.request.key;
         let Some(entry) = state.leases.get_mut(key).filter(|entry| entry.has_same_link(done))
@@ -147,7 +149,7 @@ impl Table {
         match moved {
             Ok(moved) => {
                 if !moved.is_empty() {
-                    log(key, &format!("{moved} follow to {}", addresses(done)));
+                    log(key, &format!("{moved} now have {}", addresses(done)));
                 }
                 following.failures = 0;
                 following.at = following.at.filter(|_| !is_same);
@@ -158,27 +160,27 @@ impl Table {
     }
 }
 
-/// The leases of before and of now.
+/// The former leases, each with the current lease of its family, as results of ADD.
 fn change(record: &LeaseRecord) -> Change {
-    let bare = |v4, v6| apply::of_leases(&Leases { v4, v6 }, record.request.settings.priority);
+    let result = |v4, v6| apply::of_leases(&Leases { v4, v6 }, record.request.settings.priority);
     let mut leases: Vec<(Success, Success)> = Vec::new();
     if record.v4.is_some() {
-        let new = bare(record.v4.clone(), None);
+        let new = result(record.v4.clone(), None);
         leases.extend(
-            record.former_v4.iter().map(|old| (bare(Some(old.clone()), None), new.clone())),
+            record.former_v4.iter().map(|old| (result(Some(old.clone()), None), new.clone())),
         );
     }
     if record.v6.is_some() {
-        let new = bare(None, record.v6.clone());
+        let new = result(None, record.v6.clone());
         leases.extend(
-            record.former_v6.iter().map(|old| (bare(None, Some(old.clone())), new.clone())),
+            record.former_v6.iter().map(|old| (result(None, Some(old.clone())), new.clone())),
         );
     }
     let key = &record.request.key;
     Change { network: key.network.clone(), at: key.attachment(), leases }
 }
 
-/// The addresses of now, for the log.
+/// The current addresses, for the log.
 fn addresses(record: &LeaseRecord) -> String {
     let nets = apply::success(record, &[]).nets();
     nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")

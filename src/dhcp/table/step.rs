@@ -1,5 +1,5 @@
-//! The work for one lease. A thread takes the clients of the lease out of the table, handles its events, and puts them back.
-//! The table is not locked meanwhile, so a slow step (a busy kernel, a slow disk) delays only its own lease.
+//! Handles the events of one lease. A thread takes the clients of the lease out of the table, handles the events, and puts
+//! the clients back. The table is not locked meanwhile, so a busy kernel or a slow disk delays only this lease.
 
 use std::sync::Arc;
 use std::thread::Builder;
@@ -24,25 +24,26 @@ use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::netlink::rtnl::Rtnl;
 
-/// So many leases are worked on at the same time. The buffers of hundreds would be most of the daemon's memory.
+/// The most threads that handle events, each for one lease. The buffers of hundreds of threads would be most of the daemon's
+/// memory.
 const WORKERS_MAX: usize = 16;
 
-/// The work of a thread, with what it has taken out of the entry.
+/// The values of an entry while a thread handles the events of its lease.
 struct LeaseWork {
     record: LeaseRecord,
     clients: Clients,
     is_new: bool,
-    /// The lease says something else than before.
+    /// The new lease configures the interface in another way than the old one.
     has_changed: bool,
     was_lost: bool,
-    /// The leases that the interface has now.
+    /// The result of a change of the interface: the leases that it is configured for.
     applied: Option<Result<Leases>>,
-    /// The lease ends.
+    /// Set when the lease ends: the error for the requests that wait for it.
     end: Option<Error>,
 }
 
 impl Table {
-    /// Adds an event. It is forgotten if there is no such lease.
+    /// Adds an event to a lease, and starts a thread for it. Does nothing if there is no such lease.
     pub(super) fn post(self: &Arc<Self>, state: &mut Shared, key: &Key, event: LeaseEvent) {
         let Some(entry) = state.leases.get_mut(key) else { return };
         let is_idle = entry.is_idle();
@@ -53,7 +54,8 @@ impl Table {
         self.start_worker(state);
     }
 
-    /// Starts a thread if a lease waits for one. The others end when no lease waits; perhaps all of them are slow.
+    /// Starts another thread if the events of a lease wait, because all running threads may be slow. A thread ends when no
+    /// lease waits.
     pub(super) fn start_worker(self: &Arc<Self>, state: &mut Shared) {
         if state.queue.is_empty() || state.workers == WORKERS_MAX {
             return;
@@ -86,7 +88,7 @@ impl Table {
             state.releasing.push(key.clone());
             MutexGuard::unlocked(state, || self.release_and_remove(&work.record, work.clients));
             state.releasing.retain(|other| other != key);
-            // Not before: an ADD that fails removes the link, and the RELEASE goes through it.
+            // Only after the RELEASE, which is sent through the link: an ADD that fails removes the link.
             if let Some(entry) = entry {
                 let _ = entry.answer.set(Err(error));
             }
@@ -100,12 +102,12 @@ impl Table {
         self.follow(state);
     }
 
-    /// Releases a lease.
+    /// Sends the RELEASE of a lease, and removes its file.
     fn release_and_remove(&self, record: &LeaseRecord, mut clients: Clients) {
         let key = &record.request.key;
         let packets = clients.release(Time::now());
         if !packets.is_empty() {
-            // If the daemon dies now, the next one sends the packets.
+            // After a crash, the next daemon sends the packets.
             let marked = self.journal.mark(key).map(drop);
             marked.unwrap_or_else(|error| log(key, &error.to_string()));
             match self.send_release(record, &packets) {
@@ -122,7 +124,7 @@ impl Table {
         let has_link = || !matches!(site.verify(), Err(SiteError::Gone(_)));
         let mut result = Ok(());
         for packet in packets {
-            // A second attempt, because the server keeps a lease that no packet releases.
+            // Try twice: without a RELEASE the server keeps the lease until its end.
             let send = || packet.send(&site).or_else(|_| packet.send(&site)).is_ok();
             // While the kernel removes a link, it drops packets without an error.
             if !(has_link() && send() && has_link()) {
@@ -135,8 +137,8 @@ impl Table {
         result
     }
 
-    /// The namespace and the link of a lease of the journal are as they were. The number of the namespace is noted before the
-    /// link is looked for, so that no end of the link is missed.
+    /// Checks that the namespace and the link of a record still exist, and that the record has no mark. The id of the
+    /// namespace is stored before the link is looked up, so that no report of a removed link is missed.
     fn verify(&self, record: &LeaseRecord) -> Result<(), SiteError> {
         if record.is_released {
             return Err(SiteError::Gone("it was released while no daemon ran"));
@@ -151,7 +153,7 @@ impl Table {
 }
 
 impl LeaseWork {
-    /// `None` if a thread is at work on the lease.
+    /// `None` if a thread handles events of the lease.
     fn take(entry: &mut LeaseEntry) -> Option<Self> {
         Some(Self {
             clients: entry.clients.take()?,
@@ -166,9 +168,9 @@ impl LeaseWork {
 
     fn run(&mut self, table: &Table, events: Vec<LeaseEvent>) {
         for event in events {
-            for events in self.handle(table, event) {
+            for client_event in self.handle(table, event) {
                 if self.end.is_none() {
-                    self.end = self.note(table, events);
+                    self.end = self.apply_client_event(table, client_event);
                 }
             }
             if self.end.is_some() {
@@ -210,7 +212,7 @@ impl LeaseWork {
                     apply::change(&table.site(&self.record), &before, &|text| log(key, text));
                 self.applied = Some(match changed {
                     Ok(()) => Ok(self.record.leases()),
-                    // The lease ends soon.
+                    // The report of the removed link ends the lease.
                     Err(SiteError::Gone(reason)) => Err(Error::internal(reason)),
                     Err(SiteError::Failed(error)) => Err(error),
                 });
@@ -225,10 +227,10 @@ impl LeaseWork {
         self.clients.start(&table.site(&self.record), now)
     }
 
-    /// The error with which the lease ends.
-    fn note(&mut self, table: &Table, events: ClientEvent) -> Option<Error> {
+    /// Handles an event of a client. Returns an error if the lease ends.
+    fn apply_client_event(&mut self, table: &Table, event: ClientEvent) -> Option<Error> {
         let key = &self.record.request.key;
-        match events {
+        match event {
             ClientEvent::Bound => self.bound(table).err(),
             ClientEvent::Lost(reason) => {
                 log(key, reason);
@@ -253,7 +255,7 @@ impl LeaseWork {
         }
     }
 
-    /// A client has a lease: it is written to the journal. Changes follow in another thread.
+    /// Writes the lease that a client got to the journal. Other events update the host.
     fn bound(&mut self, table: &Table) -> Result<()> {
         self.renew_record();
         if !self.is_new {
@@ -270,7 +272,8 @@ impl LeaseWork {
         saved.unwrap_or_else(|error| log(&self.record.request.key, &error.to_string()));
     }
 
-    /// Copies the leases of the clients to the record. If they say something else than before, the rest has to follow.
+    /// Copies the leases of the clients to the record. If they configure the interface in another way, keeps the old ones as
+    /// former leases.
     fn renew_record(&mut self) {
         let lease = self.clients.v4.as_ref().and_then(|v4| v4.client.lease()).cloned();
         let lease6 = self.clients.v6.as_ref().and_then(|v6| v6.client.lease()).cloned();
@@ -291,7 +294,7 @@ impl LeaseWork {
 }
 
 impl LeaseEntry {
-    /// No thread is at work on the lease, and it does not wait for one.
+    /// Whether no thread handles events of the lease, and no event waits.
     pub(super) fn is_idle(&self) -> bool {
         self.clients.is_some() && self.events.is_empty()
     }
@@ -302,7 +305,7 @@ impl LeaseEntry {
             self.following = Following::adopted(&record);
         }
         if let Some(applied) = applied {
-            self.following.note(applied, &record.request.key);
+            self.following.set_applied(applied, &record.request.key);
         }
         if has_changed {
             self.following.at = Some(Time::now());

@@ -46,7 +46,7 @@ fn an_add_is_answered_when_another_one_replaces_its_link() {
     c1.exec(["ip", "link", "set", "eth0", "address", "02:00:00:00:00:99"]);
     let second = c1.call("dhcp", "ADD", &bridge()).start();
     let error = first.finish().error();
-    assert!(error.msg.contains("another link has its place"), "{error:?}");
+    assert!(error.msg.contains("the interface was replaced by another link"), "{error:?}");
     c1.del("dhcp", &bridge());
     second.finish().error();
 }
