@@ -1,7 +1,8 @@
-//! The DHCPv4 client as a pure state machine (RFC 2131, figure 5). The caller has the clock, the sockets and the seed.
+//! The DHCPv4 client as a pure state machine (RFC 2131, figure 5). The caller has the clock and the sockets, and passes the
+//! random seed.
 //!
-//! One thing differs on purpose: the client sends its first DISCOVER at once. RFC 2131, section 4.4.1, has a random delay of 1 to
-//! 10 s, so that hosts that start together do not flood the network. Here it would delay each ADD by that time.
+//! It differs from the RFC in one point: the client sends its first DISCOVER at once. RFC 2131, section 4.4.1, has a random
+//! delay of 1 to 10 s, so that hosts that start together do not flood the network. Here it would delay each ADD by that time.
 
 use crate::dhcp::time::Time;
 use std::mem;
@@ -15,22 +16,22 @@ use crate::dhcp::attempt::Attempt;
 use crate::dhcp::lease::v4::Lease;
 use crate::dhcp::random::Random;
 
-/// The packets of one series: they are equal, and the wait doubles after each.
+/// The number of packets in a series: a message and its retransmissions. The wait for an answer doubles after each.
 const SERIES: u8 = 3;
-/// The first four pauses between two series of DISCOVER, then the fifth, which doubles, as in the reference.
+/// The pauses between two series of DISCOVER, as in the reference: four of 2 s, then one of 4 s, which doubles from there.
 const PAUSE_FAST: Time = Time::from_secs(2);
 const PAUSES_FAST: u32 = 4;
 const PAUSE: Time = Time::from_secs(4);
-/// The smallest limits that count: with less the client would flood the network.
+/// The lower bounds of two settings: with smaller values the client would flood the network.
 const TIMEOUT_MIN: Time = Time::from_millis(10);
 const RESEND_MAX_MIN: Time = Time::from_millis(100);
 /// 136 years. The sum of all waits stays below `Time::MAX`.
 const TIMEOUT_MAX: Time = Time::from_secs(1 << 32);
-/// The shortest pause between two packets of a renewal (RFC 2131, section 4.4.5).
+/// The shortest pause between two packets of a renewal or rebinding (RFC 2131, section 4.4.5).
 const RENEWAL_PAUSE: Time = Time::from_secs(60);
 /// The pause after a DECLINE (RFC 2131, section 3.1).
 const DECLINE_PAUSE: Time = Time::from_secs(10);
-/// The longest wait for `Event::Probed`. Then the address counts as free.
+/// The longest wait for `Event::Probed`. After it, the address counts as free.
 const PROBE_TIMEOUT: Time = Time::from_secs(10);
 /// The longest delay before the first packet of a resumed client: a daemon resumes all its clients at once.
 const RESUME_DELAY_MAX: Time = Time::from_secs(1);
@@ -38,16 +39,16 @@ const RESUME_DELAY_MAX: Time = Time::from_secs(1);
 /// An input of the client.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The client has no lease and asks for one.
+    /// The client has no lease, and requests one.
     Start,
-    /// The daemon started again with a lease of its journal: the client asks the server to confirm it (INIT-REBOOT). It keeps
-    /// the lease until a NAK or the end of the lease.
+    /// A new daemon found this lease in its journal. The client asks the server to confirm the lease (INIT-REBOOT), and keeps
+    /// it until a NAK or the end of the lease.
     Resume(Lease),
     /// The payload of a UDP packet to port 68.
     Received(&'a [u8]),
-    /// The deadline is over. An early call is harmless.
+    /// The deadline has passed. An early call has no effect.
     Timeout,
-    /// The answer to `Action::Probe`.
+    /// The answer to `Action::Probe`. `problem`: why the client must decline the address.
     Probed { problem: Option<&'static str> },
     /// The address is not needed any more. The client is finished afterwards.
     Release,
@@ -60,18 +61,19 @@ pub enum Action {
         payload: Vec<u8>,
         via: Via,
     },
-    /// Examine the address, and answer with `Event::Probed`: at once, or with `probe`, which looks for another holder by ARP, within
-    /// 10 s.
+    /// Check the address, and answer with `Event::Probed`: at once, or, if `Settings::probe` is set, within 10 s, after an
+    /// ARP probe.
     Probe(Ipv4Addr),
     /// `Client::lease` is new, renewed or confirmed. The caller compares it with the lease that it applied.
     Bound,
-    /// The address must leave the interface, for this reason. The client starts again by itself and does not give up.
+    /// The lease was lost for this reason: the address must be removed from the interface. The client requests a lease again,
+    /// and does not give up.
     Lost(&'static str),
-    /// The client gave up; the text says what was tried. `Event::Start` starts it again.
+    /// The client gave up; the text lists the attempts. `Event::Start` starts it again.
     Failed(String),
 }
 
-/// The way of a packet to UDP port 67.
+/// The addresses and the socket of a packet to UDP port 67.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     /// From 0.0.0.0 to 255.255.255.255, through a packet socket.
@@ -87,14 +89,14 @@ pub enum Via {
 enum State {
     /// Not started, or given up.
     Idle,
-    /// INIT: it waits before the next DISCOVER.
+    /// INIT: the client waits before the next DISCOVER.
     Pausing,
     Selecting,
     Requesting {
         address: Ipv4Addr,
         server: Ipv4Addr,
     },
-    /// The server granted the lease; the caller looks for another holder of the address.
+    /// The server granted the lease; the caller checks the address.
     Probing(Lease),
     Rebooting,
     Bound,
@@ -111,25 +113,27 @@ pub struct Client {
     random: Random,
     state: State,
     lease: Option<Lease>,
-    /// The number of the exchange.
+    /// The transaction id of the series.
     xid: u32,
-    /// The packets of the series. `SERIES + 1`: the series is over, and no socket is needed until the next one.
+    /// The number of packets of the series that were sent. `SERIES + 1`: the series has ended, and no socket is needed until
+    /// the next one.
     sent: u8,
     sent_at: Time,
     /// The end of the current wait.
     wait_ends_at: Time,
-    /// Its begin is in the field `secs`, also of a renewal.
+    /// The field `secs` counts from the start of the attempt, or of the renewal.
     attempt: Attempt,
     /// The field `secs` of the last packet. A REQUEST for an offer has that of its DISCOVER (RFC 2131, section 4.1).
     secs: u16,
-    /// The leases that a server granted and then refused, one after the other without a renewal.
+    /// The number of leases that a server granted and then refused, without a renewal in between.
     refusals: u32,
-    /// The address of a lease that ended: the client asks for it again.
+    /// The address of a lease that ended: the client requests it again.
     previous_address: Option<Ipv4Addr>,
 }
 
 impl Client {
-    /// A client that is not started. The seed makes its numbers: it differs from client to client.
+    /// A client that is not started. The transaction ids and the jitter depend on the seed, which must differ from client to
+    /// client.
     pub fn new(mut settings: Settings, seed: u64) -> Self {
         let times = &mut settings.times;
         times.timeout = times.timeout.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
@@ -150,7 +154,7 @@ impl Client {
         }
     }
 
-    /// Handles an event at a time since boot. The times of successive events do not decrease.
+    /// Handles an event, and returns the actions for the caller. `now` is the time since boot; it must not decrease.
     pub fn step(&mut self, event: Event<'_>, now: Time) -> Vec<Action> {
         let mut out = Vec::new();
         let is_idle = matches!(self.state, State::Idle);
@@ -194,7 +198,7 @@ impl Client {
         Some(limit.map_or(self.wait_ends_at, |limit| limit.min(self.wait_ends_at)))
     }
 
-    /// Whether a socket has to receive now.
+    /// Whether the client waits for a packet, so that a socket must be open.
     pub fn is_listening(&self) -> bool {
         let is_exchange = !matches!(
             self.state,
@@ -203,12 +207,12 @@ impl Client {
         is_exchange && (1..=SERIES).contains(&self.sent)
     }
 
-    /// The lease that is valid now.
+    /// The current lease.
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    /// Handles the end of the lease. Returns whether it ended.
+    /// Drops the lease if it has ended, and requests another one. Returns whether it has ended.
     fn expire(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
         if is_over {
@@ -218,7 +222,7 @@ impl Client {
         is_over
     }
 
-    /// The lease is void: the client starts again.
+    /// Drops the lease, and requests another one at once.
     fn lose_lease(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
         self.lease = None;
         out.push(Action::Lost(reason));
@@ -231,9 +235,9 @@ impl Client {
         self.transmit(now, out);
     }
 
-    /// Begins a series of packets in a state.
+    /// Enters a state in which the client sends a series of packets.
     fn begin_series(&mut self, state: State) {
-        // The request has the number of the offer.
+        // A REQUEST has the xid of its OFFER.
         if !matches!(state, State::Requesting { .. }) {
             self.xid = self.random.u32();
         }
@@ -314,12 +318,12 @@ impl Client {
         }
     }
 
-    /// The last packet of a series has no answer, or the pause after it is over.
+    /// Handles a series without an answer, and the end of the pause after the series.
     fn end_series(&mut self, now: Time, out: &mut Vec<Action>) {
         let limit = match (&self.state, &self.lease) {
             (State::Renewing, Some(lease)) => lease.rebind_at,
             (State::Rebinding, Some(lease)) => lease.ends_at.unwrap_or(Time::MAX),
-            // The lease is valid although no server confirms it (RFC 2131, section 3.2).
+            // Without an answer the lease stays valid (RFC 2131, section 3.2).
             (State::Rebooting, _) => return self.enter_lease_state(now, out),
             _ => {
                 if matches!(self.state, State::Requesting { .. }) {
@@ -347,7 +351,7 @@ impl Client {
         self.state = State::Pausing;
     }
 
-    /// The lease is valid: the time tells the state.
+    /// Enters BOUND, RENEWING or REBINDING, as the times of the lease require.
     fn enter_lease_state(&mut self, now: Time, out: &mut Vec<Action>) {
         let Some(lease) = &self.lease else { return self.pause(now) };
         if now < lease.renew_at {
@@ -364,8 +368,8 @@ impl Client {
     fn receive(&mut self, payload: &[u8], now: Time, out: &mut Vec<Action>) {
         let Some(reply) = Reply::parse(payload, self.xid, self.settings.mac) else { return };
         let held = self.lease.as_ref();
-        // The server and the address that the reply must have. A confirmation can come from any server. A server that renews
-        // can change the address.
+        // The server and the address that the reply must have. Any server can answer in REBOOTING and REBINDING. In RENEWING
+        // and REBINDING the server can change the address.
         let (server, address) = match self.state {
             State::Selecting => return self.offered(&reply, now, out),
             State::Requesting { server, address } => (Some(server), address),
@@ -394,7 +398,8 @@ impl Client {
         }
     }
 
-    /// The server refused the lease. The client asks a server that grants what it then refuses less and less often.
+    /// Handles a NAK for the lease. The first time, the client requests another lease at once. If the server again refuses a
+    /// lease that it granted, the pause before the next DISCOVER gets longer each time.
     fn refused(&mut self, now: Time, out: &mut Vec<Action>) {
         const REASON: &str = "the server refused the lease";
         self.refusals += 1;
@@ -478,7 +483,7 @@ impl Client {
         }
     }
 
-    /// Goes on with the lease that it has, as if the server had not answered.
+    /// Keeps the current lease, and goes on as if the server had not answered.
     fn continue_renewal(&mut self, now: Time, out: &mut Vec<Action>) {
         let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
         self.state = if now < rebind_at { State::Renewing } else { State::Rebinding };
@@ -486,7 +491,7 @@ impl Client {
         self.end_series(now, out);
     }
 
-    /// Gives back what the server granted, or may have granted.
+    /// Sends a RELEASE for the address that the server granted or may have granted.
     fn release(&mut self, now: Time, out: &mut Vec<Action>) {
         let of = |lease: Lease| (!lease.is_over(now)).then(|| (lease.address.addr(), lease.server));
         let granted = match mem::replace(&mut self.state, State::Finished) {

@@ -11,7 +11,7 @@ const UDP_BYTES: usize = 8;
 const UDP: u8 = 17;
 const TTL: u8 = 64;
 
-/// The packet of a client to a server: headers and payload. `None`: the payload exceeds 65507 bytes.
+/// Builds the packet of a client to a server: headers and payload. `None`: the payload exceeds 65507 bytes.
 pub fn build(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Option<Vec<u8>> {
     let udp_size = u16::try_from(UDP_BYTES + payload.len()).ok()?;
     let size = udp_size.checked_add(20)?.to_be_bytes();
@@ -34,8 +34,8 @@ pub fn build(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// The payload of a packet of a server to a client. `None`: it is another packet, a fragment, or its length or a checksum is
-/// wrong.
+/// The payload of a packet of a server to a client. `None`: the packet is of another protocol or port, is a fragment, or its
+/// length or a checksum is wrong.
 pub fn payload(packet: &[u8]) -> Option<&[u8]> {
     let first = packet.first()?;
     let (header, _) = packet.split_at_checked(usize::from(first & 0xf) * 4)?;
@@ -57,8 +57,8 @@ pub fn payload(packet: &[u8]) -> Option<&[u8]> {
     udp.get(UDP_BYTES..)
 }
 
-/// A server on this host leaves the checksum to the network device: the field has the sum of the pseudo header only
-/// (CHECKSUM_PARTIAL), and a virtual device delivers it so.
+/// Whether the UDP checksum is right, absent or partial. A server on this host leaves the checksum to the network device: the
+/// field has the sum of the pseudo header only (CHECKSUM_PARTIAL), and a virtual device delivers it unchanged.
 fn is_intact(udp: &[u8], pseudo: u32) -> bool {
     let field = word(udp, 6);
     field == Some(0) || field == Some(fold(pseudo)) || fold(pseudo + sum(udp)) == u16::MAX
@@ -99,7 +99,7 @@ mod tests {
     /// A packet of the server with this payload.
     fn answer(payload: &[u8]) -> Vec<u8> {
         let mut packet = build([10, 0, 0, 1].into(), Ipv4Addr::BROADCAST, payload).unwrap();
-        // Both ports are in the sum, so it stays right.
+        // The ports are exchanged, so the checksum stays right.
         packet[20..24].copy_from_slice(&[0, 67, 0, 68]);
         packet
     }

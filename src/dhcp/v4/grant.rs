@@ -1,4 +1,4 @@
-//! The lease in a reply of a server: every value is checked before anything depends on it.
+//! Makes a lease from a reply of a server. Every value is validated before it is used.
 
 use crate::dhcp::time::Time;
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ const LEASE_SECS_MIN: u32 = 2;
 /// The lease time that means forever (RFC 2131, section 3.3).
 const INFINITE: u32 = u32::MAX;
 
-/// The address and the server of an offer or an acknowledgement. The error says why the client cannot use it.
+/// Validates a DHCPOFFER or DHCPACK. Returns its address and its server, or the reason why the client cannot use it.
 pub fn check(reply: &Reply) -> Result<(Ipv4Net, Ipv4Addr), &'static str> {
     let server = reply.options.server().ok_or("the server did not send its identifier")?;
     // The text is the reference's.
@@ -33,7 +33,7 @@ pub fn check(reply: &Reply) -> Result<(Ipv4Net, Ipv4Addr), &'static str> {
     Ok((net, server))
 }
 
-/// The lease of an acknowledgement of a request that was sent at `since`.
+/// The lease of a DHCPACK. The client sent the DHCPREQUEST at `since`.
 pub fn lease(reply: &Reply, since: Time, random: &mut Random) -> Result<Lease, &'static str> {
     let (address, server) = check(reply)?;
     let options = &reply.options;
@@ -56,7 +56,8 @@ pub fn lease(reply: &Reply, since: Time, random: &mut Random) -> Result<Lease, &
     })
 }
 
-/// T1 and T2 for a lease time. The default values are half and 85 % of it. A server's value counts if T1 < T2 < lease time.
+/// T1 and T2 for a lease time. The defaults are half and 85 % of it. The server's values are used if 1 s <= T1 < T2 < lease
+/// time.
 fn times(lease: u32, t1: Option<u32>, t2: Option<u32>) -> (Time, Time) {
     let secs = |secs: u32| Time::from_secs(secs.into());
     let default = (secs(lease) / 2, secs(lease) * 17 / 20);
@@ -64,8 +65,8 @@ fn times(lease: u32, t1: Option<u32>, t2: Option<u32>) -> (Time, Time) {
         return (secs(lease), secs(lease));
     }
     let is_consistent = |(t1, t2)| secs(1) <= t1 && t1 < t2 && t2 < secs(lease);
-    let asked = (t1.map_or(default.0, secs), t2.map_or(default.1, secs));
-    if is_consistent(asked) { asked } else { default }
+    let of_server = (t1.map_or(default.0, secs), t2.map_or(default.1, secs));
+    if is_consistent(of_server) { of_server } else { default }
 }
 
 #[cfg(test)]
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_a_server_count_if_they_are_in_order() {
+    fn times_of_a_server_are_used_if_they_are_in_order() {
         let ms = |t1, t2| {
             let (renew, rebind) = times(100, t1, t2);
             (renew.as_millis(), rebind.as_millis())

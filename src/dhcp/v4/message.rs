@@ -1,4 +1,4 @@
-//! The messages of a client: which options each kind has.
+//! The messages of the client, with the options of each message type.
 
 use std::net::Ipv4Addr;
 
@@ -7,10 +7,11 @@ use super::packet::{BootRequest, MessageType};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 
-/// The largest UDP payload in an Ethernet frame. It is also the reference's limit for the server, with headers (option 57).
+/// The largest UDP payload in an Ethernet frame.
 const PAYLOAD_BYTES_MAX: usize = 1472;
+/// The value of option 57: the longest message that a server may send, in bytes. It is the reference's.
 const SIZE_MAX: u16 = 1500;
-/// Options that the client itself sets. A configured value is ignored.
+/// Options that only the client sets. A configured value is ignored.
 const RESERVED: [u8; 5] =
     [option::PAD, option::REQUESTED_ADDRESS, option::OVERLOAD, option::SERVER_ID, option::END];
 
@@ -22,7 +23,7 @@ pub struct Message {
     pub secs: u16,
     /// The address that the client has, or 0.0.0.0.
     pub ciaddr: Ipv4Addr,
-    /// The address that it asks for (option 50).
+    /// The requested address (option 50).
     pub address: Option<Ipv4Addr>,
     /// The server identifier (option 54).
     pub server: Option<Ipv4Addr>,
@@ -35,9 +36,9 @@ impl Message {
     }
 }
 
-/// The parameter request list: the configured codes in their order, then the options that cnibox uses. Classless routes are
-/// asked for before the router (RFC 3442). An empty list becomes that of the reference.
-pub fn request_list(asked: &[u8], skip_default: bool) -> Vec<u8> {
+/// The parameter request list (option 55): the configured codes in their order, then the options that cnibox uses. Classless
+/// routes come before routers and static routes (RFC 3442). An empty list is replaced by that of the reference.
+pub fn request_list(configured: &[u8], skip_default: bool) -> Vec<u8> {
     const USED: [u8; 7] = [
         option::CLASSLESS_ROUTES,
         option::ROUTERS,
@@ -49,7 +50,7 @@ pub fn request_list(asked: &[u8], skip_default: bool) -> Vec<u8> {
     ];
     let mut list = Vec::new();
     let defaults: &[u8] = if skip_default { &[] } else { &USED };
-    for &code in asked.iter().chain(defaults) {
+    for &code in configured.iter().chain(defaults) {
         if !list.contains(&code) {
             let is_router = |code: &u8| matches!(*code, option::ROUTERS | option::STATIC_ROUTES);
             let first_router = list.iter().position(is_router).unwrap_or(list.len());
@@ -78,7 +79,7 @@ impl Settings {
         )))
     }
 
-    /// The packet of a message, with the options of its kind, sorted by code as the reference sorts them.
+    /// The packet of a message, with the options of its message type, sorted by code as in the reference.
     pub fn packet(&self, message: &Message) -> Vec<u8> {
         let mut options = vec![(CLIENT_ID, self.client_id.clone())];
         let is_short = message.kind == MessageType::RELEASE || message.kind == MessageType::DECLINE;
@@ -104,7 +105,7 @@ impl Settings {
         BootRequest {
             xid: message.xid,
             secs: message.secs,
-            // The flag is for a client without an address that waits for an answer (RFC 2131, table 5).
+            // Only a client without an address that waits for an answer sets the flag (RFC 2131, table 5).
             broadcast: self.broadcast && message.ciaddr.is_unspecified() && !is_short,
             ciaddr: message.ciaddr,
             mac: self.mac,

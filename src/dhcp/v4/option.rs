@@ -1,4 +1,4 @@
-//! Options of DHCPv4 as servers send them, with checked values (RFC 2132). An option with a wrong value counts as missing.
+//! The DHCPv4 options of a server, with validated values (RFC 2132). An option with an invalid value counts as missing.
 
 use std::net::Ipv4Addr;
 
@@ -27,7 +27,7 @@ pub const CLASSLESS_ROUTES: u8 = 121;
 pub const PAD: u8 = 0;
 pub const END: u8 = 255;
 
-/// The smallest MTU that is believed, in bytes: every host receives datagrams of this size (RFC 791, section 3.1).
+/// The smallest MTU that is accepted, in bytes: every host receives datagrams of this size (RFC 791, section 3.1).
 const MTU_MIN: u16 = 576;
 
 /// The options of a packet. The parts of an option that occurs several times are joined (RFC 3396).
@@ -35,7 +35,7 @@ const MTU_MIN: u16 = 576;
 pub struct Options(Vec<(u8, Vec<u8>)>);
 
 impl Options {
-    /// Adds the options of a field. `None`: an option ends behind the field.
+    /// Adds the options of a field. Returns `None` if an option is longer than the rest of the field.
     pub fn read(&mut self, field: &[u8]) -> Option<()> {
         let mut rest = field;
         while let Some((&code, after)) = rest.split_first() {
@@ -72,14 +72,14 @@ impl Options {
         Some(u32::from_be_bytes(self.get(code)?.try_into().ok()?))
     }
 
-    /// The addresses of an option that hosts can have.
+    /// The addresses of an option, without those that no host can have.
     pub fn hosts(&self, code: u8) -> Vec<Ipv4Addr> {
         let value = self.get(code).unwrap_or_default();
         let (addresses, []) = value.as_chunks() else { return Vec::new() };
         addresses.iter().map(|bytes| Ipv4Addr::from(*bytes)).filter(|host| is_host(*host)).collect()
     }
 
-    /// The server identifier, if a host can have it.
+    /// The server identifier, if it is an address that a host can have.
     pub fn server(&self) -> Option<Ipv4Addr> {
         match self.hosts(SERVER_ID).as_slice() {
             [server] => Some(*server),
@@ -99,12 +99,13 @@ impl Options {
         (mtu >= MTU_MIN).then_some(mtu)
     }
 
-    /// The domain name; empty if it is missing or is not a name. Of several, which Windows accepts, it is the first.
+    /// The domain name; empty if it is missing or is not a name. If option 15 has several names, which Windows accepts, the
+    /// first.
     pub fn domain(&self) -> String {
         self.domains().into_iter().next().unwrap_or_default()
     }
 
-    /// The domains to search (RFC 3397); without that option, several domain names.
+    /// The domain search list (RFC 3397). Without that option: the names of option 15, if it has several.
     pub fn search(&self) -> Vec<String> {
         let list = domain::list(self.get(SEARCH).unwrap_or_default()).unwrap_or_default();
         let domains = self.domains();
@@ -121,8 +122,8 @@ impl Options {
     }
 
     /// The classless routes (RFC 3442) if the server sent them; else the classful ones and the default route via the gateway.
-    /// Routes to the link come first, and a router that neither they nor the client's subnet have gets one. Routes via the
-    /// client itself, and to addresses that only the kernel routes, are left out.
+    /// On-link routes come first. A router that is neither in the client's subnet nor in the destination of an on-link route
+    /// gets an on-link route. Routes via the client itself, and routes to loopback and multicast addresses, are left out.
     pub fn routes(&self, own: Ipv4Net) -> Vec<(Ipv4Net, Ipv4Addr)> {
         let classless = self.get(CLASSLESS_ROUTES).and_then(classless_routes);
         let mut routes = classless.unwrap_or_else(|| {
@@ -151,14 +152,14 @@ pub fn is_host(address: Ipv4Addr) -> bool {
     first != 0 && first < 224 && !address.is_loopback()
 }
 
-/// Whether packets to a net can have a router: neither 127.0.0.0/8 nor 224.0.0.0/4.
+/// Whether a router can forward packets to a destination: it is neither in 127.0.0.0/8 nor in 224.0.0.0/4.
 fn is_routed(net: &Ipv4Net) -> bool {
     let is_in =
         |first: u8, bits| Ipv4Net::new_assert(Ipv4Addr::new(first, 0, 0, 0), bits).contains(net);
     !is_in(127, 8) && !is_in(224, 4)
 }
 
-/// `None`: the option is not a list of routes, or it is empty.
+/// Parses option 121. `None`: the value is not a list of routes, or is empty.
 fn classless_routes(value: &[u8]) -> Option<Vec<(Ipv4Net, Ipv4Addr)>> {
     let mut routes = Vec::new();
     let mut rest = value;
@@ -177,7 +178,8 @@ fn classless_routes(value: &[u8]) -> Option<Vec<(Ipv4Net, Ipv4Addr)>> {
     (!value.is_empty()).then_some(routes)
 }
 
-/// A route of option 33: the class of the destination tells its length. The default route is illegal there (RFC 2132, 5.8).
+/// Parses a route of option 33. The address class of the destination gives the prefix length. The default route is illegal in
+/// this option (RFC 2132, section 5.8).
 fn classful_route(pair: &[u8; 8]) -> Option<(Ipv4Net, Ipv4Addr)> {
     let [a, b, c, d, router @ ..] = *pair;
     let (net, router) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::from(router));
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_outside_of_the_subnet_gets_a_route_to_the_link() {
+    fn a_router_outside_of_the_subnet_gets_an_on_link_route() {
         let default = [121, 5, 0, 10, 9, 0, 1];
         assert_eq!(routes(&default), ["10.9.0.1/32 0.0.0.0", "0.0.0.0/0 10.9.0.1"]);
         let after = [121, 14, 0, 10, 9, 0, 1, 32, 10, 9, 0, 1, 0, 0, 0, 0];
@@ -266,7 +268,7 @@ mod tests {
             ["10.0.0.0/8 0.0.0.0", "192.168.5.0/24 10.0.0.9", "0.0.0.0/0 10.0.0.1"]
         );
         assert_eq!(routes(&[121, 5, 33, 1, 2, 3, 4]), Vec::<String>::new());
-        // Bits behind the length are cleared; a router that is not a host takes only its route away.
+        // Bits behind the prefix length are cleared. A route via a router that is not a host is left out.
         assert_eq!(
             routes(&[121, 13, 4, 0xff, 10, 0, 0, 1, 16, 10, 1, 224, 0, 0, 1]),
             ["240.0.0.0/4 10.0.0.1"]
@@ -274,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_outside_of_the_subnet_gets_a_route_to_the_link_first() {
+    fn the_on_link_route_of_a_gateway_outside_of_the_subnet_comes_first() {
         assert_eq!(routes(&[3, 4, 10, 9, 0, 1]), ["10.9.0.1/32 0.0.0.0", "0.0.0.0/0 10.9.0.1"]);
         assert_eq!(routes(&[3, 4, 10, 0, 0, 1]), ["0.0.0.0/0 10.0.0.1"]);
     }
 
     #[test]
-    fn the_client_itself_is_no_router_and_some_addresses_have_none() {
+    fn routes_via_the_client_and_to_loopback_or_multicast_are_left_out() {
         assert_eq!(routes(&[3, 4, 10, 0, 0, 5]), Vec::<String>::new());
         assert_eq!(routes(&[3, 8, 10, 0, 0, 5, 10, 0, 0, 1]), ["0.0.0.0/0 10.0.0.1"]);
         assert_eq!(routes(&[33, 8, 10, 1, 0, 0, 10, 0, 0, 5]), Vec::<String>::new());
@@ -295,7 +297,7 @@ mod tests {
             );
         }
         assert_eq!(routes(&[121, 6, 8, 11, 10, 0, 0, 5]), Vec::<String>::new());
-        // Halves of the default route.
+        // Half of the default route.
         assert_eq!(routes(&[121, 6, 1, 128, 10, 0, 0, 1]), ["128.0.0.0/1 10.0.0.1"]);
     }
 

@@ -29,11 +29,11 @@ const HEADER_BYTES: usize = 240;
 /// Relays of BOOTP drop shorter packets (RFC 1542, section 2.1).
 const BYTES_MIN: usize = 300;
 
-/// A packet of the client.
+/// A packet of the client (BOOTREQUEST).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootRequest<'a> {
     pub xid: u32,
-    /// Seconds since the client began.
+    /// Seconds since the client started the attempt or the renewal.
     pub secs: u16,
     pub broadcast: bool,
     pub ciaddr: Ipv4Addr,
@@ -56,7 +56,7 @@ impl BootRequest<'_> {
         bytes.resize(FILE.end, 0);
         bytes.extend(MAGIC_COOKIE);
         for (code, value) in self.options {
-            // An empty value has no chunk, but is an option, too.
+            // `chunks` returns none for an empty value, which is an option, too.
             let parts = value.chunks(255).chain(value.is_empty().then_some(&value[..]));
             for part in parts {
                 bytes.extend([*code, u8::try_from(part.len()).unwrap_or(u8::MAX)]);
@@ -69,18 +69,18 @@ impl BootRequest<'_> {
     }
 }
 
-/// A packet of a server.
+/// A packet of a server (BOOTREPLY).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     pub kind: MessageType,
-    /// The address that the server gives.
+    /// The address that the server assigns.
     pub yiaddr: Ipv4Addr,
     pub options: Options,
 }
 
 impl Reply {
-    /// Reads a reply to the request with this number from the interface with this address. `None`: it is another packet, or a
-    /// broken one.
+    /// Parses a reply to the request with this xid from the interface with this MAC address. `None`: it is another packet, or
+    /// is malformed.
     pub fn parse(bytes: &[u8], xid: u32, mac: Mac) -> Option<Self> {
         let (header, field) = bytes.split_at_checked(HEADER_BYTES)?;
         let is_ours = header[..3] == [BOOTREPLY, ETHERNET, 6]
@@ -202,7 +202,7 @@ pub mod tests {
     }
 
     #[test]
-    fn packets_of_others_are_dropped() {
+    fn packets_for_other_clients_and_malformed_ones_are_dropped() {
         let whole = reply(9, MessageType::OFFER, [10, 0, 0, 5], &[]);
         assert_eq!(Reply::parse(&whole, 9, MAC).unwrap().yiaddr, Ipv4Addr::new(10, 0, 0, 5));
         assert_eq!(Reply::parse(&whole, 8, MAC), None);
@@ -216,7 +216,7 @@ pub mod tests {
         assert_eq!(Reply::parse(&whole[..241], 9, MAC), None);
     }
 
-    /// Reads every option in every way.
+    /// Calls all functions that read options.
     fn read_all(options: &Options) {
         let routes = options.routes("10.0.0.5/24".parse().unwrap());
         assert!(routes.iter().all(|(net, router)| {
@@ -269,7 +269,7 @@ pub mod tests {
             ];
             let mut bytes = reply(9, MessageType::ACK, [10, 0, 0, 5], &parts);
             for (at, value) in changes {
-                // The fields that tell whether the packet is ours stay, so the options are reached.
+                // The fields that `parse` compares stay unchanged, so that the options are parsed.
                 let at = at.index(bytes.len());
                 if !(0..8).contains(&at) && !(28..34).contains(&at) && !(236..240).contains(&at) {
                     bytes[at] = value;

@@ -1,31 +1,31 @@
-//! The configuration of a client.
+//! The settings of a DHCPv4 client.
 
 use crate::dhcp::time::Time;
 use crate::names::Mac;
 
-/// The configuration of a client: the content of its packets and the limits of its waits.
+/// The content of the packets of a client, and its timeouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub mac: Mac,
-    /// Option 61, unless `provide` has one.
+    /// The client identifier (option 61), unless `provide` has one.
     pub client_id: Vec<u8>,
-    /// Sets the broadcast flag: the server answers by broadcast. ipvlan needs it.
+    /// Sets the BROADCAST flag, so that the server answers by broadcast. ipvlan needs it.
     pub broadcast: bool,
     /// Options for the server: code and value.
     pub provide: Vec<(u8, Vec<u8>)>,
     /// The complete parameter request list (option 55), see `message::request_list`.
     pub request: Vec<u8>,
-    /// The caller looks by ARP for another holder of a new address before it is used. An earlier lease is lost meanwhile.
+    /// The caller probes a new address by ARP before it is used. Meanwhile the client has no lease: an earlier one is lost.
     pub probe: bool,
     pub times: Times,
 }
 
-/// The limits of waits, from the daemon's flags `-timeout`, `-resendmax` and `-resendtimeout`.
+/// The timeouts of a client, from the daemon's flags `-timeout`, `-resendmax` and `-resendtimeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// The wait for the answer to the first of three equal messages. The waits after the others are two and four times that.
+    /// The wait for the answer to a message. After its two retransmissions the waits are two and four times as long.
     pub timeout: Time,
-    /// The longest pause between two series of messages.
+    /// The longest pause between two series of DISCOVER.
     pub resend_max: Time,
     /// The time after which the client gives up if it never had a lease.
     pub resend_timeout: Time,

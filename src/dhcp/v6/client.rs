@@ -1,7 +1,8 @@
-//! The DHCPv6 client as a pure state machine (RFC 8415, section 18.2). The caller has the clock, the socket and the seed.
+//! The DHCPv6 client as a pure state machine (RFC 8415, section 18.2). The caller has the clock and the socket, and passes
+//! the random seed.
 //!
-//! One thing differs on purpose: the client sends its first SOLICIT at once. RFC 8415, section 18.2.1, has a random delay of up
-//! to 1 s, so that hosts that start together do not flood the network. Here it would delay each ADD by that time.
+//! It differs from the RFC in one point: the client sends its first SOLICIT at once. RFC 8415, section 18.2.1, has a random
+//! delay of up to 1 s, so that hosts that start together do not flood the network. Here it would delay each ADD by that time.
 //!
 //! All packets go from port 546 of a link-local address to port 547 of ff02::1:2, and replies come back to port 546.
 
@@ -23,37 +24,37 @@ struct Retry {
 
 const SECOND: Time = Time::from_secs(1);
 const REQUEST_RETRY: Retry = Retry { first: SECOND, longest: Time::from_secs(30), count: 10 };
-/// The client confirms for 10 s.
+/// CONFIRM is sent for at most 10 s.
 const CONFIRM_RETRY: Retry = Retry { first: SECOND, longest: Time::from_secs(4), count: u32::MAX };
 const CONFIRM_MAX: Time = Time::from_secs(10);
 const RENEW_RETRY: Retry =
     Retry { first: Time::from_secs(10), longest: Time::from_secs(600), count: u32::MAX };
 const DECLINE_RETRY: Retry = Retry { first: SECOND, longest: Time::MAX, count: 4 };
-/// The longest wait between two SOLICIT in seconds, and the values of a server that count.
+/// The longest wait between two SOLICIT in seconds, and the values of a server that are accepted.
 const SOL_MAX_RT_S: u32 = 3600;
 const SOL_MAX_RT_RANGE_S: std::ops::RangeInclusive<u32> = 60..=86_400;
 /// The longest delay before the first CONFIRM: a daemon resumes all its clients at once.
 const RESUME_DELAY_MAX: Time = Time::from_secs(1);
-/// The longest wait for `Event::Probed`. Then the address counts as free.
+/// The longest wait for `Event::Probed`. After it, the address counts as free.
 const PROBE_TIMEOUT: Time = Time::from_secs(10);
-/// A socket is open so long after a packet. It is closed in the rest of a longer wait.
+/// The socket stays open for this time after a packet, and is closed for the rest of a longer wait.
 const LISTEN_TIME: Time = Time::from_secs(10);
-/// The pauses before the client starts over: the first is doubled up to the last.
+/// The pause before the client starts over. It doubles each time, up to the maximum.
 const PAUSE: Time = Time::from_secs(2);
 const PAUSE_MAX: Time = Time::from_secs(64);
-/// The preference that ends the wait for other servers.
+/// With this preference of a server, the client does not wait for other servers.
 const PREFERENCE_MAX: u8 = 255;
 /// A shorter valid lifetime is refused: its renewals would flood the network.
 const VALID_SECS_MIN: u32 = 2;
 const INFINITE: u32 = u32::MAX;
 
-/// The identity of a client and the limit of its first acquisition.
+/// The identity of a client, and the timeout for its first lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// See `duid::of`.
     pub duid: Vec<u8>,
     pub iaid: u32,
-    /// The caller looks for another holder of a new address before it is used. An earlier lease is lost meanwhile.
+    /// The caller probes a new address before it is used. Meanwhile the client has no lease: an earlier one is lost.
     pub probe: bool,
     /// The time after which the client gives up if it never had a lease.
     pub resend_timeout: Time,
@@ -62,16 +63,16 @@ pub struct Settings {
 /// An input of the client.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The client has no lease and asks for one.
+    /// The client has no lease, and requests one.
     Start,
-    /// The daemon started again with a lease of its journal: the client asks whether it fits the link (CONFIRM). It keeps the
-    /// lease until a refusal or the end of the lease.
+    /// A new daemon found this lease in its journal. The client asks whether the address fits the link (CONFIRM), and keeps
+    /// the lease until a refusal or the end of the lease.
     Resume(Lease),
     /// The payload of a UDP packet to port 546.
     Received(&'a [u8]),
-    /// The deadline is over. An early call is harmless.
+    /// The deadline has passed. An early call has no effect.
     Timeout,
-    /// The answer to `Action::Probe`.
+    /// The answer to `Action::Probe`. `problem`: why the client must decline the address.
     Probed { problem: Option<&'static str> },
     /// The address is not needed any more. The client is finished afterwards.
     Release,
@@ -82,14 +83,15 @@ pub enum Event<'a> {
 pub enum Action {
     /// Send the payload.
     Send(Vec<u8>),
-    /// Examine the address, and answer with `Event::Probed`: at once, or with `probe`, which looks for another holder (duplicate
-    /// address detection), within 10 s.
+    /// Check the address, and answer with `Event::Probed`: at once, or, if `Settings::probe` is set, within 10 s, after
+    /// duplicate address detection.
     Probe(Ipv6Addr),
     /// `Client::lease` is new or renewed. The caller compares it with the lease that it applied.
     Bound,
-    /// The address must leave the interface, for this reason. The client starts again by itself and does not give up.
+    /// The lease was lost for this reason: the address must be removed from the interface. The client requests a lease again,
+    /// and does not give up.
     Lost(&'static str),
-    /// The client gave up; the text says what was tried. `Event::Start` starts it again.
+    /// The client gave up; the text lists the attempts. `Event::Start` starts it again.
     Failed(String),
 }
 
@@ -97,18 +99,19 @@ pub enum Action {
 enum State {
     /// Not started, or given up.
     Idle,
-    /// It waits before the next SOLICIT.
+    /// The client waits before the next SOLICIT.
     Pausing,
-    /// With the preference and the DUID of the best server of the first wait.
+    /// With the preference and the DUID of the best server that has answered in the first wait.
     Soliciting(Option<(u8, Vec<u8>)>),
+    /// With the DUID of the server.
     Requesting(Vec<u8>),
-    /// The server granted the lease; the caller looks for another holder of the address.
+    /// The server granted the lease; the caller checks the address.
     Probing(Lease),
     Confirming,
     Bound,
     Renewing,
     Rebinding,
-    /// The address has another holder.
+    /// The address cannot be used: the client sends a DECLINE until the server answers, at most four times.
     Declining(Lease),
     /// Released.
     Finished,
@@ -121,27 +124,29 @@ pub struct Client {
     random: Random,
     state: State,
     lease: Option<Lease>,
-    /// The number of the exchange; it has 24 bits.
+    /// The transaction id of the exchange; it has 24 bits.
     xid: u32,
-    /// The packets of the exchange.
+    /// The number of packets of the exchange that were sent.
     sent: u32,
     sent_at: Time,
-    /// The begin of the exchange.
+    /// The time of the first packet of the exchange.
     began: Time,
-    /// The current wait between two packets, and its end.
+    /// The length of the current wait for an answer.
     wait: Time,
+    /// The time of the next retransmission.
     resend_at: Time,
     is_listening: bool,
-    /// The end of the wait, or an earlier event within it.
+    /// The time of the next `Event::Timeout`: the retransmission, the close of the socket, or the end of the state.
     wait_ends_at: Time,
     attempt: Attempt,
     sol_max_rt: Time,
-    /// The bindings that a server granted and then did not know, one after the other without a renewal.
+    /// The number of RENEW and REBIND that a server answered with NoBinding, without a renewal in between.
     refusals: u32,
 }
 
 impl Client {
-    /// A client that is not started. The seed makes its numbers: it differs from client to client.
+    /// A client that is not started. The transaction ids and the jitter depend on the seed, which must differ from client to
+    /// client.
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self {
             settings,
@@ -162,7 +167,7 @@ impl Client {
         }
     }
 
-    /// Handles an event at a time since boot. The times of successive events do not decrease.
+    /// Handles an event, and returns the actions for the caller. `now` is the time since boot; it must not decrease.
     pub fn step(&mut self, event: Event<'_>, now: Time) -> Vec<Action> {
         let mut out = Vec::new();
         let is_idle = matches!(self.state, State::Idle);
@@ -204,17 +209,17 @@ impl Client {
         Some(limit.map_or(self.wait_ends_at, |limit| limit.min(self.wait_ends_at)))
     }
 
-    /// Whether a socket has to receive now.
+    /// Whether the client waits for a packet, so that a socket must be open.
     pub fn is_listening(&self) -> bool {
         self.is_listening
     }
 
-    /// The lease that is valid now.
+    /// The current lease.
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    /// Handles the end of the lease. Returns whether it ended.
+    /// Drops the lease if it has ended, and requests another one. Returns whether it has ended.
     fn expire(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
         if is_over {
@@ -224,14 +229,14 @@ impl Client {
         is_over
     }
 
-    /// The lease is void. The caller starts the next exchange or a pause.
+    /// Drops the lease. The caller starts the next exchange or a pause.
     fn lose_lease(&mut self, reason: &'static str, now: Time, out: &mut Vec<Action>) {
         self.lease = None;
         out.push(Action::Lost(reason));
         self.attempt = Attempt::new(now, None);
     }
 
-    /// Begins an exchange: its first packet.
+    /// Enters a state, and sends the first packet of its exchange.
     fn begin_exchange(&mut self, state: State, now: Time, out: &mut Vec<Action>) {
         self.state = state;
         self.sent = 0;
@@ -286,7 +291,7 @@ impl Client {
         Message { kind, xid, duid, iaid: *iaid, server, address, elapsed_cs }.encode()
     }
 
-    /// RFC 8415, section 15: the wait doubles up to a limit, and differs by at most a tenth.
+    /// The wait after the next packet (RFC 8415, section 15): it doubles up to a maximum, with a jitter of at most a tenth.
     fn next_wait(&mut self) -> Time {
         let retry = self.retry();
         let is_first = self.sent == 0;
@@ -309,7 +314,7 @@ impl Client {
         }
     }
 
-    /// The end of the state comes before the end of the wait.
+    /// Ends the wait at the end of the state, if that is earlier.
     fn limit_wait(&mut self) {
         let limit = match (&self.state, &self.lease) {
             (State::Confirming, _) => self.began + CONFIRM_MAX,
@@ -370,7 +375,7 @@ impl Client {
         self.state = State::Pausing;
     }
 
-    /// The lease is valid: the time tells the state.
+    /// Enters BOUND, RENEWING or REBINDING, as the times of the lease require.
     fn enter_lease_state(&mut self, now: Time, out: &mut Vec<Action>) {
         let Some(lease) = &self.lease else { return self.pause(now) };
         if lease.rebind_at <= now {
@@ -418,7 +423,8 @@ impl Client {
         }
     }
 
-    /// The best address of a reply: that of the lease, or the first. The error says why the reply has no usable address.
+    /// The best address of a reply: that of the lease, else the first usable one. The error is the reason why the reply has
+    /// none.
     fn choose<'a>(&self, reply: &'a Reply) -> Result<(&'a Ia, Address), &'static str> {
         const NONE: &str = "the server has no address (NoAddrsAvail)";
         let ia = reply.ia.as_ref().ok_or(match reply.status {
@@ -435,7 +441,8 @@ impl Client {
         }
         let usable = || ia.addresses.iter().filter(|address| address.valid >= VALID_SECS_MIN);
         let held = self.lease.as_ref().map(|lease| lease.address);
-        let best = usable().find(|one| Some(one.address) == held).or_else(|| usable().next());
+        let best =
+            usable().find(|address| Some(address.address) == held).or_else(|| usable().next());
         best.map(|address| (ia, *address)).ok_or("the server offered no address")
     }
 
@@ -481,19 +488,19 @@ impl Client {
         if ia.status == Status::NO_BINDING {
             self.refusals += 1;
             if self.refusals % 2 == 1 {
-                // The server gives an address to the same IAID again, perhaps this one.
+                // The server has lost the binding. It can assign an address to the same IAID again, perhaps the same one.
                 return self.begin_exchange(State::Requesting(reply.server), now, out);
             }
-            // The client asks a server that grants what it then does not know less and less often.
+            // The server repeatedly granted a binding, and then replied NoBinding: the pause gets longer each time.
             let pause = (PAUSE * (1 << (self.refusals / 2).min(8))).min(PAUSE_MAX);
             self.wait_ends_at = now + self.random.around(pause, SECOND);
             self.is_listening = false;
             self.state = State::Bound;
             return;
         }
-        let is_void = |one: &Address| Some(one.address) == held && one.valid == 0;
+        let is_withdrawn = |address: &Address| Some(address.address) == held && address.valid == 0;
         let is_replaced = ia.addresses.iter().any(|address| address.valid >= VALID_SECS_MIN);
-        if ia.addresses.iter().any(is_void) && !is_replaced {
+        if ia.addresses.iter().any(is_withdrawn) && !is_replaced {
             self.lose_lease("the server took the address back", now, out);
             return self.pause(now);
         }
@@ -560,7 +567,8 @@ impl Client {
                 self.attempt.problem = problem;
                 match &self.lease {
                     None => self.begin_exchange(State::Declining(lease), now, out),
-                    // It goes on with the lease that it has. The server does not have to confirm it.
+                    // The client keeps its lease until the next renewal. The DECLINE is sent once, without a wait for an
+                    // answer.
                     Some(held) => {
                         let ends_at = held.ends_at.unwrap_or(Time::MAX);
                         self.wait_ends_at =
@@ -584,7 +592,7 @@ impl Client {
         }
     }
 
-    /// Gives back what the server granted, or may have granted.
+    /// Sends a RELEASE for the lease, or for the one that the server granted and the caller still checks.
     fn release(&mut self, now: Time, out: &mut Vec<Action>) {
         self.is_listening = false;
         self.attempt.gives_up_at = None;
@@ -600,8 +608,9 @@ impl Client {
     }
 }
 
-/// T1 and T2. The default values are half and 80 % of the preferred lifetime (RFC 8415, section 21.4), or of the valid one if
-/// the address is deprecated. A 0 leaves one of them to the client. A server's values count if 1 s <= T1 < T2 < valid lifetime.
+/// T1 and T2. The defaults are half and 80 % of the preferred lifetime (RFC 8415, section 21.4), or of the valid lifetime if
+/// the address is deprecated. A value of 0 is replaced by its default. The server's values are used if 1 s <= T1 < T2 < valid
+/// lifetime.
 fn times(ia: &Ia, address: &Address) -> (Time, Time) {
     let secs = |secs: u32| Time::from_secs(secs.into());
     if address.preferred == INFINITE && (ia.t1 == 0 || ia.t1 == INFINITE) {

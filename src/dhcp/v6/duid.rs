@@ -1,7 +1,7 @@
 //! The identity of a DHCPv6 client: a DUID-UUID (RFC 6355) and an IAID.
 //!
-//! Each container is a host of its own, so it has a DUID of its own. machine-id(5) forbids to show the machine id to a
-//! network, so the UUID is a part of a hash.
+//! To the server each container is a separate host, so each has its own DUID. machine-id(5) forbids to send the machine id to
+//! a network, so the UUID is a part of a hash.
 
 use hmac_sha512::Hash;
 
@@ -28,7 +28,7 @@ mod tests {
     use crate::names::{ContainerId, IfName, NetworkName};
 
     #[test]
-    fn each_interface_has_an_identity_that_stays() {
+    fn each_interface_has_its_own_constant_duid() {
         let key = |ifname: &str| Key {
             network: NetworkName::new("mynet").unwrap(),
             container_id: ContainerId::new("abc").unwrap(),

@@ -9,10 +9,10 @@ pub const SERVER_PORT: u16 = 547;
 pub const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
 const UDP: u8 = 17;
-/// Packets to the servers of a link pass no router.
+/// No router forwards packets to the servers of a link.
 const HOP_LIMIT: u8 = 1;
 
-/// The packet of a client to all servers: headers and payload. Fails if the payload is too long.
+/// Builds the packet of a client to all servers: headers and payload. `None`: the payload is too long.
 pub fn build(from: Ipv6Addr, payload: &[u8]) -> Option<Vec<u8>> {
     let size = u16::try_from(8 + payload.len()).ok()?.to_be_bytes();
     let mut packet = vec![0x60, 0, 0, 0, size[0], size[1], UDP, HOP_LIMIT];

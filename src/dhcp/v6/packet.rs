@@ -51,7 +51,7 @@ const DUID_BYTES_MAX: usize = 130;
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     pub kind: MessageType,
-    /// The lower 24 bits count.
+    /// Only the lower 24 bits are sent.
     pub xid: u32,
     pub duid: &'a [u8],
     pub iaid: u32,
@@ -72,10 +72,10 @@ impl Message<'_> {
         }
         let mut address = Vec::new();
         if let Some(value) = self.address {
-            // Preferred and valid lifetime are the server's choice.
+            // Preferred and valid lifetime are 0: the server chooses them.
             put(&mut address, IA_ADDRESS, &[&value.octets(), &[0; 8]]);
         }
-        // T1 and T2, too.
+        // T1 and T2 are 0, too.
         put(&mut bytes, IA_NA, &[&self.iaid.to_be_bytes(), &[0; 8], &address]);
         put(&mut bytes, ELAPSED_TIME, &[&self.elapsed_cs.to_be_bytes()]);
         if ![MessageType::CONFIRM, MessageType::RELEASE, MessageType::DECLINE].contains(&self.kind)
@@ -119,7 +119,7 @@ pub struct Reply {
 /// An identity association (IA_NA).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ia {
-    /// In seconds. Zero leaves the choice to the client.
+    /// T1 and T2 in seconds. 0: the client chooses the value.
     pub t1: u32,
     pub t2: u32,
     pub status: Status,
@@ -135,17 +135,17 @@ pub struct Address {
 }
 
 impl Reply {
-    /// Reads a message with this number to the client with this DUID. `None`: it is another message, or a broken one.
+    /// Parses a message with this xid to the client with this DUID. `None`: it is another message, or is malformed.
     pub fn parse(bytes: &[u8], xid: u32, duid: &[u8], iaid: u32) -> Option<Self> {
         let (&[kind, number @ ..], options) = bytes.split_first_chunk::<4>()?;
         if number != xid.to_be_bytes()[1..] {
             return None;
         }
         let mut reply = Self { kind, ..Self::default() };
-        let mut is_ours = false;
+        let mut is_for_this_client = false;
         each(options, |code, value| {
             match code {
-                CLIENT_ID => is_ours = value == duid,
+                CLIENT_ID => is_for_this_client = value == duid,
                 SERVER_ID => reply.server = value.to_vec(),
                 PREFERENCE => reply.preference = *value.first()?,
                 STATUS_CODE => reply.status = Status(u16::from_be_bytes(*value.first_chunk()?)),
@@ -158,13 +158,13 @@ impl Reply {
             }
             Some(())
         })?;
-        let is_valid = is_ours && (1..=DUID_BYTES_MAX).contains(&reply.server.len());
+        let is_valid = is_for_this_client && (1..=DUID_BYTES_MAX).contains(&reply.server.len());
         is_valid.then_some(reply)
     }
 }
 
 impl Ia {
-    /// `Some(None)`: it is another client's, or its times are wrong.
+    /// Parses an IA_NA. `Some(None)`: its IAID is another one, or T1 > T2. `None`: it is malformed.
     fn parse(bytes: &[u8], iaid: u32) -> Option<Option<Self>> {
         let (id, rest) = word(bytes)?;
         let (t1, rest) = word(rest)?;
@@ -191,7 +191,7 @@ impl Ia {
     }
 }
 
-/// Calls a function for each option. `None`: an option ends behind the field, or the function refuses one.
+/// Calls a function for each option. `None`: an option is longer than the rest of the field, or the function returned `None`.
 fn each(field: &[u8], mut visit: impl FnMut(u16, &[u8]) -> Option<()>) -> Option<()> {
     let mut rest = field;
     while !rest.is_empty() {

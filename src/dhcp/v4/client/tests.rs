@@ -1,4 +1,4 @@
-//! The client against a server that the test plays, without a clock.
+//! The client against a simulated server and a simulated clock.
 
 use super::*;
 use crate::dhcp::v4::packet::tests::{MAC, reply};
@@ -84,7 +84,7 @@ impl World {
         Self { client: Client::new(settings, 42), now: secs(1000) }
     }
 
-    /// Without `probe`, the caller finds each address fine at once.
+    /// Without `probe`, answers `Action::Probe` at once: the address can be used.
     fn step(&mut self, event: Event<'_>) -> Vec<Action> {
         let mut actions = self.client.step(event, self.now);
         let is_probe = |action: &Action| matches!(action, Action::Probe(_));
@@ -106,7 +106,7 @@ impl World {
         self.step(Event::Received(&answer(sent, kind, SERVER, lease)))
     }
 
-    /// Goes to the deadline.
+    /// Advances the time to the deadline.
     fn wait(&mut self) -> Vec<Action> {
         self.now = self.client.deadline().unwrap();
         self.step(Event::Timeout)
@@ -133,7 +133,7 @@ impl World {
     }
 }
 
-fn is_discover_after_loss(actions: &[Action], reason: &str) -> Sent {
+fn discover_after_loss(actions: &[Action], reason: &str) -> Sent {
     let [Action::Lost(found), sent] = actions else { panic!("{actions:?}") };
     assert_eq!(*found, reason);
     let sent = Sent::of(sent).unwrap();
@@ -271,7 +271,7 @@ fn renewal_can_change_the_address() {
 }
 
 #[test]
-fn rebinding_asks_every_server() {
+fn rebinding_is_broadcast_to_all_servers() {
     let mut world = World::bound(settings(), 100);
     let rebind_at = world.lease().rebind_at;
     let mut sent = world.wait_sent();
@@ -297,7 +297,7 @@ fn lease_that_ends_is_lost_and_the_client_does_not_give_up() {
         let actions = world.wait();
         assert!(world.now <= end);
         if world.client.lease().is_none() {
-            break is_discover_after_loss(&actions, "the lease ended");
+            break discover_after_loss(&actions, "the lease ended");
         }
     };
     assert_eq!(world.now, end);
@@ -329,12 +329,12 @@ fn refused_renewal_starts_over() {
     let renewal = world.wait_sent();
     assert_eq!(world.step(Event::Received(&answer(&renewal, MessageType::NAK, OTHER, 0))), []);
     let actions = world.receive(&renewal, MessageType::NAK, 0);
-    let discover = is_discover_after_loss(&actions, "the server refused the lease");
+    let discover = discover_after_loss(&actions, "the server refused the lease");
     assert_eq!(discover.address, None);
 }
 
 #[test]
-fn the_client_asks_a_server_that_refuses_what_it_granted_less_often() {
+fn pauses_grow_if_a_server_refuses_the_leases_that_it_granted() {
     let mut world = World::bound(settings(), 600);
     let mut pauses = Vec::new();
     for _ in 0..5 {
@@ -357,7 +357,7 @@ fn the_client_asks_a_server_that_refuses_what_it_granted_less_often() {
     assert_eq!(world.receive(&renewal, MessageType::ACK, 600), [Action::Bound]);
     let renewal = world.wait_sent();
     let actions = world.receive(&renewal, MessageType::NAK, 0);
-    is_discover_after_loss(&actions, "the server refused the lease");
+    discover_after_loss(&actions, "the server refused the lease");
 }
 
 #[test]
@@ -404,14 +404,14 @@ fn resumed_lease_is_kept_until_a_refusal_or_its_end() {
     world.step(Event::Resume(lease.clone()));
     let request = world.wait_sent();
     let actions = world.receive(&request, MessageType::NAK, 0);
-    is_discover_after_loss(&actions, "the server refused the lease");
+    discover_after_loss(&actions, "the server refused the lease");
 
     let mut world = World::of(settings());
     world.now = lease.ends_at.unwrap();
     let actions = world.step(Event::Resume(lease.clone()));
-    is_discover_after_loss(&actions, "the lease ended");
+    discover_after_loss(&actions, "the lease ended");
 
-    // DEL came while no daemon ran.
+    // After a DEL without a daemon, the next daemon releases the lease.
     let mut world = World::of(settings());
     world.step(Event::Resume(lease));
     assert_eq!(world.sent(Event::Release).kind, 7);

@@ -1,4 +1,4 @@
-//! The client against a server that the test plays, without a clock.
+//! The client against a simulated server and a simulated clock.
 
 use super::*;
 use crate::dhcp::v6::packet::tests::{DUID, IAID, SERVER, ia, ia_address, option, reply, status};
@@ -74,7 +74,7 @@ impl World {
         Self { client: Client::new(settings(), 42), now: secs(1000) }
     }
 
-    /// Without `probe`, the caller finds each address fine at once.
+    /// Without `probe`, answers `Action::Probe` at once: the address can be used.
     fn step(&mut self, event: Event<'_>) -> Vec<Action> {
         let mut actions = self.client.step(event, self.now);
         let is_probe = |action: &Action| matches!(action, Action::Probe(_));
@@ -175,7 +175,7 @@ fn best_preference_and_rapid_commit_end_the_wait() {
     let actions = world.receive(&[slow, option(14, &[])].concat());
     assert_eq!(actions, [Action::Bound]);
 
-    // Behind the first wait the first server is taken.
+    // After the first wait, the client accepts the first server that answers.
     let mut world = World::new();
     world.sent(Event::Start);
     let solicit = world.wait_sent();
@@ -243,7 +243,7 @@ fn refused_request_waits_before_it_starts_over() {
 }
 
 #[test]
-fn renewal_asks_its_server_and_rebinding_every_server() {
+fn renewal_is_for_one_server_and_rebinding_for_all() {
     let mut world = World::bound(2000);
     let lease = world.lease();
     let renew = world.wait_sent();
@@ -312,7 +312,7 @@ fn unknown_binding_is_requested_again() {
 }
 
 #[test]
-fn the_client_asks_a_server_that_does_not_know_what_it_granted_less_often() {
+fn pauses_grow_if_a_server_replies_no_binding_to_what_it_granted() {
     let no_binding = |sent: &Sent| {
         reply(sent.xid, MessageType::REPLY, &SERVER, &[&ia(IAID, 0, 0, &[&status(3)])])
     };
@@ -339,11 +339,11 @@ fn the_client_asks_a_server_that_does_not_know_what_it_granted_less_often() {
 }
 
 #[test]
-fn server_can_take_the_address_back_or_replace_it() {
+fn server_can_withdraw_or_replace_the_address() {
     let mut world = World::bound(2000);
     let renew = world.wait_sent();
-    let void = answer(&renew, MessageType::REPLY, &SERVER, 0);
-    assert_eq!(world.receive(&void), [Action::Lost("the server took the address back")]);
+    let withdrawn = answer(&renew, MessageType::REPLY, &SERVER, 0);
+    assert_eq!(world.receive(&withdrawn), [Action::Lost("the server took the address back")]);
 
     let mut world = World::bound(2000);
     let renew = world.wait_sent();
@@ -393,7 +393,7 @@ fn resumed_lease_is_confirmed() {
     assert_eq!(actions[0], Action::Lost("the lease ended"));
 }
 
-/// A client that waits for the answer to its probe.
+/// A client that waits for `Event::Probed`.
 fn probing() -> World {
     let mut world = World::new();
     world.client = Client::new(Settings { probe: true, ..settings() }, 7);
@@ -439,7 +439,7 @@ fn free_address_is_used_once_it_is_probed() {
     assert_eq!(world.sent(Event::Release).kind, 8);
 }
 
-/// The time since the begin of the exchange, as the client tells it.
+/// The time since the start of the exchange, as in the option Elapsed Time.
 fn world_cs(world: &World) -> u16 {
     u16::try_from((world.now - world.client.began).as_millis() / 10).unwrap()
 }
@@ -462,7 +462,7 @@ fn release_is_sent_once() {
 }
 
 #[test]
-fn times_of_a_server_count_if_they_are_in_order() {
+fn times_of_a_server_are_used_if_they_are_in_order() {
     let check = |t1, t2, preferred, valid| {
         let ia = Ia { t1, t2, ..Ia::default() };
         let (renew, rebind) = times(&ia, &Address { address: address(), preferred, valid });

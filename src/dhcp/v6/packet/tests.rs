@@ -105,7 +105,7 @@ fn replies_are_read() {
 }
 
 #[test]
-fn messages_of_others_are_dropped() {
+fn messages_for_other_clients_and_malformed_ones_are_dropped() {
     let whole = reply(0x00ab_cdef, MessageType::REPLY, &SERVER, &[]);
     assert!(parse(&whole).is_some());
     assert_eq!(Reply::parse(&whole, 1, &DUID, IAID), None);
@@ -157,7 +157,7 @@ proptest! {
             ],
         );
         for (at, value) in changes {
-            // The number and the DUID of the client stay, so the other options are reached.
+            // The xid and the DUID of the client stay unchanged, so that the other options are parsed.
             let at = 26 + at.index(bytes.len() - 26);
             bytes[at] = value;
         }
@@ -166,8 +166,8 @@ proptest! {
             prop_assert!((1..=130).contains(&read.server.len()));
             prop_assert!(read.dns.iter().all(|address| !address.is_multicast()));
             prop_assert!(read.search.iter().all(|name| (1..=253).contains(&name.len())));
-            for one in read.ia.unwrap_or_default().addresses {
-                prop_assert!(is_host(one.address) && one.preferred <= one.valid);
+            for address in read.ia.unwrap_or_default().addresses {
+                prop_assert!(is_host(address.address) && address.preferred <= address.valid);
             }
         }
         let _ = parse(&noise);

@@ -1,4 +1,4 @@
-//! Random events: the client keeps its promises in every order of them.
+//! Random sequences of events: the invariants of the client hold after each event.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use crate::dhcp::v4::settings::{Settings, Times};
 #[derive(Clone, Debug)]
 enum Input {
     Start,
-    /// A lease of so many seconds from the journal.
+    /// A lease from the journal with this lease time in seconds.
     Resume(u32),
     /// A reply to the last packet.
     Reply {
@@ -23,9 +23,9 @@ enum Input {
         host: u8,
     },
     Noise(Vec<u8>),
-    /// Goes to the deadline.
+    /// Advances the time to the deadline.
     Wait,
-    /// Goes so many milliseconds on.
+    /// Advances the time by a number of milliseconds.
     Late(u64),
     Probed(bool),
 }
@@ -141,7 +141,7 @@ impl Model {
         }
     }
 
-    /// The end: exactly one RELEASE if there is a lease, and then silence.
+    /// The end: exactly one RELEASE if there is a lease, and then no packet.
     fn release(&mut self) {
         let actions = self.client.step(Event::Release, self.now);
         let kinds: Vec<u8> = actions.iter().filter_map(Sent::of).map(|sent| sent.kind).collect();
@@ -165,7 +165,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn client_keeps_its_promises(
+    fn invariants_hold_after_each_event(
         inputs in inputs(),
         seed in any::<u64>(),
         probe in any::<bool>(),

@@ -1,4 +1,4 @@
-//! Random events: the client keeps its promises in every order of them.
+//! Random sequences of events: the invariants of the client hold after each event.
 
 use crate::dhcp::time::Time;
 
@@ -13,7 +13,7 @@ use crate::dhcp::v6::packet::tests::{IAID, SERVER, ia, option, reply, status};
 #[derive(Clone, Debug)]
 enum Input {
     Start,
-    /// A lease of so many seconds from the journal.
+    /// A lease from the journal with this valid lifetime in seconds.
     Resume(u32),
     /// A reply to the last packet.
     Reply {
@@ -28,9 +28,9 @@ enum Input {
         is_nested: bool,
     },
     Noise(Vec<u8>),
-    /// Goes to the deadline.
+    /// Advances the time to the deadline.
     Wait,
-    /// Goes so many milliseconds on.
+    /// Advances the time by a number of milliseconds.
     Late(u64),
     Probed(bool),
 }
@@ -144,7 +144,7 @@ impl Model {
         }
     }
 
-    /// The end: exactly one RELEASE if there is a lease, and then silence.
+    /// The end: exactly one RELEASE if there is a lease, and then no packet.
     fn release(&mut self) {
         let is_granted = match &self.client.state {
             State::Probing(lease) => !lease.is_over(self.now),
@@ -168,7 +168,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn client_keeps_its_promises(
+    fn invariants_hold_after_each_event(
         inputs in inputs(),
         seed in any::<u64>(),
         probe in any::<bool>(),
