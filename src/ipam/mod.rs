@@ -51,7 +51,7 @@ pub fn allocate(
     let result = allocate_from_each(locked, request, at, &mut reserved);
     if let (Ok(_), Some(identity)) = (&result, request.sticky) {
         let is_of_sets = |ip| request.sets.iter().any(|set| set.range_of(ip).is_some());
-        locked.remember(identity, &reserved, is_of_sets);
+        locked.save_last_addresses(identity, &reserved, is_of_sets);
     }
     result.map_err(|error| {
         let undone = reserved.into_iter().filter_map(|ip| locked.release_address(ip, at).err());
@@ -86,19 +86,20 @@ fn allocate_from_each(
     reserved: &mut Vec<IpAddr>,
 ) -> Result<Vec<Allocated>> {
     let mut pending = request.requested.to_vec();
-    let remembered = request.sticky.map(|identity| locked.recall(identity)).unwrap_or_default();
+    let last_addresses =
+        request.sticky.map(|identity| locked.last_addresses(identity)).unwrap_or_default();
     let mut allocated = Vec::with_capacity(request.sets.len());
     for (index, set) in request.sets.iter().enumerate() {
         let wanted = pending.iter().position(|ip| set.range_of(*ip).is_some());
         let (ip, range) = match wanted.map(|position| pending.remove(position)) {
             Some(ip) => reserve_requested(locked, request, set, ip, at),
-            None => reserve_any(locked, request, (index, set), &remembered, at),
+            None => reserve_any(locked, request, (index, set), &last_addresses, at),
         }
         .map_err(|error| error.in_front(format_args!("failed to allocate for range {index}")))?;
         reserved.push(ip);
         // A container that gets its last address again does not move the position. Otherwise other containers would get
         // addresses that were just released.
-        if wanted.is_some() || !remembered.contains(&ip) {
+        if wanted.is_some() || !last_addresses.contains(&ip) {
             locked.set_last_reserved(index, ip)?;
         }
         let address = IpNet::new(ip, range.subnet.prefix_len())
@@ -142,10 +143,10 @@ fn reserve_any<'a>(
     locked: &mut Locked<'_>,
     request: &AllocationRequest<'_>,
     (index, set): (usize, &'a RangeSet),
-    remembered: &[IpAddr],
+    last_addresses: &[IpAddr],
     at: &Attachment,
 ) -> Result<(IpAddr, &'a Range)> {
-    for ip in remembered.iter().copied().filter(|ip| set.may_allocate(*ip)) {
+    for ip in last_addresses.iter().copied().filter(|ip| set.may_allocate(*ip)) {
         if let Some(range) = set.range_of(ip)
             && locked.reserve(ip, at)?
         {
@@ -160,8 +161,8 @@ fn reserve_any<'a>(
         return Ok(found);
     }
     // The last attempt before the error.
-    let can_retry =
-        locked.has_lost_count()? | request.reclaims(locked, |ip| set.may_allocate(ip))?;
+    let can_retry = locked.drop_index_if_count_differs()?
+        | request.reclaims(locked, |ip| set.may_allocate(ip))?;
     let found = if can_retry { reserve_next(locked)? } else { None };
     found.ok_or_else(|| exhausted(set))
 }
@@ -216,7 +217,7 @@ pub fn check_not_exhausted(
         Ok(find_free(locked, set, None, |locked, ip| locked.is_free(ip))?.is_some())
     };
     if has_free(locked)?
-        || locked.has_lost_count()? && has_free(locked)?
+        || locked.drop_index_if_count_differs()? && has_free(locked)?
         || stale_on_boot == StaleOnBoot::Reclaim && locked.can_reclaim(|ip| set.may_allocate(ip))?
     {
         return Ok(());

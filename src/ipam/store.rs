@@ -32,11 +32,11 @@ mod digest;
 mod directory;
 mod files;
 mod index;
-mod known;
 #[cfg(feature = "tool")]
 pub mod listed;
 mod lock;
 mod locked;
+mod lookup_source;
 mod owner;
 mod sticky;
 #[cfg(test)]

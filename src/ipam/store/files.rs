@@ -152,13 +152,13 @@ pub(super) fn is_absent(path: &Path) -> io::Result<bool> {
 }
 
 /// A directory entry with an address as its name.
-pub(super) struct Named {
+pub(super) struct AddressEntry {
     pub(super) ip: IpAddr,
     pub(super) is_file: bool,
 }
 
 /// The addresses that are names in a directory, and whether the name `wanted` exists.
-pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<Named>, bool)> {
+pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<AddressEntry>, bool)> {
     fault::file_operation()?;
     let mut addresses = Vec::new();
     let mut has_wanted = false;
@@ -167,7 +167,7 @@ pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<Named>, 
         let name = entry.file_name();
         has_wanted |= name == wanted;
         if let Some(ip) = name.to_str().and_then(address) {
-            addresses.push(Named { ip, is_file: entry.file_type()?.is_file() });
+            addresses.push(AddressEntry { ip, is_file: entry.file_type()?.is_file() });
         }
     }
     Ok((addresses, has_wanted))

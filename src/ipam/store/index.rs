@@ -27,7 +27,7 @@ use super::digest::digest;
 use super::directory::{DirState, Directory};
 use super::files;
 use format::{BUCKET_BYTES, Bits, Block, Bucket, Header, IndexEntry, Level, SLOTS, damaged};
-pub(super) use format::{Holder, Kind};
+pub(super) use format::{FileKind, IndexedFile};
 
 /// With the header this is one page of memory, which is enough for a small host.
 const BUCKETS_MIN: usize = 7;
@@ -90,17 +90,22 @@ impl Index {
     }
 
     /// Builds a new index. It is not valid for any directory until it is committed.
-    pub(super) fn create(path: &IndexPath, boot: u64, holders: &[Holder]) -> io::Result<Self> {
-        let mut blocks: Vec<u128> = holders.iter().map(|holder| split(holder.address).0).collect();
+    pub(super) fn create(
+        path: &IndexPath,
+        boot: u64,
+        indexed_files: &[IndexedFile],
+    ) -> io::Result<Self> {
+        let mut blocks: Vec<u128> =
+            indexed_files.iter().map(|file| split(file.address).0).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        let entries = holders.len() + blocks.len();
+        let entries = indexed_files.len() + blocks.len();
         let count = (entries / ENTRIES_PER_BUCKET_NEW).max(BUCKETS_MIN) as u64;
         let header = Header { buckets: count, boot, ..Header::default() };
         let buckets = (0..count).map(|number| (number, (Bucket::empty(), true))).collect();
         let mut index = Self { file: None, header, page: Vec::new(), buckets };
-        for holder in holders {
-            index.add(*holder)?;
+        for file in indexed_files {
+            index.add(*file)?;
         }
         let bytes = index.seal_all();
         index.file = Some(files::replace(&path.path, &path.aside, &bytes)?);
@@ -133,29 +138,29 @@ impl Index {
     }
 
     pub(super) fn held_by(&mut self, owner: u64) -> io::Result<Vec<u128>> {
-        let mut its = self.holders_at(owner, |holder| holder.owner == owner)?;
+        let mut its = self.indexed_files_at(owner, |file| file.owner == owner)?;
         if its.len() >= ADDRESSES_PER_OWNER_MAX {
-            let all = self.holders()?.into_iter().filter(|holder| holder.owner == owner);
-            its = all.map(|holder| ((0, 0), holder)).collect();
+            let all = self.indexed_files()?.into_iter().filter(|file| file.owner == owner);
+            its = all.map(|file| ((0, 0), file)).collect();
         }
-        let reserved = its.into_iter().filter(|(_, holder)| holder.kind == Kind::Reserved);
-        Ok(reserved.map(|(_, holder)| holder.address).collect())
+        let reserved = its.into_iter().filter(|(_, file)| file.kind == FileKind::Reserved);
+        Ok(reserved.map(|(_, file)| file.address).collect())
     }
 
-    fn holders_at(
+    fn indexed_files_at(
         &mut self,
         hash: u64,
-        is_wanted: impl Fn(&Holder) -> bool,
-    ) -> io::Result<Vec<(SlotRef, Holder)>> {
+        is_wanted: impl Fn(&IndexedFile) -> bool,
+    ) -> io::Result<Vec<(SlotRef, IndexedFile)>> {
         let found = self.find(hash, |entry| match entry {
-            IndexEntry::Holder(holder) => is_wanted(holder),
+            IndexEntry::File(file) => is_wanted(file),
             IndexEntry::Block(_) => false,
         })?;
-        let holder = |(place, entry)| match entry {
-            IndexEntry::Holder(holder) => Some((place, holder)),
+        let indexed_file = |(place, entry)| match entry {
+            IndexEntry::File(file) => Some((place, file)),
             IndexEntry::Block(_) => None,
         };
-        Ok(found.into_iter().filter_map(holder).collect())
+        Ok(found.into_iter().filter_map(indexed_file).collect())
     }
 
     /// The first address from `first` to `last` that is not taken.
@@ -196,8 +201,8 @@ impl Index {
     }
 
     /// All entries of the directory.
-    pub(super) fn holders(&self) -> io::Result<Vec<Holder>> {
-        let mut holders = Vec::new();
+    pub(super) fn indexed_files(&self) -> io::Result<Vec<IndexedFile>> {
+        let mut indexed_files = Vec::new();
         let mut first = 0;
         while first < self.header.buckets {
             let count = (self.header.buckets - first).min(BUCKETS_PER_READ as u64);
@@ -210,14 +215,14 @@ impl Index {
                     }
                 };
                 for slot in 0..SLOTS {
-                    if let Some(IndexEntry::Holder(holder)) = bucket.entry(slot)? {
-                        holders.push(holder);
+                    if let Some(IndexEntry::File(file)) = bucket.entry(slot)? {
+                        indexed_files.push(file);
                     }
                 }
             }
             first += count;
         }
-        Ok(holders)
+        Ok(indexed_files)
     }
 
     fn run_of_buckets(&self, first: u64, count: u64) -> io::Result<Vec<Bucket>> {
@@ -231,32 +236,32 @@ impl Index {
         Ok(buckets.map(|bytes| Bucket(Box::new(*bytes))).collect())
     }
 
-    pub(super) fn add(&mut self, holder: Holder) -> io::Result<()> {
-        let others = self.holders_at(holder.owner, |other| other.owner == holder.owner)?.len();
+    pub(super) fn add(&mut self, file: IndexedFile) -> io::Result<()> {
+        let others = self.indexed_files_at(file.owner, |other| other.owner == file.owner)?.len();
         let is_one_of_many = others >= ADDRESSES_PER_OWNER_MAX;
-        let hash = if is_one_of_many { hash_of(holder.address) } else { holder.owner };
-        self.insert(hash, &IndexEntry::Holder(holder))?;
-        self.header.older += u64::from(holder.is_older);
-        if holder.kind == Kind::Torn { Ok(()) } else { self.mark(holder.address, true) }
+        let hash = if is_one_of_many { hash_of(file.address) } else { file.owner };
+        self.insert(hash, &IndexEntry::File(file))?;
+        self.header.older += u64::from(file.is_older);
+        if file.kind == FileKind::Incomplete { Ok(()) } else { self.mark(file.address, true) }
     }
 
     pub(super) fn remove(&mut self, address: u128, owner: u64) -> io::Result<()> {
-        let its = self.holders_at(owner, |holder| holder.owner == owner)?;
-        let found = match its.iter().find(|(_, holder)| holder.address == address) {
+        let its = self.indexed_files_at(owner, |file| file.owner == owner)?;
+        let found = match its.iter().find(|(_, file)| file.address == address) {
             Some(found) if its.len() < ADDRESSES_PER_OWNER_MAX => Some(*found),
             // After this removal, look-ups would miss the entries that have their address as the key. The error makes the
             // caller build a new index.
             Some(_) => None,
             None => self
-                .holders_at(hash_of(address), |holder| holder.address == address)?
+                .indexed_files_at(hash_of(address), |file| file.address == address)?
                 .first()
                 .copied(),
         };
-        let (place, holder) = found.ok_or_else(damaged)?;
+        let (place, file) = found.ok_or_else(damaged)?;
         self.set(place, None)?;
-        let older = self.header.older.checked_sub(holder.is_older.into());
+        let older = self.header.older.checked_sub(file.is_older.into());
         self.header.older = older.ok_or_else(damaged)?;
-        if holder.kind == Kind::Torn { Ok(()) } else { self.mark(address, false) }
+        if file.kind == FileKind::Incomplete { Ok(()) } else { self.mark(address, false) }
     }
 
     /// Marks an address as taken or free, and its block as full or not.
@@ -287,7 +292,7 @@ impl Index {
     fn block(&mut self, level: Level, number: u128) -> io::Result<Option<(SlotRef, Block)>> {
         let found = self.find(Block::hash(level, number), |entry| match entry {
             IndexEntry::Block(block) => block.level == level && block.number == number,
-            IndexEntry::Holder(_) => false,
+            IndexEntry::File(_) => false,
         })?;
         match found[..] {
             [] => Ok(None),
@@ -376,7 +381,7 @@ impl Index {
     pub(super) fn commit(&mut self, path: &IndexPath, directory: &Directory) -> io::Result<()> {
         if self.header.entries > self.header.buckets * ENTRIES_PER_BUCKET_MAX {
             let last = self.header.directory;
-            *self = Self::create(path, self.header.boot, &self.holders()?)?;
+            *self = Self::create(path, self.header.boot, &self.indexed_files()?)?;
             self.header.directory = last;
         }
         if self.is_small() {

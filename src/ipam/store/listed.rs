@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use super::index::Index;
 use super::locked::Locked;
 use super::owner::{self, Owner};
-use super::{ASIDE, StorePaths, boot, failed, files, known};
+use super::{ASIDE, StorePaths, boot, failed, files, lookup_source};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
@@ -74,10 +74,10 @@ impl Holder {
 /// nothing and takes no lock, so the list can be out of date when it is returned.
 pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>, Vec<Error>)> {
     let paths = StorePaths::new(data_dir, network);
-    let (mut files, _) = known::read_files(&paths.dir, ASIDE)?;
+    let (mut files, _) = lookup_source::read_files(&paths.dir, ASIDE)?;
     // A missing or damaged index proves nothing.
     if let (Some(boot), Ok(index)) = (boot::id(), Index::open(&paths.index.path)) {
-        known::mark_older(&mut files, &index, boot);
+        lookup_source::mark_older(&mut files, &index, boot);
     }
     let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
     for (address, found) in files.iter() {
@@ -89,11 +89,11 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
                 continue;
             }
             // It keeps its address out of use.
-            Owner::NoFile => {
+            Owner::NotRegular => {
                 unreadable.extend(files::read_any(&path).map_err(failed("read", path)).err());
                 continue;
             }
-            Owner::Torn => continue,
+            Owner::Incomplete => continue,
         };
         let metadata = fs::metadata(path);
         listed.push(Reservation {

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::directory::{DirState, Directory};
-use super::index::{Holder, Index, Kind};
-use super::known::{self, Files, Known};
+use super::index::{FileKind, Index, IndexedFile};
+use super::lookup_source::{self, AddressFile, AddressFiles, LookupSource};
 use super::owner::{self, KeepSet, Owner};
 use super::{ASIDE, StorePaths, address_of, failed, files, number_of};
 use crate::cni::text;
@@ -28,7 +28,7 @@ pub struct Locked<'a> {
     paths: &'a StorePaths,
     /// `None` if the directory does not exist or cannot be opened.
     directory: Option<Directory>,
-    known: Known,
+    source: LookupSource,
     /// This call has read all files. If it finds a difference later, it does not write another index.
     is_read: bool,
     has_aside: bool,
@@ -37,13 +37,13 @@ pub struct Locked<'a> {
 }
 
 /// A reservation to release: its address, and the digest of its owner.
-type Item = (IpAddr, u64);
+type HeldAddress = (IpAddr, u64);
 
 impl<'a> Locked<'a> {
     pub(super) fn new(paths: &'a StorePaths) -> Result<Self> {
         let directory = Directory::open(&paths.dir).ok();
         let mut locked = Self { directory, ..Self::empty(paths) };
-        locked.known = locked.current_index().map_or(Known::Nothing, Known::Index);
+        locked.source = locked.current_index().map_or(LookupSource::NotLoaded, LookupSource::Index);
         locked.load()?;
         Ok(locked)
     }
@@ -53,7 +53,7 @@ impl<'a> Locked<'a> {
         Self {
             paths,
             directory: None,
-            known: Known::Files(Files::default()),
+            source: LookupSource::Files(AddressFiles::default()),
             is_read: false,
             has_aside: false,
             is_changed: false,
@@ -68,7 +68,7 @@ impl<'a> Locked<'a> {
 
     /// Reads all files if no index is valid, and builds an index the first time. If that fails, the files are used.
     fn load(&mut self) -> Result<()> {
-        if !matches!(self.known, Known::Nothing) {
+        if !matches!(self.source, LookupSource::NotLoaded) {
             return Ok(());
         }
         let is_first = !mem::replace(&mut self.is_read, true);
@@ -79,37 +79,37 @@ impl<'a> Locked<'a> {
             let last = old.as_ref().map_or_else(DirState::default, |index| *index.directory());
             directory.stamp(&last).ok()
         });
-        let (mut files, has_aside) = known::read_files(&self.paths.dir, ASIDE)?;
+        let (mut files, has_aside) = lookup_source::read_files(&self.paths.dir, ASIDE)?;
         self.has_aside = has_aside;
         if let (Some(old), Some(boot)) = (&old, self.paths.boot) {
-            known::mark_older(&mut files, old, boot);
+            lookup_source::mark_older(&mut files, old, boot);
         }
         let index = match (&self.directory, stamp, self.paths.boot) {
             (Some(directory), Some(stamp), Some(boot)) if !has_aside => {
-                known::make_index(self.paths, directory, stamp, boot, &files)
+                lookup_source::make_index(self.paths, directory, stamp, boot, &files)
             }
             _ => None,
         };
         self.is_changed = index.is_none();
-        self.known = index.map_or(Known::Files(files), Known::Index);
+        self.source = index.map_or(LookupSource::Files(files), LookupSource::Index);
         Ok(())
     }
 
     fn look_up<T>(
         &mut self,
         of_index: impl Fn(&mut Index) -> io::Result<T>,
-        of_files: impl Fn(&Files) -> T,
+        of_files: impl Fn(&AddressFiles) -> T,
     ) -> Result<T> {
         // After a damaged index a new one is built; if that is damaged, too, the files are used.
         loop {
             self.load()?;
-            match &mut self.known {
-                Known::Index(index) => match of_index(index) {
+            match &mut self.source {
+                LookupSource::Index(index) => match of_index(index) {
                     Ok(answer) => return Ok(answer),
-                    Err(_) => self.known = Known::Nothing,
+                    Err(_) => self.source = LookupSource::NotLoaded,
                 },
-                Known::Files(files) => return Ok(of_files(files)),
-                Known::Nothing => {}
+                LookupSource::Files(files) => return Ok(of_files(files)),
+                LookupSource::NotLoaded => {}
             }
         }
     }
@@ -117,11 +117,11 @@ impl<'a> Locked<'a> {
     /// Whether look-ups use an index from an earlier call.
     #[cfg(test)]
     pub(super) fn has_index(&self) -> bool {
-        matches!(self.known, Known::Index(_)) && !self.is_read
+        matches!(self.source, LookupSource::Index(_)) && !self.is_read
     }
 
-    fn is_certain(&self) -> bool {
-        matches!(self.known, Known::Files(_))
+    fn reads_files(&self) -> bool {
+        matches!(self.source, LookupSource::Files(_))
     }
 
     /// The addresses of an attachment. If it has none, those of its container: an old release of the reference wrote the
@@ -130,20 +130,20 @@ impl<'a> Locked<'a> {
         Ok(self.held(at)?.into_iter().map(|(ip, _)| ip).collect())
     }
 
-    fn held(&mut self, at: &Attachment) -> Result<Vec<Item>> {
+    fn held(&mut self, at: &Attachment) -> Result<Vec<HeldAddress>> {
         match self.held_in_name(&owner::content(at))? {
             none if none.is_empty() => self.held_in_name(&at.container_id),
             held => Ok(held),
         }
     }
 
-    fn held_in_name(&mut self, owner: &str) -> Result<Vec<Item>> {
+    fn held_in_name(&mut self, owner: &str) -> Result<Vec<HeldAddress>> {
         let digest = owner::digest_of(owner);
         loop {
             let mut held = self.look_up(
                 |index| Ok(index.held_by(digest)?.into_iter().map(address_of).collect::<Vec<_>>()),
                 |files| {
-                    let its = files.iter().filter(|(_, found)| found.owner.is(owner));
+                    let its = files.iter().filter(|(_, file)| file.owner.is(owner));
                     its.map(|(ip, _)| ip).collect()
                 },
             )?;
@@ -152,10 +152,10 @@ impl<'a> Locked<'a> {
                 files::read(&self.path_of(*ip))
                     .is_ok_and(|content| Owner::parse(&content).is(owner))
             };
-            if self.is_certain() || held.iter().all(is_still) {
+            if self.reads_files() || held.iter().all(is_still) {
                 return Ok(held.into_iter().map(|ip| (ip, digest)).collect());
             }
-            self.known = Known::Nothing;
+            self.source = LookupSource::NotLoaded;
         }
     }
 
@@ -163,8 +163,8 @@ impl<'a> Locked<'a> {
     fn owner_of(&self, ip: IpAddr) -> Owner {
         match files::read_any(&self.path_of(ip)) {
             Ok(content) => Owner::parse(&content),
-            Err(error) if error.kind() == ErrorKind::NotFound => Owner::Torn,
-            Err(_) => Owner::NoFile,
+            Err(error) if error.kind() == ErrorKind::NotFound => Owner::Incomplete,
+            Err(_) => Owner::NotRegular,
         }
     }
 
@@ -172,20 +172,20 @@ impl<'a> Locked<'a> {
         loop {
             let is_taken = self.look_up(
                 |index| index.is_taken(number_of(ip)),
-                |files| files.get(ip).is_some_and(known::Found::is_taken),
+                |files| files.get(ip).is_some_and(AddressFile::is_taken),
             )?;
-            if !is_taken || self.is_certain() || !matches!(self.owner_of(ip), Owner::Torn) {
+            if !is_taken || self.reads_files() || !matches!(self.owner_of(ip), Owner::Incomplete) {
                 return Ok(is_taken);
             }
-            self.known = Known::Nothing;
+            self.source = LookupSource::NotLoaded;
         }
     }
 
     /// Confirms with its file that an address is free.
     pub fn is_free(&mut self, ip: IpAddr) -> Result<bool> {
-        let is_free = matches!(self.owner_of(ip), Owner::Torn);
-        if !is_free && !self.is_certain() {
-            self.known = Known::Nothing;
+        let is_free = matches!(self.owner_of(ip), Owner::Incomplete);
+        if !is_free && !self.reads_files() {
+            self.source = LookupSource::NotLoaded;
         }
         Ok(is_free)
     }
@@ -197,53 +197,51 @@ impl<'a> Locked<'a> {
                 let free = index.next_free(number_of(first), number_of(last))?;
                 Ok(free.map(address_of))
             },
-            |files| known::next_free(files, first, last),
+            |files| lookup_source::next_free(files, first, last),
         )
     }
 
     /// Compares the number of files with the index, before a range counts as exhausted: a program without the lock can have
     /// removed files while the index was written. Returns whether a new search can find an address.
-    pub fn has_lost_count(&mut self) -> Result<bool> {
+    pub fn drop_index_if_count_differs(&mut self) -> Result<bool> {
         let dir = &self.paths.dir;
-        let is_right = match &self.known {
-            Known::Index(index) if !self.is_read => {
+        let is_right = match &self.source {
+            LookupSource::Index(index) if !self.is_read => {
                 let (names, _) =
                     files::addresses_in(dir, ASIDE).map_err(failed("read directory", dir))?;
-                index.holders().is_ok_and(|holders| holders.len() == names.len())
+                index.indexed_files().is_ok_and(|indexed_files| indexed_files.len() == names.len())
             }
             _ => true,
         };
         if !is_right {
-            self.known = Known::Nothing;
+            self.source = LookupSource::NotLoaded;
         }
         Ok(!is_right)
     }
 
     /// The last addresses of an identity.
-    pub fn recall(&self, identity: u64) -> Vec<IpAddr> {
-        self.paths.sticky.recall(identity)
+    pub fn last_addresses(&self, identity: u64) -> Vec<IpAddr> {
+        self.paths.sticky.last_addresses(identity)
     }
 
     /// The stale reservations: a plugin made them in an earlier boot, and their files have not changed since.
-    fn stale(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<Item>> {
+    fn stale(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<HeldAddress>> {
         let older = self.look_up(
-            |index| if index.has_older() { index.holders() } else { Ok(Vec::new()) },
-            |files| files.iter().map(|(ip, found)| found.holder(number_of(ip))).collect(),
+            |index| if index.has_older() { index.indexed_files() } else { Ok(Vec::new()) },
+            |files| files.iter().map(|(ip, file)| file.indexed(number_of(ip))).collect(),
         )?;
         let no_attachments = KeepSet::new(&[]);
-        let is_stale = |holder: &Holder| {
-            let path = self.path_of(address_of(holder.address));
+        let is_stale = |file: &IndexedFile| {
+            let path = self.path_of(address_of(file.address));
             files::read_identified(&path).is_ok_and(|(content, identity)| {
-                identity == holder.identity && no_attachments.releases(&Owner::parse(&content))
+                identity == file.identity && no_attachments.releases(&Owner::parse(&content))
             })
         };
-        let wanted = older.into_iter().filter(|holder| {
-            holder.is_older
-                && holder.kind == Kind::Reserved
-                && is_wanted(address_of(holder.address))
+        let wanted = older.into_iter().filter(|file| {
+            file.is_older && file.kind == FileKind::Reserved && is_wanted(address_of(file.address))
         });
         let items = wanted.filter(is_stale);
-        Ok(items.map(|holder| (address_of(holder.address), holder.owner)).collect())
+        Ok(items.map(|file| (address_of(file.address), file.owner)).collect())
     }
 
     /// Whether `reclaim` would release an address.
@@ -268,11 +266,11 @@ impl<'a> Locked<'a> {
 
     /// The errors of all unreadable files. An index is built only if all files are readable.
     fn unreadable(&self) -> impl Iterator<Item = Error> {
-        let files = match &self.known {
-            Known::Files(files) => Some(files),
-            Known::Index(_) | Known::Nothing => None,
+        let files = match &self.source {
+            LookupSource::Files(files) => Some(files),
+            LookupSource::Index(_) | LookupSource::NotLoaded => None,
         };
-        files.into_iter().flat_map(Files::iter).filter_map(|(_, found)| match &found.owner {
+        files.into_iter().flat_map(AddressFiles::iter).filter_map(|(_, file)| match &file.owner {
             Owner::Unreadable(error) => Some(error.clone()),
             _ => None,
         })

@@ -12,9 +12,9 @@ pub(super) enum Owner {
     /// Not empty, without the white space around it.
     Text(String),
     /// Incomplete: the power failed before the content was on disk, so the address is free.
-    Torn,
+    Incomplete,
     /// Not a regular file. It is no reservation, but the address cannot be reserved.
-    NoFile,
+    NotRegular,
     /// The address may be in use.
     Unreadable(Error),
 }
@@ -35,8 +35,8 @@ impl Owner {
         // program can have several lines, and the name of an interface each control byte but these.
         let text = String::from_utf8_lossy(content);
         match text.trim() {
-            "" => Self::Torn,
-            _ if content.contains(&0) => Self::Torn,
+            "" => Self::Incomplete,
+            _ if content.contains(&0) => Self::Incomplete,
             text => Self::Text(text.to_owned()),
         }
     }
@@ -45,7 +45,9 @@ impl Owner {
     pub(super) fn digest(&self, address: u128) -> u64 {
         match self {
             Self::Text(text) => digest_of(text),
-            Self::Torn | Self::NoFile | Self::Unreadable(_) => digest(1, &address.to_le_bytes()),
+            Self::Incomplete | Self::NotRegular | Self::Unreadable(_) => {
+                digest(1, &address.to_le_bytes())
+            }
         }
     }
 
@@ -78,8 +80,8 @@ impl KeepSet {
     pub(super) fn releases(&self, owner: &Owner) -> bool {
         let text = match owner {
             Owner::Text(text) => text,
-            Owner::Torn => return true,
-            Owner::NoFile | Owner::Unreadable(_) => return false,
+            Owner::Incomplete => return true,
+            Owner::NotRegular | Owner::Unreadable(_) => return false,
         };
         let is_of_plugin = match text.split_once(LINE_BREAK) {
             Some((container_id, ifname)) => {

@@ -34,14 +34,14 @@ type StickyEntry = (u64, u128);
 
 impl Sticky {
     /// The addresses of an identity, the newest first.
-    pub(super) fn recall(&self, identity: u64) -> Vec<IpAddr> {
+    pub(super) fn last_addresses(&self, identity: u64) -> Vec<IpAddr> {
         let entries = self.read(identity % BUCKETS).unwrap_or_default();
         let its = entries.into_iter().filter(|(owner, _)| *owner == identity);
         its.map(|(_, address)| address_of(address)).collect()
     }
 
     /// Saves addresses of an identity. `replace` selects the saved addresses that they replace.
-    pub(super) fn remember(
+    pub(super) fn save_last_addresses(
         &self,
         identity: u64,
         addresses: &[IpAddr],
@@ -131,13 +131,13 @@ mod tests {
     fn new_addresses_replace_those_of_their_sets() {
         let dir = TempDir::new();
         let sticky = sticky(&dir);
-        assert!(sticky.recall(7).is_empty());
-        sticky.remember(7, &[ip("10.1.0.2"), ip("fd00::2")], |_| true).unwrap();
-        sticky.remember(7 + BUCKETS, &[ip("10.1.0.3")], |_| true).unwrap();
-        assert_eq!(sticky.recall(7), [ip("10.1.0.2"), ip("fd00::2")]);
-        sticky.remember(7, &[ip("10.1.0.9")], |ip| ip.is_ipv4()).unwrap();
-        assert_eq!(sticky.recall(7), [ip("10.1.0.9"), ip("fd00::2")]);
-        assert_eq!(sticky.recall(7 + BUCKETS), [ip("10.1.0.3")]);
+        assert!(sticky.last_addresses(7).is_empty());
+        sticky.save_last_addresses(7, &[ip("10.1.0.2"), ip("fd00::2")], |_| true).unwrap();
+        sticky.save_last_addresses(7 + BUCKETS, &[ip("10.1.0.3")], |_| true).unwrap();
+        assert_eq!(sticky.last_addresses(7), [ip("10.1.0.2"), ip("fd00::2")]);
+        sticky.save_last_addresses(7, &[ip("10.1.0.9")], |ip| ip.is_ipv4()).unwrap();
+        assert_eq!(sticky.last_addresses(7), [ip("10.1.0.9"), ip("fd00::2")]);
+        assert_eq!(sticky.last_addresses(7 + BUCKETS), [ip("10.1.0.3")]);
     }
 
     #[test]
@@ -145,11 +145,11 @@ mod tests {
         let dir = TempDir::new();
         let sticky = sticky(&dir);
         for identity in 0..100 {
-            sticky.remember(identity * BUCKETS, &[ip("10.1.0.2")], |_| true).unwrap();
+            sticky.save_last_addresses(identity * BUCKETS, &[ip("10.1.0.2")], |_| true).unwrap();
         }
-        let remembered = (0..100).filter(|n| !sticky.recall(n * BUCKETS).is_empty());
-        assert_eq!(remembered.collect::<Vec<_>>(), (79..100).collect::<Vec<_>>());
-        sticky.remember(BUCKETS - 1, &[ip("10.1.0.2")], |_| true).unwrap();
+        let last_addresses = (0..100).filter(|n| !sticky.last_addresses(n * BUCKETS).is_empty());
+        assert_eq!(last_addresses.collect::<Vec<_>>(), (79..100).collect::<Vec<_>>());
+        sticky.save_last_addresses(BUCKETS - 1, &[ip("10.1.0.2")], |_| true).unwrap();
         assert_eq!(fs::metadata(&sticky.path).unwrap().len(), 2 << 20);
     }
 
@@ -157,18 +157,18 @@ mod tests {
     fn a_damaged_bucket_is_empty() {
         let dir = TempDir::new();
         let sticky = sticky(&dir);
-        sticky.remember(0, &[ip("10.1.0.2")], |_| true).unwrap();
+        sticky.save_last_addresses(0, &[ip("10.1.0.2")], |_| true).unwrap();
         let good = fs::read(&sticky.path).unwrap();
         for at in 0..good.len() {
             let mut bytes = good.clone();
             bytes[at] ^= 1;
             fs::write(&sticky.path, bytes).unwrap();
-            assert!(sticky.recall(0).is_empty(), "byte {at}");
+            assert!(sticky.last_addresses(0).is_empty(), "byte {at}");
         }
         fs::remove_file(&sticky.path).unwrap();
         fs::create_dir_all(sticky.path.join("in/the/way")).unwrap();
-        assert!(sticky.recall(0).is_empty());
-        sticky.remember(0, &[ip("10.1.0.2")], |_| true).unwrap();
-        assert_eq!(sticky.recall(0), [ip("10.1.0.2")]);
+        assert!(sticky.last_addresses(0).is_empty());
+        sticky.save_last_addresses(0, &[ip("10.1.0.2")], |_| true).unwrap();
+        assert_eq!(sticky.last_addresses(0), [ip("10.1.0.2")]);
     }
 }

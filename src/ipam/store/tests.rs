@@ -243,7 +243,7 @@ fn without_hard_links_the_lock_excludes_others() {
         assert_eq!(put_in_place(&aside, &target, no_links).unwrap(), Placed::New);
         assert!(!aside.exists());
         fs::write(&aside, "newer").unwrap();
-        assert_eq!(put_in_place(&aside, &target, no_links).unwrap(), Placed::Not);
+        assert_eq!(put_in_place(&aside, &target, no_links).unwrap(), Placed::NameInUse);
         assert_eq!(fs::read_to_string(&target).unwrap(), "new");
         fs::remove_file(&target).unwrap();
     }

@@ -39,21 +39,21 @@ pub(super) struct Header {
 
 /// The kind of a file with an address as its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::ipam::store) enum Kind {
+pub(in crate::ipam::store) enum FileKind {
     Reserved,
     /// Free. GC removes the file.
-    Torn,
+    Incomplete,
     /// Without an owner, but the address cannot be reserved.
-    NoFile,
+    NotRegular,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::ipam::store) struct Holder {
+pub(in crate::ipam::store) struct IndexedFile {
     pub(in crate::ipam::store) address: u128,
     /// The digest of the owner, or of the address if it has no owner.
     pub(in crate::ipam::store) owner: u64,
     pub(in crate::ipam::store) identity: u64,
-    pub(in crate::ipam::store) kind: Kind,
+    pub(in crate::ipam::store) kind: FileKind,
     pub(in crate::ipam::store) is_older: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Bits([u64; 4]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IndexEntry {
-    Holder(Holder),
+    File(IndexedFile),
     Block(Block),
 }
 
@@ -136,8 +136,8 @@ impl Bucket {
     pub(super) fn entry(&self, slot: usize) -> io::Result<Option<IndexEntry>> {
         let at = SLOTS_AT + slot * SLOT_BYTES;
         let slot = &self.0[at..at + SLOT_BYTES];
-        let holder = |kind| {
-            Some(IndexEntry::Holder(Holder {
+        let file = |kind| {
+            Some(IndexEntry::File(IndexedFile {
                 address: u128_at(slot, 16),
                 owner: u64_at(slot, 8),
                 identity: u64_at(slot, 32),
@@ -151,9 +151,9 @@ impl Bucket {
         };
         match slot[0] {
             0 => Ok(None),
-            1 => Ok(holder(Kind::Reserved)),
-            2 => Ok(holder(Kind::Torn)),
-            3 => Ok(holder(Kind::NoFile)),
+            1 => Ok(file(FileKind::Reserved)),
+            2 => Ok(file(FileKind::Incomplete)),
+            3 => Ok(file(FileKind::NotRegular)),
             4 => Ok(block(Level::Address)),
             5 => Ok(block(Level::Block)),
             _ => Err(damaged()),
@@ -166,16 +166,16 @@ impl Bucket {
         slot.fill(0);
         match entry {
             None => {}
-            Some(IndexEntry::Holder(holder)) => {
-                slot[0] = match holder.kind {
-                    Kind::Reserved => 1,
-                    Kind::Torn => 2,
-                    Kind::NoFile => 3,
+            Some(IndexEntry::File(file)) => {
+                slot[0] = match file.kind {
+                    FileKind::Reserved => 1,
+                    FileKind::Incomplete => 2,
+                    FileKind::NotRegular => 3,
                 };
-                slot[1] = holder.is_older.into();
-                put_u64(slot, 8, holder.owner);
-                slot[16..32].copy_from_slice(&holder.address.to_le_bytes());
-                put_u64(slot, 32, holder.identity);
+                slot[1] = file.is_older.into();
+                put_u64(slot, 8, file.owner);
+                slot[16..32].copy_from_slice(&file.address.to_le_bytes());
+                put_u64(slot, 32, file.identity);
             }
             Some(IndexEntry::Block(block)) => {
                 slot[..16].copy_from_slice(&(block.number << 8).to_le_bytes());
@@ -270,8 +270,8 @@ mod tests {
 
     #[test]
     fn a_bucket_is_read_back_at_its_own_number_only() {
-        let holder = |kind, is_older| {
-            Some(IndexEntry::Holder(Holder {
+        let file = |kind, is_older| {
+            Some(IndexEntry::File(IndexedFile {
                 address: u128::MAX - 1,
                 owner: 2,
                 identity: u64::MAX,
@@ -285,10 +285,10 @@ mod tests {
         }
         let block = |level| Some(IndexEntry::Block(Block { level, number: (1 << 120) - 1, bits }));
         let entries = [
-            holder(Kind::Reserved, false),
-            holder(Kind::Torn, true),
+            file(FileKind::Reserved, false),
+            file(FileKind::Incomplete, true),
             None,
-            holder(Kind::NoFile, false),
+            file(FileKind::NotRegular, false),
             block(Level::Address),
             block(Level::Block),
         ];

@@ -26,34 +26,34 @@ fn number(text: &str) -> u128 {
     number_of(text.parse::<IpAddr>().unwrap())
 }
 
-fn holder(address: u128) -> Holder {
+fn indexed_file(address: u128) -> IndexedFile {
     // Two addresses for each owner.
     let owner = u64::try_from(address / 2 % (1 << 64)).unwrap();
-    Holder { address, owner, identity: !owner, kind: Kind::Reserved, is_older: false }
+    IndexedFile { address, owner, identity: !owner, kind: FileKind::Reserved, is_older: false }
 }
 
-fn run_of(first: &str, count: u32) -> Vec<Holder> {
-    (0..u128::from(count)).map(|offset| holder(number(first) + offset)).collect()
+fn run_of(first: &str, count: u32) -> Vec<IndexedFile> {
+    (0..u128::from(count)).map(|offset| indexed_file(number(first) + offset)).collect()
 }
 
 /// Compares all look-ups with the model.
-fn compare(index: &mut Index, model: &BTreeMap<u128, Holder>) -> io::Result<()> {
-    let mut holders = index.holders()?;
-    holders.sort_by_key(|holder| holder.address);
-    assert_eq!(holders, model.values().copied().collect::<Vec<_>>());
+fn compare(index: &mut Index, model: &BTreeMap<u128, IndexedFile>) -> io::Result<()> {
+    let mut indexed_files = index.indexed_files()?;
+    indexed_files.sort_by_key(|file| file.address);
+    assert_eq!(indexed_files, model.values().copied().collect::<Vec<_>>());
     let (Some(first), Some(last)) = (model.keys().next(), model.keys().last()) else {
         return Ok(());
     };
     for address in [*first, first + 1, *last, last + 1, last + 256, first - 1] {
-        let is_taken = model.get(&address).is_some_and(|holder| holder.kind != Kind::Torn);
+        let is_taken = model.get(&address).is_some_and(|file| file.kind != FileKind::Incomplete);
         assert_eq!(index.is_taken(address)?, is_taken);
-        let free = (address..=last + 1)
-            .find(|candidate| model.get(candidate).is_none_or(|holder| holder.kind == Kind::Torn));
+        let free = (address..=last + 1).find(|candidate| {
+            model.get(candidate).is_none_or(|file| file.kind == FileKind::Incomplete)
+        });
         assert_eq!(index.next_free(address, last + 1)?, free);
-        let owner = holder(address).owner;
-        let of_owner = |holder: &&Holder| holder.owner == owner && holder.kind == Kind::Reserved;
-        let held: Vec<u128> =
-            model.values().filter(of_owner).map(|holder| holder.address).collect();
+        let owner = indexed_file(address).owner;
+        let of_owner = |file: &&IndexedFile| file.owner == owner && file.kind == FileKind::Reserved;
+        let held: Vec<u128> = model.values().filter(of_owner).map(|file| file.address).collect();
         let mut found = index.held_by(owner)?;
         found.sort_unstable();
         assert_eq!(found, held);
@@ -61,8 +61,8 @@ fn compare(index: &mut Index, model: &BTreeMap<u128, Holder>) -> io::Result<()> 
     Ok(())
 }
 
-fn model_of(holders: &[Holder]) -> BTreeMap<u128, Holder> {
-    holders.iter().map(|holder| (holder.address, *holder)).collect()
+fn model_of(indexed_files: &[IndexedFile]) -> BTreeMap<u128, IndexedFile> {
+    indexed_files.iter().map(|file| (file.address, *file)).collect()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_run_of_any_length_is_skipped() {
         assert_eq!(index.next_free(first, behind - 1).unwrap(), None);
         assert_eq!(index.next_free(first - 1, behind).unwrap(), Some(first - 1));
         let hole = first + u128::from(count / 2);
-        index.remove(hole, holder(hole).owner).unwrap();
+        index.remove(hole, indexed_file(hole).owner).unwrap();
         assert_eq!(index.next_free(first, behind).unwrap(), Some(hole));
     }
 }
@@ -88,30 +88,31 @@ fn a_look_up_takes_a_few_reads() {
     index.commit(&path(&dir), &directory(&dir)).unwrap();
     let mut index = Index::open(&path(&dir).path).unwrap();
     assert!(index.next_free(number("fd00::3"), number("fd00::ffff:ffff")).unwrap().is_some());
-    assert_eq!(index.held_by(holder(number("fd00::3")).owner).unwrap().len(), 2);
+    assert_eq!(index.held_by(indexed_file(number("fd00::3")).owner).unwrap().len(), 2);
     assert!(index.buckets.len() < 16, "{} of {}", index.buckets.len(), index.header.buckets);
 }
 
 #[test]
 fn an_owner_of_thousands_does_not_slow_others() {
     let dir = TempDir::new();
-    let of_one = |mut holder: Holder| {
-        holder.owner = 7;
-        holder
+    let of_one = |mut file: IndexedFile| {
+        file.owner = 7;
+        file
     };
-    let mut holders: Vec<Holder> = run_of("10.1.0.2", 5000).into_iter().map(of_one).collect();
-    holders.extend(run_of("10.2.0.2", 100));
-    let mut index = Index::create(&path(&dir), BOOT, &holders).unwrap();
+    let mut indexed_files: Vec<IndexedFile> =
+        run_of("10.1.0.2", 5000).into_iter().map(of_one).collect();
+    indexed_files.extend(run_of("10.2.0.2", 100));
+    let mut index = Index::create(&path(&dir), BOOT, &indexed_files).unwrap();
     index.commit(&path(&dir), &directory(&dir)).unwrap();
     let mut index = Index::open(&path(&dir).path).unwrap();
-    let other = holder(number("10.2.0.3"));
+    let other = indexed_file(number("10.2.0.3"));
     assert!(index.held_by(other.owner).unwrap().contains(&other.address));
     assert!(index.buckets.len() < 16, "{}", index.buckets.len());
     assert_eq!(index.held_by(7).unwrap().len(), 5000);
     // Entries with their address as the key can be removed. The first ones, with the owner as the key, cannot.
     let (mut removed, mut refused) = (0, 0);
-    for holder in &holders[..5000] {
-        match index.remove(holder.address, 7) {
+    for file in &indexed_files[..5000] {
+        match index.remove(file.address, 7) {
             Ok(()) => removed += 1,
             Err(_) => refused += 1,
         }
@@ -124,7 +125,7 @@ fn an_owner_of_thousands_does_not_slow_others() {
 #[test]
 fn the_highest_addresses_do_not_overflow() {
     let dir = TempDir::new();
-    let mut index = Index::create(&path(&dir), BOOT, &[holder(u128::MAX)]).unwrap();
+    let mut index = Index::create(&path(&dir), BOOT, &[indexed_file(u128::MAX)]).unwrap();
     assert_eq!(index.next_free(u128::MAX, u128::MAX).unwrap(), None);
     assert_eq!(index.next_free(u128::MAX - 1, u128::MAX).unwrap(), Some(u128::MAX - 1));
     assert_eq!(index.next_free(0, 0).unwrap(), Some(0));
@@ -151,16 +152,16 @@ fn it_is_right_at_every_size() {
     let directory = directory(&dir);
     let mut model = BTreeMap::new();
     Index::create(&path(&dir), BOOT, &[]).unwrap();
-    for holder in run_of("10.1.0.200", 400) {
+    for file in run_of("10.1.0.200", 400) {
         let mut index = Index::open(&path(&dir).path).unwrap();
-        index.add(holder).unwrap();
-        model.insert(holder.address, holder);
+        index.add(file).unwrap();
+        model.insert(file.address, file);
         index.commit(&path(&dir), &directory).unwrap();
         compare(&mut Index::open(&path(&dir).path).unwrap(), &model).unwrap();
     }
     for address in model.keys().copied().collect::<Vec<_>>() {
         let mut index = Index::open(&path(&dir).path).unwrap();
-        index.remove(address, holder(address).owner).unwrap();
+        index.remove(address, indexed_file(address).owner).unwrap();
         model.remove(&address);
         index.commit(&path(&dir), &directory).unwrap();
     }
@@ -173,21 +174,21 @@ fn it_is_right_at_every_size() {
 fn damage_is_an_error() {
     let dir = TempDir::new();
     let path = path(&dir);
-    let mut torn = holder(number("10.1.0.90"));
-    torn.kind = Kind::Torn;
+    let mut torn = indexed_file(number("10.1.0.90"));
+    torn.kind = FileKind::Incomplete;
     for count in [20, 200] {
-        let mut holders = run_of("10.1.0.2", count);
-        holders.push(torn);
-        holders.dedup_by_key(|holder| holder.address);
-        let holders: Vec<Holder> = model_of(&holders).into_values().collect();
-        Index::create(&path, BOOT, &holders).unwrap();
+        let mut indexed_files = run_of("10.1.0.2", count);
+        indexed_files.push(torn);
+        indexed_files.dedup_by_key(|file| file.address);
+        let indexed_files: Vec<IndexedFile> = model_of(&indexed_files).into_values().collect();
+        Index::create(&path, BOOT, &indexed_files).unwrap();
         let good = fs::read(&path.path).unwrap();
         for at in 0..good.len() {
             let mut bytes = good.clone();
             bytes[at] ^= 1 << (at % 8);
             fs::write(&path.path, bytes).unwrap();
             let compared = Index::open(&path.path)
-                .and_then(|mut index| compare(&mut index, &model_of(&holders)));
+                .and_then(|mut index| compare(&mut index, &model_of(&indexed_files)));
             assert!(compared.is_err(), "damage of byte {at} is not detected");
         }
         for length in [0, 1, 511, 512, 4095, good.len() - 1] {
@@ -226,13 +227,13 @@ fn a_header_with_wrong_numbers_is_an_error() {
 fn swapped_buckets_are_an_error() {
     let dir = TempDir::new();
     let path = path(&dir);
-    let holders = run_of("10.1.0.2", 20);
-    Index::create(&path, BOOT, &holders).unwrap();
+    let indexed_files = run_of("10.1.0.2", 20);
+    Index::create(&path, BOOT, &indexed_files).unwrap();
     let mut bytes = fs::read(&path.path).unwrap();
     let (one, other) = bytes[512..].split_at_mut(512);
     one.swap_with_slice(&mut other[..512]);
     fs::write(&path.path, bytes).unwrap();
-    assert!(Index::open(&path.path).unwrap().holders().is_err());
+    assert!(Index::open(&path.path).unwrap().indexed_files().is_err());
 }
 
 proptest! {
@@ -249,13 +250,13 @@ proptest! {
             let near = [number("10.1.0.250"), number("10.2.255.250"), number("fd00::fff0")];
             let address = near[usize::from(kind)] + u128::from(offset % 40);
             if let Some(old) = model.remove(&address) {
-                let Holder { owner, .. } = old;
+                let IndexedFile { owner, .. } = old;
                 index.remove(address, owner).unwrap();
             } else {
-                let kind = [Kind::Reserved, Kind::Torn, Kind::NoFile][usize::from(offset % 3)];
-                let holder = Holder { kind, is_older: offset % 2 == 0, ..holder(address) };
-                index.add(holder).unwrap();
-                model.insert(address, holder);
+                let kind = [FileKind::Reserved, FileKind::Incomplete, FileKind::NotRegular][usize::from(offset % 3)];
+                let file = IndexedFile { kind, is_older: offset % 2 == 0, ..indexed_file(address) };
+                index.add(file).unwrap();
+                model.insert(address, file);
             }
             if is_kept {
                 index.commit(&path(&dir), &directory).unwrap();
@@ -264,16 +265,16 @@ proptest! {
         }
         prop_assert_eq!(
             index.has_older(),
-            model.values().any(|holder| holder.is_older)
+            model.values().any(|file| file.is_older)
         );
-        let mut holders = index.holders().unwrap();
-        holders.sort_by_key(|holder| holder.address);
-        let expected: Vec<Holder> = model.values().copied().collect();
-        prop_assert_eq!(holders, expected);
+        let mut indexed_files = index.indexed_files().unwrap();
+        indexed_files.sort_by_key(|file| file.address);
+        let expected: Vec<IndexedFile> = model.values().copied().collect();
+        prop_assert_eq!(indexed_files, expected);
         for first in [number("10.1.0.240"), number("10.2.255.240"), number("fd00::ffe0")] {
             for address in first..first + 70 {
                 let is_taken = |address: &u128| {
-                    model.get(address).is_some_and(|holder| holder.kind != Kind::Torn)
+                    model.get(address).is_some_and(|file| file.kind != FileKind::Incomplete)
                 };
                 prop_assert_eq!(index.is_taken(address).unwrap(), is_taken(&address));
                 let free = (address..=first + 70).find(|candidate| !is_taken(candidate));

@@ -4,10 +4,10 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::{Item, Locked};
+use super::{HeldAddress, Locked};
 use crate::error::{Error, Result};
-use crate::ipam::store::index::{Holder, Kind};
-use crate::ipam::store::known::{Found, Known};
+use crate::ipam::store::index::{FileKind, IndexedFile};
+use crate::ipam::store::lookup_source::{AddressFile, LookupSource};
 use crate::ipam::store::owner::{self, KeepSet, Owner};
 use crate::ipam::store::{ASIDE, address_of, failed, files, number_of};
 use crate::names::Attachment;
@@ -17,9 +17,9 @@ use crate::names::Attachment;
 pub(in crate::ipam::store) enum Placed {
     New,
     /// It replaced an incomplete file.
-    OverTorn,
+    OverIncomplete,
     /// The name is in use.
-    Not,
+    NameInUse,
 }
 
 impl Locked<'_> {
@@ -44,10 +44,10 @@ impl Locked<'_> {
             Ok((placed.map_err(failed("write", &target))?, identity))
         });
         let error = match (placed, self.remove_aside()) {
-            (Ok((Placed::Not, _)), Ok(())) => {
+            (Ok((Placed::NameInUse, _)), Ok(())) => {
                 // No other process has the lock, so the file existed before, and the index is wrong.
-                if !self.is_certain() {
-                    self.known = Known::Nothing;
+                if !self.reads_files() {
+                    self.source = LookupSource::NotLoaded;
                 }
                 return Ok(false);
             }
@@ -55,14 +55,14 @@ impl Locked<'_> {
                 self.record_reserved(ip, content, identity, placed);
                 return Ok(true);
             }
-            (Ok((Placed::Not, _)), Err(error)) | (Err(error), Ok(())) => error,
+            (Ok((Placed::NameInUse, _)), Err(error)) | (Err(error), Ok(())) => error,
             (Ok(_), Err(error)) => match self.remove_file(ip).and_then(|()| self.remove_aside()) {
                 Ok(()) => error,
                 Err(undo) => error.also(&undo),
             },
             (Err(error), Err(undo)) => error.also(&undo),
         };
-        self.known = Known::Nothing;
+        self.source = LookupSource::NotLoaded;
         Err(error.context(format_args!("cannot reserve {ip}")))
     }
 
@@ -79,38 +79,38 @@ impl Locked<'_> {
         let keep_set = KeepSet::new(keep);
         let stale = loop {
             let all = self.look_up(
-                |index| index.holders(),
-                |files| files.iter().map(|(ip, found)| found.holder(number_of(ip))).collect(),
+                |index| index.indexed_files(),
+                |files| files.iter().map(|(ip, file)| file.indexed(number_of(ip))).collect(),
             )?;
             if let Some(stale) = self.outside_of(&keep_set, all) {
                 break stale;
             }
-            self.known = Known::Nothing;
+            self.source = LookupSource::NotLoaded;
         };
         let errors = self.unreadable().collect();
         self.release_all(stale, errors)
     }
 
     /// The reservations to release. `None` if a file differs from the index. Only files outside of the keep set are read.
-    fn outside_of(&self, keep_set: &KeepSet, all: Vec<Holder>) -> Option<Vec<Item>> {
+    fn outside_of(&self, keep_set: &KeepSet, all: Vec<IndexedFile>) -> Option<Vec<HeldAddress>> {
         let mut stale = Vec::new();
-        for holder in all {
-            let ip = address_of(holder.address);
-            let item = (ip, holder.owner);
-            if let Known::Files(files) = &self.known {
-                if files.get(ip).is_some_and(|found| keep_set.releases(&found.owner)) {
+        for file in all {
+            let ip = address_of(file.address);
+            let item = (ip, file.owner);
+            if let LookupSource::Files(files) = &self.source {
+                if files.get(ip).is_some_and(|file| keep_set.releases(&file.owner)) {
                     stale.push(item);
                 }
                 continue;
             }
-            let is_stale = match holder.kind {
-                Kind::Reserved => !keep_set.has(holder.owner),
-                Kind::Torn => true,
-                Kind::NoFile => false,
+            let is_stale = match file.kind {
+                FileKind::Reserved => !keep_set.has(file.owner),
+                FileKind::Incomplete => true,
+                FileKind::NotRegular => false,
             };
             if is_stale {
                 let owner = self.owner_of(ip);
-                if owner.digest(holder.address) != holder.owner {
+                if owner.digest(file.address) != file.owner {
                     return None;
                 }
                 if keep_set.releases(&owner) {
@@ -177,14 +177,21 @@ impl Locked<'_> {
     }
 
     /// Saves the addresses of an identity for `sticky`. `replace` selects the saved addresses that they replace.
-    pub fn remember(&self, identity: u64, ips: &[IpAddr], replace: impl Fn(IpAddr) -> bool) {
+    pub fn save_last_addresses(
+        &self,
+        identity: u64,
+        ips: &[IpAddr],
+        replace: impl Fn(IpAddr) -> bool,
+    ) {
         // A failure loses a preference only.
-        let _ = self.paths.sticky.remember(identity, ips, replace);
+        let _ = self.paths.sticky.save_last_addresses(identity, ips, replace);
     }
 
     /// Writes the index. If that fails, the next call reads the files.
     pub(in crate::ipam::store) fn finish(self) {
-        let Self { paths, directory: Some(directory), known: Known::Index(mut index), .. } = self
+        let Self {
+            paths, directory: Some(directory), source: LookupSource::Index(mut index), ..
+        } = self
         else {
             return;
         };
@@ -195,26 +202,26 @@ impl Locked<'_> {
     }
 
     fn record_reserved(&mut self, ip: IpAddr, content: String, identity: u64, placed: Placed) {
-        let found = Found { owner: Owner::Text(content), identity, is_older: false };
+        let file = AddressFile { owner: Owner::Text(content), identity, is_older: false };
         let address = number_of(ip);
-        let recorded = match &mut self.known {
-            Known::Nothing => Ok(()),
-            Known::Files(files) => {
-                files.insert(ip, found);
+        let recorded = match &mut self.source {
+            LookupSource::NotLoaded => Ok(()),
+            LookupSource::Files(files) => {
+                files.insert(ip, file);
                 Ok(())
             }
-            Known::Index(index) => match placed {
-                Placed::OverTorn => index.remove(address, Owner::Torn.digest(address)),
-                Placed::New | Placed::Not => Ok(()),
+            LookupSource::Index(index) => match placed {
+                Placed::OverIncomplete => index.remove(address, Owner::Incomplete.digest(address)),
+                Placed::New | Placed::NameInUse => Ok(()),
             }
-            .and_then(|()| index.add(found.holder(address))),
+            .and_then(|()| index.add(file.indexed(address))),
         };
         if recorded.is_err() {
-            self.known = Known::Nothing;
+            self.source = LookupSource::NotLoaded;
         }
     }
 
-    fn release_all(&mut self, items: Vec<Item>, mut errors: Vec<Error>) -> Result<()> {
+    fn release_all(&mut self, items: Vec<HeldAddress>, mut errors: Vec<Error>) -> Result<()> {
         for (ip, owner) in items {
             errors.extend(self.release_one(ip, owner).err());
         }
@@ -224,16 +231,16 @@ impl Locked<'_> {
 
     fn release_one(&mut self, ip: IpAddr, owner: u64) -> Result<()> {
         self.remove_file(ip)?;
-        let recorded = match &mut self.known {
-            Known::Nothing => Ok(()),
-            Known::Files(files) => {
+        let recorded = match &mut self.source {
+            LookupSource::NotLoaded => Ok(()),
+            LookupSource::Files(files) => {
                 files.remove(ip);
                 Ok(())
             }
-            Known::Index(index) => index.remove(number_of(ip), owner),
+            LookupSource::Index(index) => index.remove(number_of(ip), owner),
         };
         if recorded.is_err() {
-            self.known = Known::Nothing;
+            self.source = LookupSource::NotLoaded;
         }
         Ok(())
     }
@@ -282,10 +289,10 @@ pub(in crate::ipam::store) fn put_in_place(
         return Ok(Placed::New);
     }
     match files::read_any(target) {
-        Ok(content) if matches!(Owner::parse(&content), Owner::Torn) => {
+        Ok(content) if matches!(Owner::parse(&content), Owner::Incomplete) => {
             files::rename(aside, target)?;
-            Ok(Placed::OverTorn)
+            Ok(Placed::OverIncomplete)
         }
-        _ => Ok(Placed::Not),
+        _ => Ok(Placed::NameInUse),
     }
 }

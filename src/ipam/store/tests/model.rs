@@ -39,7 +39,7 @@ enum Op {
         address: u8,
         id: usize,
     },
-    WriteTorn(u8),
+    WriteIncomplete(u8),
     Remove(u8),
     RemoveIndex,
     Flip(u16),
@@ -72,7 +72,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => id().prop_map(Op::GoAdd),
         3 => id().prop_map(Op::GoDel),
         2 => (any::<u8>(), id()).prop_map(|(address, id)| Op::Write { address, id }),
-        1 => any::<u8>().prop_map(Op::WriteTorn),
+        1 => any::<u8>().prop_map(Op::WriteIncomplete),
         3 => any::<u8>().prop_map(Op::Remove),
         1 => Just(Op::RemoveIndex),
         2 => any::<u16>().prop_map(Op::Flip),
@@ -364,7 +364,7 @@ impl World {
                 let end = if address % 2 == 0 { "\r\neth0" } else { "" };
                 self.write(self.address(address), Some(format!("{}{end}", IDS[id])));
             }
-            Op::WriteTorn(address) => self.write(self.address(address), None),
+            Op::WriteIncomplete(address) => self.write(self.address(address), None),
             Op::Remove(address) => {
                 let ip = self.address(address);
                 if self.model.remove(&ip).is_some() {

@@ -5,72 +5,72 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::directory::{DirState, Directory};
-use super::index::{Holder, Index, Kind};
+use super::index::{FileKind, Index, IndexedFile};
 use super::owner::Owner;
 use super::{StorePaths, address_of, failed, files, number_of};
 use crate::error::Result;
 
-pub(super) enum Known {
+pub(super) enum LookupSource {
     Index(Index),
-    Files(Files),
+    Files(AddressFiles),
     /// The index or the files are out of date.
-    Nothing,
+    NotLoaded,
 }
 
 /// The files with addresses as names, sorted by address. A removed file leaves an empty place, so that the removal of all
 /// takes linear time.
 #[derive(Default)]
-pub(super) struct Files(Vec<(IpAddr, Option<Found>)>);
+pub(super) struct AddressFiles(Vec<(IpAddr, Option<AddressFile>)>);
 
-pub(super) struct Found {
+pub(super) struct AddressFile {
     pub(super) owner: Owner,
     pub(super) identity: u64,
     /// An earlier boot of this host made the reservation. False if the boot is unknown: the address may be in use.
     pub(super) is_older: bool,
 }
 
-impl Files {
-    fn sorted(mut list: Vec<(IpAddr, Option<Found>)>) -> Self {
+impl AddressFiles {
+    fn sorted(mut list: Vec<(IpAddr, Option<AddressFile>)>) -> Self {
         list.sort_unstable_by_key(|(ip, _)| *ip);
         list.dedup_by_key(|(ip, _)| *ip);
         Self(list)
     }
 
-    fn place(&self, ip: IpAddr) -> Result<usize, usize> {
+    fn position(&self, ip: IpAddr) -> Result<usize, usize> {
         self.0.binary_search_by_key(&ip, |(ip, _)| *ip)
     }
 
-    pub(super) fn get(&self, ip: IpAddr) -> Option<&Found> {
-        self.place(ip).ok().and_then(|at| self.0[at].1.as_ref())
+    pub(super) fn get(&self, ip: IpAddr) -> Option<&AddressFile> {
+        self.position(ip).ok().and_then(|at| self.0[at].1.as_ref())
     }
 
-    fn get_mut(&mut self, ip: IpAddr) -> Option<&mut Found> {
-        self.place(ip).ok().and_then(|at| self.0[at].1.as_mut())
+    fn get_mut(&mut self, ip: IpAddr) -> Option<&mut AddressFile> {
+        self.position(ip).ok().and_then(|at| self.0[at].1.as_mut())
     }
 
-    pub(super) fn insert(&mut self, ip: IpAddr, found: Found) {
-        match self.place(ip) {
-            Ok(at) => self.0[at].1 = Some(found),
-            Err(at) => self.0.insert(at, (ip, Some(found))),
+    pub(super) fn insert(&mut self, ip: IpAddr, file: AddressFile) {
+        match self.position(ip) {
+            Ok(at) => self.0[at].1 = Some(file),
+            Err(at) => self.0.insert(at, (ip, Some(file))),
         }
     }
 
     pub(super) fn remove(&mut self, ip: IpAddr) {
-        if let Ok(at) = self.place(ip) {
+        if let Ok(at) = self.position(ip) {
             self.0[at].1 = None;
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &Found)> {
-        self.0.iter().filter_map(|(ip, found)| Some((*ip, found.as_ref()?)))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &AddressFile)> {
+        self.0.iter().filter_map(|(ip, file)| Some((*ip, file.as_ref()?)))
     }
 }
 
 /// Reads all files of the directory. Also returns whether an incomplete file exists.
-pub(super) fn read_files(dir: &Path, left_over: &str) -> Result<(Files, bool)> {
-    let (names, has_left_over) =
-        files::addresses_in(dir, left_over).map_err(failed("read directory", dir))?;
-    let mut found = Vec::new();
+pub(super) fn read_files(dir: &Path, aside: &str) -> Result<(AddressFiles, bool)> {
+    let (names, has_aside) =
+        files::addresses_in(dir, aside).map_err(failed("read directory", dir))?;
+    let mut files = Vec::new();
     for name in names {
         let path = dir.join(name.ip.to_string());
         let read = if name.is_file {
@@ -83,26 +83,26 @@ pub(super) fn read_files(dir: &Path, left_over: &str) -> Result<(Files, bool)> {
             Err(error) if error.kind() == ErrorKind::NotFound => match files::is_absent(&path) {
                 // A program without the lock removed it.
                 Ok(true) => continue,
-                _ => (Owner::NoFile, 0),
+                _ => (Owner::NotRegular, 0),
             },
-            Err(error) if error.kind() == ErrorKind::IsADirectory => (Owner::NoFile, 0),
+            Err(error) if error.kind() == ErrorKind::IsADirectory => (Owner::NotRegular, 0),
             Err(error) => (Owner::Unreadable(failed("read", path)(error)), 0),
         };
-        found.push((name.ip, Some(Found { owner, identity, is_older: false })));
+        files.push((name.ip, Some(AddressFile { owner, identity, is_older: false })));
     }
-    Ok((Files::sorted(found), has_left_over))
+    Ok((AddressFiles::sorted(files), has_aside))
 }
 
 /// Marks the reservations of an earlier boot: the index has them, and their files have not changed since. The index can be
 /// out of date. The age of all other reservations is unknown; they count as made in this boot.
-pub(super) fn mark_older(files: &mut Files, index: &Index, boot: u64) {
+pub(super) fn mark_older(files: &mut AddressFiles, index: &Index, boot: u64) {
     // A damaged index has no valid data.
-    let Ok(holders) = index.holders() else { return };
-    for holder in holders.iter().filter(|holder| holder.is_older || index.boot() != boot) {
-        if let Some(found) = files.get_mut(address_of(holder.address)) {
-            found.is_older = holder.kind == Kind::Reserved
-                && found.identity == holder.identity
-                && found.holder(holder.address).owner == holder.owner;
+    let Ok(indexed_files) = index.indexed_files() else { return };
+    for indexed in indexed_files.iter().filter(|file| file.is_older || index.boot() != boot) {
+        if let Some(file) = files.get_mut(address_of(indexed.address)) {
+            file.is_older = indexed.kind == FileKind::Reserved
+                && file.identity == indexed.identity
+                && file.indexed(indexed.address).owner == indexed.owner;
         }
     }
 }
@@ -114,41 +114,41 @@ pub(super) fn make_index(
     directory: &Directory,
     stamp: DirState,
     boot: u64,
-    files: &Files,
+    files: &AddressFiles,
 ) -> Option<Index> {
     // An index cannot hold an unknown owner.
-    if files.iter().any(|(_, found)| matches!(found.owner, Owner::Unreadable(_))) {
+    if files.iter().any(|(_, file)| matches!(file.owner, Owner::Unreadable(_))) {
         return None;
     }
-    let holders: Vec<Holder> =
-        files.iter().map(|(ip, found)| found.holder(number_of(ip))).collect();
-    let mut index = Index::create(&paths.index, boot, &holders).ok()?;
+    let indexed_files: Vec<IndexedFile> =
+        files.iter().map(|(ip, file)| file.indexed(number_of(ip))).collect();
+    let mut index = Index::create(&paths.index, boot, &indexed_files).ok()?;
     let is_same = directory.state().ok()? == stamp;
     (is_same && index.commit_as(stamp).is_ok()).then_some(index)
 }
 
-impl Found {
-    pub(super) fn holder(&self, address: u128) -> Holder {
+impl AddressFile {
+    pub(super) fn indexed(&self, address: u128) -> IndexedFile {
         let kind = match &self.owner {
-            Owner::Text(_) => Kind::Reserved,
-            Owner::Torn => Kind::Torn,
-            Owner::NoFile | Owner::Unreadable(_) => Kind::NoFile,
+            Owner::Text(_) => FileKind::Reserved,
+            Owner::Incomplete => FileKind::Incomplete,
+            Owner::NotRegular | Owner::Unreadable(_) => FileKind::NotRegular,
         };
         let owner = self.owner.digest(address);
-        Holder { address, owner, identity: self.identity, kind, is_older: self.is_older }
+        IndexedFile { address, owner, identity: self.identity, kind, is_older: self.is_older }
     }
 
     pub(super) fn is_taken(&self) -> bool {
-        !matches!(self.owner, Owner::Torn)
+        !matches!(self.owner, Owner::Incomplete)
     }
 }
 
 /// The first address from `first` to `last` that is not taken.
-pub(super) fn next_free(files: &Files, first: IpAddr, last: IpAddr) -> Option<IpAddr> {
+pub(super) fn next_free(files: &AddressFiles, first: IpAddr, last: IpAddr) -> Option<IpAddr> {
     let (mut free, last_number) = (number_of(first), number_of(last));
-    let (Ok(from) | Err(from)) = files.place(first);
-    for (ip, found) in &files.0[from..] {
-        if !found.as_ref().is_some_and(Found::is_taken) {
+    let (Ok(from) | Err(from)) = files.position(first);
+    for (ip, file) in &files.0[from..] {
+        if !file.as_ref().is_some_and(AddressFile::is_taken) {
             continue;
         }
         if number_of(*ip) != free || free > last_number {
