@@ -20,12 +20,13 @@ pub struct Allocated {
     pub gateway: IpAddr,
 }
 
-/// The addresses that an attachment requests.
+/// The addresses that an attachment requests, and how they are chosen.
 pub struct AllocationRequest<'a> {
     pub sets: &'a [RangeSet],
     /// Addresses that the attachment must get.
     pub requested: &'a [IpAddr],
-    /// The identity of the container (see [`store::identity`]), if it prefers its last addresses.
+    /// The identity of the container (see [`store::identity`]), if the configuration sets `sticky`: it prefers its last
+    /// addresses.
     pub sticky: Option<u64>,
     pub stale_on_boot: StaleOnBoot,
 }
@@ -40,7 +41,7 @@ pub enum StaleOnBoot {
 /// Reserves one address from each set: a requested address of the set, else the container's last address if it is free,
 /// else the next free address.
 ///
-/// All or nothing: an error releases exactly the addresses that this call reserved.
+/// If it fails, it releases the addresses that this call reserved, and no others.
 pub fn allocate(
     locked: &mut Locked<'_>,
     request: &AllocationRequest<'_>,
@@ -59,6 +60,7 @@ pub fn allocate(
     })
 }
 
+/// Fails if the attachment has an address of one of the sets already.
 fn check_no_duplicate(
     locked: &mut Locked<'_>,
     request: &AllocationRequest<'_>,
@@ -78,7 +80,7 @@ fn check_no_duplicate(
     )))
 }
 
-/// `reserved` lists what an error releases.
+/// Adds the reserved addresses to `reserved`: the caller releases them after an error.
 fn allocate_from_each(
     locked: &mut Locked<'_>,
     request: &AllocationRequest<'_>,
@@ -90,16 +92,16 @@ fn allocate_from_each(
         request.sticky.map(|identity| locked.last_addresses(identity)).unwrap_or_default();
     let mut allocated = Vec::with_capacity(request.sets.len());
     for (index, set) in request.sets.iter().enumerate() {
-        let wanted = pending.iter().position(|ip| set.range_of(*ip).is_some());
-        let (ip, range) = match wanted.map(|position| pending.remove(position)) {
+        let requested = pending.iter().position(|ip| set.range_of(*ip).is_some());
+        let (ip, range) = match requested.map(|position| pending.remove(position)) {
             Some(ip) => reserve_requested(locked, request, set, ip, at),
             None => reserve_any(locked, request, (index, set), &last_addresses, at),
         }
         .map_err(|error| error.in_front(format_args!("failed to allocate for range {index}")))?;
         reserved.push(ip);
-        // A container that gets its last address again does not move the position. Otherwise other containers would get
-        // addresses that were just released.
-        if wanted.is_some() || !last_addresses.contains(&ip) {
+        // A container that gets its last address again does not change the last reserved address. Otherwise other containers
+        // would get addresses that were released just before.
+        if requested.is_some() || !last_addresses.contains(&ip) {
             locked.set_last_reserved(index, ip)?;
         }
         let address = IpNet::new(ip, range.subnet.prefix_len())
@@ -160,14 +162,14 @@ fn reserve_any<'a>(
     if let Some(found) = reserve_next(locked)? {
         return Ok(found);
     }
-    // The last attempt before the error.
+    // Search once more after a wrong index was dropped or stale reservations were released.
     let can_retry = locked.drop_index_if_count_differs()?
         | request.reclaims(locked, |ip| set.may_allocate(ip))?;
     let found = if can_retry { reserve_next(locked)? } else { None };
     found.ok_or_else(|| exhausted(set))
 }
 
-/// The first free address of a set that `take` accepts.
+/// The first free address of a set for which `take` returns true.
 fn find_free<'a>(
     locked: &mut Locked<'_>,
     set: &'a RangeSet,
@@ -185,7 +187,7 @@ fn find_free<'a>(
                     // A program without the lock reserved it.
                     from = span.after(ip);
                 }
-                // It can be an excluded address or the gateway.
+                // The next free address can be excluded or the gateway, so it is checked again.
                 free => from = free,
             }
         }
@@ -194,7 +196,7 @@ fn find_free<'a>(
 }
 
 impl AllocationRequest<'_> {
-    /// Releases stale reservations if the request allows it. Returns whether there were any.
+    /// Releases stale reservations of selected addresses, if the request allows it. Returns whether there were any.
     fn reclaims(
         &self,
         locked: &mut Locked<'_>,
@@ -207,7 +209,7 @@ impl AllocationRequest<'_> {
     }
 }
 
-/// Fails if a set has no address for an ADD.
+/// Fails if a set has no free address for an ADD.
 pub fn check_not_exhausted(
     locked: &mut Locked<'_>,
     set: &RangeSet,
@@ -247,7 +249,7 @@ mod tests {
         AllocationRequest { sets, requested, sticky: None, stale_on_boot: StaleOnBoot::Reclaim }
     }
 
-    /// ADD of a container: its addresses, or the message of the error.
+    /// Allocates as ADD does. Returns the addresses, or the message of the error.
     fn add(
         dir: &TempDir,
         sets: &[RangeSet],
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn requested_addresses_are_taken_in_order() {
+    fn requested_addresses_are_assigned_to_their_sets() {
         let dir = TempDir::new();
         let sets = sets(r#"[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/64"}]]"#);
         assert_eq!(
@@ -372,7 +374,7 @@ mod tests {
         let dir = TempDir::new();
         let sets = sets(r#"[[{"subnet":"10.0.0.0/24"}]]"#);
         dir.store();
-        // A rename to a directory fails. The directory is created late: as a file it could not be read.
+        // A rename to a directory fails. The directory is created after the read of the position, which would fail, too.
         let path = dir.network_dir().join("last_reserved_ip.0");
         let result = dir.store().locked(|locked| {
             let result = locked.last_reserved(0);

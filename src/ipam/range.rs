@@ -10,7 +10,7 @@ use crate::cni::text;
 use crate::error::{Error, Result};
 
 keys! {
-    /// A range as it is configured. [`parse`] fills in the defaults.
+    /// A range in the configuration. [`parse`] fills in the defaults.
     #[derive(Clone, Debug)]
     pub struct RangeConf {
         "subnet" => pub subnet: String,
@@ -23,15 +23,15 @@ keys! {
 }
 
 impl RangeConf {
-    /// Whether it has one link between two hosts (RFC 3021, RFC 6164), and says which of the two addresses is whose: neither
-    /// is that of the network.
+    /// Whether the range is a configured point-to-point link (RFC 3021, RFC 6164): a subnet of two addresses with all of
+    /// rangeStart, rangeEnd and gateway. Such a subnet has no network address, so there are no defaults for them.
     fn is_point_to_point(&self, subnet: &IpNet) -> bool {
-        let said = [self.range_start, self.range_end, self.gateway];
-        subnet.prefix_len() == subnet.max_prefix_len() - 1 && said.iter().all(Option::is_some)
+        let configured = [self.range_start, self.range_end, self.gateway];
+        subnet.prefix_len() == subnet.max_prefix_len() - 1 && configured.iter().all(Option::is_some)
     }
 }
 
-/// The addresses from `first` to `last`, both included, all of them in `subnet`.
+/// The addresses from `first` to `last`, both included. All are in `subnet`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Range {
     pub subnet: IpNet,
@@ -43,7 +43,7 @@ pub struct Range {
     excluded: Vec<IpNet>,
 }
 
-/// A part of a range in which the allocator searches, both ends included.
+/// A part of a range that the allocator searches, both ends included.
 #[derive(Debug)]
 pub struct Span<'a> {
     pub range: &'a Range,
@@ -51,12 +51,12 @@ pub struct Span<'a> {
     pub last: IpAddr,
 }
 
-/// At least one range, all of one family and without overlaps. An attachment gets one address from a set.
+/// One or more ranges of one family, without overlaps. An attachment gets one address from a set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RangeSet(Vec<Range>);
 
-/// Validates range sets in the order of the reference, so that of several mistakes the error names the same one (code 7).
-/// `exclude` applies to all sets; its entries can be outside of all ranges.
+/// Validates range sets in the order of the reference: of several mistakes, the error names the same one (code 7). `exclude`
+/// applies to all sets; its entries can be outside of all ranges.
 pub fn parse(configured: &[Vec<RangeConf>], exclude: &[String]) -> Result<Vec<RangeSet>> {
     if configured.is_empty() {
         return Err(Error::config("no IP ranges specified"));
@@ -114,16 +114,16 @@ impl RangeSet {
         self.0.iter().find(|range| range.contains(ip))
     }
 
-    /// The parts in the order of the search, which begins after the last allocated address: a released address is used
-    /// again as late as possible, because other hosts can still take it for the old container.
+    /// The parts of the set in the order of the search, which begins after the last allocated address. So a released address
+    /// is reused as late as possible: other hosts can still have the MAC address of the old container for it.
     pub fn spans(&self, last_reserved: Option<IpAddr>) -> Vec<Span<'_>> {
         let whole = |range| Span { range, first: range.first, last: range.last };
         let mut spans: Vec<Span<'_>> = self.0.iter().map(whole).collect();
         let last_reserved = last_reserved
             .and_then(|ip| Some((ip, self.0.iter().position(|range| range.contains(ip))?)));
         if let Some((last_reserved, index)) = last_reserved {
-            // The search comes to this range twice: first to the part after the last allocated address, at the end to the
-            // part up to that address.
+            // This range is searched in two parts: first the part after the last allocated address, at the end the part up to
+            // that address.
             spans.rotate_left(index);
             let range = &self.0[index];
             spans.push(Span { range, first: range.first, last: last_reserved });
@@ -157,7 +157,7 @@ impl Span<'_> {
         None
     }
 
-    /// The next address of the span.
+    /// The address after `ip`, if it is in the span.
     pub fn after(&self, ip: IpAddr) -> Option<IpAddr> {
         next(ip).filter(|ip| *ip <= self.last)
     }
@@ -181,7 +181,7 @@ impl Range {
         let after_network = address_of(&subnet, number(subnet.network()) + 1);
         let first = conf.range_start.unwrap_or(after_network);
         if !subnet.contains(&first) || conf.range_end.is_some_and(|last| first > last) {
-            // Without a start the end is wrong: it is before the first address of the range.
+            // Without rangeStart, rangeEnd is the mistake: it is before the first address of the range.
             return Err(match (conf.range_start, conf.range_end) {
                 (None, Some(last)) => not_in_network("End", last),
                 _ => not_in_network("Start", first),
@@ -222,7 +222,7 @@ impl Range {
 
     /// The number of addresses that can be allocated, at most `u64::MAX`.
     pub fn size(&self) -> u64 {
-        // All addresses of IPv6 are one more than the highest number.
+        // The number of all IPv6 addresses is one more than u128::MAX.
         let count = |first: IpAddr, last: IpAddr| (number(last) - number(first)).saturating_add(1);
         let is_counted = |(index, net): &(usize, &IpNet)| {
             let contains = |(other, wider): (usize, &IpNet)| {
@@ -266,7 +266,7 @@ fn parse_subnet(text: &str) -> Result<IpNet, String> {
     text::parse_cidr(text)
 }
 
-/// Parses addresses and prefixes. A prefix with host bits is refused: it can be a mistake for an address.
+/// Parses addresses and prefixes. Refuses a prefix with host bits: the user may have meant a single address.
 fn parse_excluded(texts: &[String]) -> Result<Vec<IpNet>, String> {
     let parse = |text: &String| {
         if !text.contains('/') {
@@ -296,7 +296,7 @@ fn number(ip: IpAddr) -> u128 {
     }
 }
 
-/// The address with a number that was computed from an address of the subnet.
+/// The address with a number, in the family of the subnet.
 fn address_of(subnet: &IpNet, number: u128) -> IpAddr {
     match subnet {
         IpNet::V4(_) => {

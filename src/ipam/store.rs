@@ -19,13 +19,14 @@
 //!
 //! Changes by other programs:
 //!
-//! - A change under the lock, or without the lock while cnibox does not hold it, is always detected.
-//! - A program without the lock can remove a file in the microseconds between a change by cnibox and its entry in the
+//! - A change by a program that holds the lock, or by one without the lock while cnibox does not hold it, is always detected.
+//! - A program without the lock can remove a file in the microseconds between a change by cnibox and the update of the
 //!   index. This is detected when the address is requested, and before a range counts as exhausted.
 //! - If such a program adds a file at that moment, no other attachment gets the address. But a DEL may not find the file
-//!   before the next change by another program.
-//! - A write into an existing file does not change the directory. So before a file is removed, its owner is compared with
-//!   the index. A new owner is found when the index is built the next time.
+//!   until another program changes the directory again.
+//! - A write into an existing file does not change the state of the directory. So before a file is removed, its owner is
+//! compared
+//!   with the index. A new owner is found when the index is built the next time.
 
 mod boot;
 mod digest;
@@ -59,18 +60,19 @@ pub use sticky::identity;
 
 const LOCK: &str = "lock";
 
-/// A file is written under this name and then linked or renamed, so that a crash leaves no address without an owner.
+/// The name of the temporary file. A file is written under this name and then linked or renamed, so that a crash leaves no
+/// address without an owner.
 ///
-/// The name is in the directory itself because a link cannot cross file systems. The Go plugin reads this file, too, but
-/// its name is not an address: the plugin can only remove it, together with the attachment that it names.
+/// It is in the directory of the network because a link cannot cross file systems. The Go plugin reads this file, too, but
+/// its name is not an address: the plugin can only remove it, in a DEL of the attachment that it names.
 const ASIDE: &str = ".cnibox-aside";
 
-/// The paths of a network's files, and the boot.
+/// The paths of a network's files, and the identity of the boot.
 struct StorePaths {
     dir: PathBuf,
     index: IndexPath,
     sticky: Sticky,
-    /// `None` if it is unknown. Then the index is not used.
+    /// The digest of the boot id. `None` if it is unknown: then the index is not used.
     boot: Option<u64>,
 }
 
@@ -91,7 +93,7 @@ enum IfMissing {
 impl<'a> Store<'a> {
     /// For ADD: creates missing directories and the lock.
     ///
-    /// Threads that use one store at the same time share `turns`: they queue there, and only one of them at a time waits
+    /// Threads that use one store at the same time share `turns`: they queue there, so that only one of them at a time waits
     /// for the lock of the file.
     pub fn open(data_dir: &Path, network: &NetworkName, turns: &'a Turns) -> Result<Self> {
         let mut paths = StorePaths::new(data_dir, network);
@@ -112,7 +114,7 @@ impl<'a> Store<'a> {
         Ok(Some(Self { paths, turns, lock, if_missing: IfMissing::LeaveAlone }))
     }
 
-    /// For STATUS: fails if `open` would fail or no file could be written. Creates nothing.
+    /// For STATUS: fails if `open` would fail, or if no file can be written. Creates nothing.
     pub fn check_usable(data_dir: &Path, network: &NetworkName) -> Result<()> {
         check_writable(&data_dir.join(&**network))
     }
@@ -125,11 +127,11 @@ impl<'a> Store<'a> {
         result.unwrap_or_else(|| Err(Error::internal("the store was not locked")))
     }
 
-    /// Without a type of its own for each caller, which would be a copy of the code.
+    /// `locked` without its generic parameters, so that the code is compiled once and not for each caller.
     fn run(self, f: &mut dyn FnMut(&mut Locked<'_>)) -> Result<()> {
         let limit = Limit::new(lock::WAIT_MAX);
         let path = self.paths.dir.join(LOCK);
-        // Declared before the lock and so dropped after it: the next thread finds the file unlocked.
+        // Declared before the lock, so dropped after it: the next thread finds the file unlocked.
         let _turn = lock::take_turn(self.turns, &path, &limit)?;
         let Self { paths, mut lock, if_missing, .. } = self;
         // Another process can remove the directory during the wait. A lock on a removed file excludes no process.
@@ -199,7 +201,8 @@ impl StorePaths {
                 if !has_reservations {
                     return Ok(None);
                 }
-                // A backup without empty files was restored. All later processes must use the same lock.
+                // Reservations without a lock file: a backup without empty files was restored. Create the lock, which all
+                // later processes must use.
                 files::open_or_create(&path)
             }
             opened => opened,
@@ -208,7 +211,7 @@ impl StorePaths {
     }
 }
 
-/// Fails if no file could be written in a directory, or the directory could not be created. Creates nothing.
+/// Fails if no file can be written in a directory, or if a missing directory cannot be created. Creates nothing.
 pub fn check_writable(dir: &Path) -> Result<()> {
     for existing in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
         match files::open(existing).and_then(|file| file.metadata()) {

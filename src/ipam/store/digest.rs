@@ -1,5 +1,5 @@
-//! A digest of bytes, for look-ups and checksums. It is written to disk, so it cannot be that of the standard library, which
-//! can change with a release. It is not cryptographic: a look-up compares the data that it finds.
+//! A digest of bytes, for look-ups and checksums. It is written to disk, so it is not the hash of the standard library, which
+//! can change with a release. It is not cryptographic: each look-up also compares the data that it finds.
 
 /// An odd number without a pattern in its bits.
 const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
@@ -12,14 +12,15 @@ pub(super) fn digest(seed: u64, bytes: &[u8]) -> u64 {
     words.fold(mix(mix(seed) ^ bytes.len() as u64), |state, word| mix(state ^ word))
 }
 
-/// Every bit of the result depends on every bit of the value, and different values have different results.
+/// Mixes the bits of a value: every bit of the result depends on every bit of the value, and different values have different
+/// results.
 ///
 /// It runs for each word of a page, so inlining pays.
 #[inline(always)]
 const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 32)).wrapping_mul(FACTOR);
     let value = (value ^ (value >> 32)).wrapping_mul(FACTOR);
-    // Without the addition 0 would stay 0.
+    // Without the addition, the result for 0 would be 0.
     (value ^ (value >> 32)).wrapping_add(FACTOR)
 }
 

@@ -1,4 +1,4 @@
-//! Detects that a file was added to the directory of a network, removed or renamed.
+//! Detects changes of the directory of a network: added, removed and renamed files.
 
 use std::fs::{File, FileTimes, Metadata};
 use std::io::{self, ErrorKind};
@@ -14,9 +14,9 @@ const MICROSECONDS: u64 = 1_000_000;
 
 /// The state of a directory. It changes when an entry is added, removed or renamed.
 ///
-/// cnibox sets the modification time itself: the kernel's clock moves in ticks of some milliseconds, so two changes in one
-/// tick would have the same time. No program can set the inode's change time, so a directory that is restored with its
-/// times from a backup has another state, too. Times are compared for equality only, so a wrong clock does not matter.
+/// cnibox sets the modification time itself: the kernel's clock for file times has ticks of some milliseconds, so two changes
+/// in one tick would have the same time. No program can set the inode's change time, so a directory that is restored from a
+/// backup with its times has another state, too. Times are compared for equality only, so a wrong clock does not matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DirState(pub(super) [u64; 6]);
 
@@ -32,7 +32,8 @@ impl Directory {
         Ok(DirState::of(&self.0.metadata()?))
     }
 
-    /// Sets a modification time that the directory never had.
+    /// Sets a modification time that the directory never had, and returns the new state. `last` is the state at the last
+    /// stamp.
     pub(super) fn stamp(&self, last: &DirState) -> io::Result<DirState> {
         fault::file_operation()?;
         let modified = new_time(&self.state()?, last);
@@ -59,7 +60,7 @@ impl DirState {
         ])
     }
 
-    /// Since 1970; 0 for earlier times.
+    /// The modification time in seconds since 1970; 0 for earlier times.
     fn modified_seconds(&self) -> u64 {
         u64::try_from(self.0[2].cast_signed()).unwrap_or_default()
     }
@@ -69,8 +70,9 @@ impl DirState {
     }
 }
 
-/// A pseudorandom time in the past, which the kernel does not use again. In microseconds, because some file systems store no
-/// smaller unit. It is computed from the directory's own time, which costs less than a read of the clock.
+/// A pseudorandom time in the past, so that the kernel cannot produce it again. It is a whole number of microseconds, because
+/// some file systems store no smaller unit. It is computed from the directory's present time, which is cheaper than a read of
+/// the clock.
 fn new_time(present: &DirState, last: &DirState) -> SystemTime {
     let process = u64::from(std::process::id());
     let words = [last.0, present.0].concat();

@@ -18,7 +18,7 @@ pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-/// Opens a file that is always empty.
+/// Opens or creates the lock file, which is always empty.
 pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
     match open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -30,13 +30,13 @@ pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a file or directory for reading, which also works where the file system is mounted read-only.
+/// Opens a file or directory for reading only, so that it also works on a read-only file system.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     fault::file_operation()?;
     file::open(&file::reading(), path)
 }
 
-/// Whether a path still leads to the regular file that was opened by it.
+/// Whether a path still leads to the regular file that was opened with it.
 pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
     let ours = file::regular(file)?;
@@ -56,10 +56,10 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_all(&mut open(path)?)
 }
 
-/// Usually one system call: a reservation is not empty and fits the buffer.
+/// Reads a whole file. Usually this is one system call, because a reservation is not empty and fits into the buffer.
 fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
     let mut content = vec![0; 512];
-    // A read of a FIFO can wait or return nothing, and a device can have no end.
+    // Any other length: check that the file is regular. A FIFO can return nothing, and a device can have no end.
     let length = match file.read(&mut content) {
         Ok(length) if 0 < length && length < 512 => length,
         result => file::regular(file).and(result)?,
@@ -68,7 +68,7 @@ fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
     if length == 512 { file::read_rest(file, content, BYTES_MAX) } else { Ok(content) }
 }
 
-/// Like `read`; the file can be of any type.
+/// Reads a file of any type.
 pub(super) fn read_any(path: &Path) -> io::Result<Vec<u8>> {
     fault::file_operation()?;
     file::read_within(path, BYTES_MAX)
@@ -81,7 +81,7 @@ pub(super) fn read_identified(path: &Path) -> io::Result<(Vec<u8>, u64)> {
     Ok((read_all(&mut file)?, identity(&metadata)))
 }
 
-/// Creates a file and returns its identity. An error can leave an incomplete file.
+/// Creates a file and returns its identity. If it fails, it can leave an incomplete file.
 pub(super) fn write_new(path: &Path, content: &str) -> io::Result<u64> {
     fault::file_operation()?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -90,7 +90,7 @@ pub(super) fn write_new(path: &Path, content: &str) -> io::Result<u64> {
     Ok(identity(&file.metadata()?))
 }
 
-/// Overwrites an existing file, which can be incomplete after an error. The result is false if it does not exist.
+/// Overwrites an existing file, which can be incomplete after an error. Returns false if it does not exist.
 pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
     fault::file_operation()?;
     let (file, metadata) = match file::open_regular(&file::writing(), path) {
@@ -116,7 +116,7 @@ fn identity(metadata: &Metadata) -> u64 {
     digest(metadata.ino(), &[seconds, nanoseconds].concat())
 }
 
-/// Removes a file. The result is false if it does not exist.
+/// Removes a file. Returns false if it does not exist.
 pub(super) fn remove(path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
     match fs::remove_file(path) {
@@ -131,7 +131,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Gives a file a second name. The result is false if that name is in use.
+/// Gives a file a second name. Returns false if that name is in use.
 pub(super) fn link(from: &Path, to: &Path) -> io::Result<bool> {
     fault::file_operation()?;
     match fs::hard_link(from, to) {
@@ -141,7 +141,7 @@ pub(super) fn link(from: &Path, to: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether a name is free. A dangling link uses its name.
+/// Whether a name is free. The name of a dangling symbolic link is not free.
 pub(super) fn is_absent(path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
     match fs::symlink_metadata(path) {
@@ -157,7 +157,7 @@ pub(super) struct AddressEntry {
     pub(super) is_file: bool,
 }
 
-/// The addresses that are names in a directory, and whether the name `wanted` exists.
+/// The entries of a directory that have an address as their name, and whether the name `wanted` exists.
 pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<AddressEntry>, bool)> {
     fault::file_operation()?;
     let mut addresses = Vec::new();
@@ -173,21 +173,21 @@ pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<AddressE
     Ok((addresses, has_wanted))
 }
 
-/// The address that a file name stands for. Plugins write the canonical spelling only, so any other name is another
-/// program's.
+/// Parses a file name as an address. Plugins write the canonical spelling only: a file with any other spelling belongs to
+/// another program.
 fn address(name: &str) -> Option<IpAddr> {
     let ip: IpAddr = name.parse().ok()?;
     (ip.to_canonical() == ip && ip.to_string() == name).then_some(ip)
 }
 
-/// Opens a file of cnibox for changes in place. Fails if it is not a regular file, and never waits.
+/// Opens an index or sticky file for changes in place. Fails if it is not a regular file. Does not block on a FIFO.
 pub(super) fn open_plain(path: &Path) -> io::Result<(File, u64)> {
     fault::file_operation()?;
     let (file, metadata) = file::open_regular(file::writing().read(true), path)?;
     Ok((file, metadata.len()))
 }
 
-/// Writes a file of cnibox and replaces what has its name. Creates its directory if that is missing.
+/// Writes an index or sticky file, and replaces a file or directory with its name. Creates the missing parent directory.
 pub(super) fn replace(path: &Path, aside: &Path, content: &[u8]) -> io::Result<File> {
     make_private_dir(path.parent().unwrap_or(path))?;
     clear(aside)?;
@@ -205,14 +205,14 @@ pub(super) fn replace(path: &Path, aside: &Path, content: &[u8]) -> io::Result<F
     match placed {
         Ok(()) => Ok(file),
         Err(error) => {
-            // If this fails, too, the next `replace` removes the file.
+            // If this fails, the next `replace` removes the file.
             let _ = remove(aside);
             Err(error)
         }
     }
 }
 
-/// Does not follow a link: its target belongs to another program.
+/// Creates a directory with mode 0700. Fails if its name is a symbolic link, whose target belongs to another program.
 fn make_private_dir(dir: &Path) -> io::Result<()> {
     fault::file_operation()?;
     match fs::symlink_metadata(dir) {
@@ -225,7 +225,7 @@ fn make_private_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a file or directory that has the name of a file of cnibox.
+/// Removes a file, or a directory with all that is in it.
 fn clear(path: &Path) -> io::Result<()> {
     match remove(path) {
         Err(error) if error.kind() == ErrorKind::IsADirectory => {

@@ -1,13 +1,13 @@
 //! The index of a network: the addresses of each owner, and the free addresses. A look-up takes a few small reads for any
 //! number of reservations.
 //!
-//! It repeats the content of the network's files. Its loss costs time only, and the knowledge of earlier boots. It is
-//! valid only while the directory has the state that its header names, and in the same boot of the host: a power failure
-//! can leave any part of a write. Damage is an error; after an error the index is not used.
+//! The index is a copy of the content of the network's files. Its loss costs time, and the information which reservations are
+//! of an earlier boot. It is valid only in the boot of the host, and only for the state of the directory, that its header
+//! names: a power failure can leave a part of a write. Damage is an error, and after an error the index is not used.
 //!
-//! It is one hash table. The digest of its owner is the key of a reservation. The number of a block is the key of a block
-//! of taken addresses: a bit for each of 256 addresses, and on the next level a bit for each full block of 256. So one
-//! look-up skips a run of 65,536 taken addresses.
+//! The index is one hash table with two kinds of entries. The key of a reservation is the digest of its owner. The key of a
+//! block is its number. A block has a bit for each of 256 addresses, or, on the next level, a bit for each of 256 blocks that
+//! is set if the block is full. So one look-up skips a run of 65,536 taken addresses.
 //!
 //! Changes stay in memory until [`Index::commit`], which writes the header last. After a crash before that, no header
 //! names the state of the directory.
@@ -29,19 +29,19 @@ use super::files;
 use format::{BUCKET_BYTES, Bits, Block, Bucket, Header, IndexEntry, Level, SLOTS, damaged};
 pub(super) use format::{FileKind, IndexedFile};
 
-/// With the header this is one page of memory, which is enough for a small host.
+/// The buckets and the header are one page of memory, which is enough for a small host.
 const BUCKETS_MIN: usize = 7;
 const PAGE_BYTES: usize = BUCKET_BYTES * (1 + BUCKETS_MIN);
-/// More than any host needs. A header with a larger number is damaged.
+/// More buckets than any host needs: a header with a larger number is damaged.
 const BUCKETS_MAX: u64 = 1 << 32;
-/// The load of a new table.
+/// The number of entries per bucket in a new table.
 const ENTRIES_PER_BUCKET_NEW: usize = 4;
-/// Above this load too many entries are outside of their own bucket, and a larger table is built.
+/// With more entries per bucket, too many entries are outside of their own bucket: a larger table is built.
 const ENTRIES_PER_BUCKET_MAX: u64 = 7;
-/// More than any container has. If an operator writes the same text into thousands of files, the entries above this
-/// number have their address as the key, so that they do not fill one bucket.
+/// More addresses than any container has. If an operator writes the same text into thousands of files, the entries above this
+/// number have their address as the key, so that they do not all belong to one bucket.
 const ADDRESSES_PER_OWNER_MAX: usize = 16;
-/// The number of buckets in one read, when all are read.
+/// The number of buckets in one read, when all buckets are read.
 const BUCKETS_PER_READ: usize = 128;
 
 /// The paths of a network's index.
@@ -61,7 +61,7 @@ pub(super) struct Index {
     buckets: BTreeMap<u64, (Bucket, bool)>,
 }
 
-/// The place of an entry: the number of its bucket, and its slot.
+/// The position of an entry: the number of its bucket, and its slot.
 type SlotRef = (u64, usize);
 
 impl Index {
@@ -89,7 +89,7 @@ impl Index {
         Ok(Self { file: Some(file), header, page, buckets: BTreeMap::new() })
     }
 
-    /// Builds a new index. It is not valid for any directory until it is committed.
+    /// Builds a new index of the files and writes it. It is not valid for any state of a directory until it is committed.
     pub(super) fn create(
         path: &IndexPath,
         boot: u64,
@@ -126,7 +126,7 @@ impl Index {
         &self.header.directory
     }
 
-    /// Whether an earlier boot made a reservation.
+    /// Whether a reservation is of an earlier boot.
     pub(super) fn has_older(&self) -> bool {
         self.header.older > 0
     }
@@ -137,13 +137,14 @@ impl Index {
         Ok(found.is_some_and(|(_, block)| block.bits.has(bit)))
     }
 
+    /// The addresses of the reservations of an owner.
     pub(super) fn held_by(&mut self, owner: u64) -> io::Result<Vec<u128>> {
-        let mut its = self.indexed_files_at(owner, |file| file.owner == owner)?;
-        if its.len() >= ADDRESSES_PER_OWNER_MAX {
+        let mut owned = self.indexed_files_at(owner, |file| file.owner == owner)?;
+        if owned.len() >= ADDRESSES_PER_OWNER_MAX {
             let all = self.indexed_files()?.into_iter().filter(|file| file.owner == owner);
-            its = all.map(|file| ((0, 0), file)).collect();
+            owned = all.map(|file| ((0, 0), file)).collect();
         }
-        let reserved = its.into_iter().filter(|(_, file)| file.kind == FileKind::Reserved);
+        let reserved = owned.into_iter().filter(|(_, file)| file.kind == FileKind::Reserved);
         Ok(reserved.map(|(_, file)| file.address).collect())
     }
 
@@ -200,7 +201,7 @@ impl Index {
         Ok(None)
     }
 
-    /// All entries of the directory.
+    /// The entries of all files.
     pub(super) fn indexed_files(&self) -> io::Result<Vec<IndexedFile>> {
         let mut indexed_files = Vec::new();
         let mut first = 0;
@@ -246,9 +247,9 @@ impl Index {
     }
 
     pub(super) fn remove(&mut self, address: u128, owner: u64) -> io::Result<()> {
-        let its = self.indexed_files_at(owner, |file| file.owner == owner)?;
-        let found = match its.iter().find(|(_, file)| file.address == address) {
-            Some(found) if its.len() < ADDRESSES_PER_OWNER_MAX => Some(*found),
+        let owned = self.indexed_files_at(owner, |file| file.owner == owner)?;
+        let found = match owned.iter().find(|(_, file)| file.address == address) {
+            Some(found) if owned.len() < ADDRESSES_PER_OWNER_MAX => Some(*found),
             // After this removal, look-ups would miss the entries that have their address as the key. The error makes the
             // caller build a new index.
             Some(_) => None,
@@ -274,7 +275,7 @@ impl Index {
         Ok(())
     }
 
-    /// Returns whether the block became full, or is not full any more.
+    /// Sets or clears a bit. Returns true if the block became full, or is not full any more.
     fn set_bit(&mut self, level: Level, number: u128, bit: u8, is_set: bool) -> io::Result<bool> {
         let found = self.block(level, number)?;
         let old = found.map_or_else(Bits::default, |(_, block)| block.bits);
@@ -347,7 +348,8 @@ impl Index {
         Ok(())
     }
 
-    /// The buckets that can have an entry, in order. Each one but the last overflows.
+    /// The buckets that can have an entry with this key, in the order of the search. The search ends at the first one that
+    /// does not overflow.
     fn buckets_of(&self, hash: u64) -> impl Iterator<Item = u64> + use<> {
         let count = self.header.buckets;
         let first = hash % count;
@@ -357,7 +359,7 @@ impl Index {
     fn bucket(&mut self, number: u64) -> io::Result<&mut (Bucket, bool)> {
         if !self.buckets.contains_key(&number) {
             let mut bucket = Bucket::empty();
-            match self.page.get(place(number)) {
+            match self.page.get(byte_range(number)) {
                 Some(bytes) => bucket.0.copy_from_slice(bytes),
                 None => files::read_at(self.file()?, &mut bucket.0[..], offset(number))?,
             }
@@ -405,17 +407,17 @@ impl Index {
         files::write_at(self.file()?, &self.header.encode(), 0)
     }
 
-    /// Makes the index valid for a state that the directory has already.
+    /// Makes the index valid for the present state of the directory.
     pub(super) fn commit_as(&mut self, directory: DirState) -> io::Result<()> {
         self.header.directory = directory;
         files::write_at(self.file()?, &self.header.encode(), 0)
     }
 
-    /// The bytes of the whole file, if it is one page or all buckets are in memory.
+    /// Sets the checksums, and returns the bytes of the whole file. The file must be one page, or all its buckets in memory.
     fn seal_all(&mut self) -> Vec<u8> {
         let mut bytes = mem::take(&mut self.page);
         if bytes.is_empty() {
-            // `resize` would write the bytes one by one.
+            // `vec!` gets zeroed memory; `resize` would write the bytes one by one.
             bytes = vec![0; BUCKET_BYTES * (1 + self.buckets.len())];
         }
         bytes[..BUCKET_BYTES].copy_from_slice(&self.header.encode());
@@ -423,7 +425,7 @@ impl Index {
             if mem::take(is_changed) {
                 bucket.seal(*number);
             }
-            bytes[place(*number)].copy_from_slice(&bucket.0[..]);
+            bytes[byte_range(*number)].copy_from_slice(&bucket.0[..]);
         }
         bytes
     }
@@ -433,7 +435,7 @@ fn hash_of(address: u128) -> u64 {
     digest(0, &address.to_le_bytes())
 }
 
-/// The number of the block of 256, and the position in it.
+/// The number of the block of 256 that has a number, and the bit in it.
 fn split(number: u128) -> (u128, u8) {
     (number >> 8, number.to_le_bytes()[0])
 }
@@ -446,8 +448,8 @@ const fn offset(bucket: u64) -> u64 {
     (1 + bucket) * BUCKET_BYTES as u64
 }
 
-/// The place of a bucket in the bytes of the file.
-fn place(bucket: u64) -> Range<usize> {
+/// The bytes of a bucket in the file.
+fn byte_range(bucket: u64) -> Range<usize> {
     let start = usize::try_from(offset(bucket)).unwrap_or(usize::MAX - BUCKET_BYTES);
     start..start + BUCKET_BYTES
 }

@@ -1,4 +1,5 @@
-//! The reservations of a network for an operator: the list, the release of listed ones, and addresses kept out of use.
+//! The reservations of a network for `cnibox ipam`: lists them, releases listed ones, and reserves addresses for the
+//! operator.
 
 use std::fs;
 use std::net::IpAddr;
@@ -12,22 +13,22 @@ use super::{ASIDE, StorePaths, boot, failed, files, lookup_source};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
-/// The content of an address's file that `cnibox ipam reserve` writes. No container id has a space, so no DEL of the Go plugin
-/// or of `host-local` names this owner, and GC and the reclaim after a boot keep text that no plugin can have written.
+/// The content of the file that `cnibox ipam reserve` writes. A container id cannot have a space, so no DEL releases this
+/// owner. GC and the reclaim after a boot keep text that no plugin can have written.
 const OF_OPERATOR: &str = "reserved by the operator";
 
-/// The file of an address.
+/// The file of an address, with its owner.
 #[derive(Clone, Debug)]
 pub struct Reservation {
     pub address: IpAddr,
     pub holder: Holder,
     /// The time of the last write. `None` if the file system has no times.
     pub modified: Option<SystemTime>,
-    /// The index proves that an earlier boot of this host made it.
+    /// The index proves that the reservation was made in an earlier boot of this host.
     pub is_of_earlier_boot: bool,
     /// Changes when the file is written again or replaced.
     identity: u64,
-    /// The digest of its content.
+    /// The digest of the content.
     owner: u64,
 }
 
@@ -43,14 +44,14 @@ pub enum Holder {
 }
 
 impl Reservation {
-    /// Tells this reservation from a later one of the same address.
+    /// A text that differs for a later reservation of the same address.
     pub fn incarnation(&self) -> String {
         format!("{:016x}{:016x}", self.identity, self.owner)
     }
 }
 
 impl Holder {
-    /// Whether it is this attachment.
+    /// Whether the holder is this attachment. A holder without an interface is any attachment of its container.
     #[cfg(feature = "tool")]
     pub fn is(&self, at: &Attachment) -> bool {
         let Self::Container(id, ifname) = self else { return false };
@@ -88,7 +89,7 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
                 unreadable.push(error.clone());
                 continue;
             }
-            // It keeps its address out of use.
+            // Report the error of the read: the address cannot be reserved.
             Owner::NotRegular => {
                 unreadable.extend(files::read_any(&path).map_err(failed("read", path)).err());
                 continue;
@@ -109,12 +110,12 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
 }
 
 impl Locked<'_> {
-    /// Releases a reservation. False if its file has changed since it was listed, or is gone.
+    /// Releases a reservation. Returns false if its file has changed since it was listed, or does not exist any more.
     pub fn release_listed(&mut self, listed: &Reservation) -> Result<bool> {
         self.release_if(listed.address, listed.owner, listed.identity)
     }
 
-    /// Keeps an address out of use. False if it is taken.
+    /// Reserves an address for the operator, so that no attachment gets it. Returns false if it is taken.
     pub fn reserve_for_operator(&mut self, address: IpAddr) -> Result<bool> {
         self.reserve_as(address, OF_OPERATOR.into())
     }

@@ -1,5 +1,5 @@
-//! The lock of a network: a turn among the threads of this process, then a flock(2) on the file `lock`. One time limit
-//! covers both, and the error names the holder.
+//! The lock of a network: first the threads of this process queue, then the first of them locks the file `lock` with
+//! flock(2). One timeout covers both waits, and the error names the holder.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,17 +11,17 @@ use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Turn, Turns};
 
-/// The longest wait for other holders. Runtimes give up on a call only after minutes, and retry after code 11.
+/// The longest wait for other holders. It is shorter than the timeout of runtimes for a call, which is minutes; they retry
+/// after code 11.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Waits until no other thread that shares `turns` has the lock at this path. Fails with code 11 when the limit is
-/// reached.
+/// Waits until no other thread that shares `turns` holds the lock at this path. Fails with code 11 at the timeout.
 pub(super) fn take_turn<'a>(turns: &'a Turns, path: &Path, limit: &Limit) -> Result<Turn<'a>> {
     let turn = turns.take(path, limit);
     turn.ok_or_else(|| timeout(path, limit, "another thread of this process holds it"))
 }
 
-/// Runs the closure while the file is locked. Fails with code 11 when the limit is reached.
+/// Runs the closure while the file is locked. Fails with code 11 at the timeout.
 pub(super) fn locked<T>(
     file: &File,
     path: &Path,
@@ -33,7 +33,7 @@ pub(super) fn locked<T>(
     done.unwrap_or_else(|| Err(timeout(path, limit, &file::holder(file))))
 }
 
-/// Fails with code 11 when the limit is reached. For a wait that no holder causes.
+/// Fails with code 11 if the timeout has passed. For a loop that waits although no process holds the lock.
 pub(super) fn check(path: &Path, limit: &Limit) -> Result<()> {
     if !limit.left().is_zero() {
         return Ok(());

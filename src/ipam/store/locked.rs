@@ -19,18 +19,19 @@ use crate::names::Attachment;
 #[cfg(test)]
 pub(super) use changes::{Placed, put_in_place};
 
-/// While a `Locked` exists, this process holds the lock.
+/// The reservations of a network. While a `Locked` exists, this process holds the lock.
 ///
 /// Look-ups use the index. If it is not valid, they read all files and build a new index. Before an address is released,
-/// refused or confirmed, the index is compared with the address's file: a write into a file does not change the
+/// refused or confirmed, the index is compared with the address's file: a write into a file does not change the state of the
 /// directory.
 pub struct Locked<'a> {
     paths: &'a StorePaths,
     /// `None` if the directory does not exist or cannot be opened.
     directory: Option<Directory>,
     source: LookupSource,
-    /// This call has read all files. If it finds a difference later, it does not write another index.
+    /// This call has read all files. If the index differs from them later, this call builds no other index.
     is_read: bool,
+    /// The temporary file can exist.
     has_aside: bool,
     /// The directory has changed since the index was committed.
     is_changed: bool,
@@ -48,7 +49,7 @@ impl<'a> Locked<'a> {
         Ok(locked)
     }
 
-    /// For a directory that does not exist.
+    /// The reservations of a directory that does not exist.
     pub(super) fn empty(paths: &'a StorePaths) -> Self {
         Self {
             paths,
@@ -60,13 +61,15 @@ impl<'a> Locked<'a> {
         }
     }
 
+    /// The index, if it is valid for the present state of the directory and this boot.
     fn current_index(&self) -> Option<Index> {
         let state = self.directory.as_ref()?.state().ok()?;
         let index = Index::open(&self.paths.index.path).ok()?;
         index.is_of(&state, self.paths.boot?).then_some(index)
     }
 
-    /// Reads all files if no index is valid, and builds an index the first time. If that fails, the files are used.
+    /// If no source is loaded: reads all files, and, in the first run of this call, builds an index. If no index can be
+    /// built, look-ups use the files.
     fn load(&mut self) -> Result<()> {
         if !matches!(self.source, LookupSource::NotLoaded) {
             return Ok(());
@@ -100,7 +103,7 @@ impl<'a> Locked<'a> {
         of_index: impl Fn(&mut Index) -> io::Result<T>,
         of_files: impl Fn(&AddressFiles) -> T,
     ) -> Result<T> {
-        // After a damaged index a new one is built; if that is damaged, too, the files are used.
+        // If the index is damaged, `load` builds a new one. If that is damaged, too, `load` returns the files.
         loop {
             self.load()?;
             match &mut self.source {
@@ -120,46 +123,47 @@ impl<'a> Locked<'a> {
         matches!(self.source, LookupSource::Index(_)) && !self.is_read
     }
 
+    /// Whether look-ups use the files, which need no comparison.
     fn reads_files(&self) -> bool {
         matches!(self.source, LookupSource::Files(_))
     }
 
-    /// The addresses of an attachment. If it has none, those of its container: an old release of the reference wrote the
-    /// container id only.
+    /// The addresses of an attachment. If it has none, those of its container without an interface: old releases of the
+    /// reference wrote the container id only.
     pub fn held_by(&mut self, at: &Attachment) -> Result<Vec<IpAddr>> {
         Ok(self.held(at)?.into_iter().map(|(ip, _)| ip).collect())
     }
 
     fn held(&mut self, at: &Attachment) -> Result<Vec<HeldAddress>> {
-        match self.held_in_name(&owner::content(at))? {
-            none if none.is_empty() => self.held_in_name(&at.container_id),
+        match self.held_by_owner(&owner::content(at))? {
+            none if none.is_empty() => self.held_by_owner(&at.container_id),
             held => Ok(held),
         }
     }
 
-    fn held_in_name(&mut self, owner: &str) -> Result<Vec<HeldAddress>> {
+    fn held_by_owner(&mut self, owner: &str) -> Result<Vec<HeldAddress>> {
         let digest = owner::digest_of(owner);
         loop {
             let mut held = self.look_up(
                 |index| Ok(index.held_by(digest)?.into_iter().map(address_of).collect::<Vec<_>>()),
                 |files| {
-                    let its = files.iter().filter(|(_, file)| file.owner.is(owner));
-                    its.map(|(ip, _)| ip).collect()
+                    let owned = files.iter().filter(|(_, file)| file.owner.is(owner));
+                    owned.map(|(ip, _)| ip).collect()
                 },
             )?;
             held.sort_unstable();
-            let is_still = |ip: &IpAddr| {
+            let is_confirmed = |ip: &IpAddr| {
                 files::read(&self.path_of(*ip))
                     .is_ok_and(|content| Owner::parse(&content).is(owner))
             };
-            if self.reads_files() || held.iter().all(is_still) {
+            if self.reads_files() || held.iter().all(is_confirmed) {
                 return Ok(held.into_iter().map(|ip| (ip, digest)).collect());
             }
             self.source = LookupSource::NotLoaded;
         }
     }
 
-    /// Reads the owner of an address from its file.
+    /// Reads the owner of an address from its file. Without a file the address is free, as with an incomplete one.
     fn owner_of(&self, ip: IpAddr) -> Owner {
         match files::read_any(&self.path_of(ip)) {
             Ok(content) => Owner::parse(&content),
@@ -168,6 +172,7 @@ impl<'a> Locked<'a> {
         }
     }
 
+    /// Whether an address is taken. Confirms a taken address with its file.
     fn is_taken(&mut self, ip: IpAddr) -> Result<bool> {
         loop {
             let is_taken = self.look_up(
@@ -181,7 +186,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Confirms with its file that an address is free.
+    /// Whether an address is free, by its file. Drops an index that differs.
     pub fn is_free(&mut self, ip: IpAddr) -> Result<bool> {
         let is_free = matches!(self.owner_of(ip), Owner::Incomplete);
         if !is_free && !self.reads_files() {
@@ -201,8 +206,9 @@ impl<'a> Locked<'a> {
         )
     }
 
-    /// Compares the number of files with the index, before a range counts as exhausted: a program without the lock can have
-    /// removed files while the index was written. Returns whether a new search can find an address.
+    /// Compares the number of files with the index, and drops an index that differs. Called before a range counts as
+    /// exhausted: a program without the lock can have removed files while the index was written. Returns true if the index
+    /// was dropped, so that a new search can find an address.
     pub fn drop_index_if_count_differs(&mut self) -> Result<bool> {
         let dir = &self.paths.dir;
         let is_right = match &self.source {
@@ -219,12 +225,12 @@ impl<'a> Locked<'a> {
         Ok(!is_right)
     }
 
-    /// The last addresses of an identity.
+    /// The saved addresses of an identity, for `sticky`.
     pub fn last_addresses(&self, identity: u64) -> Vec<IpAddr> {
         self.paths.sticky.last_addresses(identity)
     }
 
-    /// The stale reservations: a plugin made them in an earlier boot, and their files have not changed since.
+    /// The stale reservations: those that a plugin made in an earlier boot, if their files have not changed since.
     fn stale(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<HeldAddress>> {
         let older = self.look_up(
             |index| if index.has_older() { index.indexed_files() } else { Ok(Vec::new()) },
@@ -259,12 +265,12 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Fails if the owner of a reservation cannot be read.
+    /// Fails if the file of an address cannot be read.
     pub fn all_readable(&self) -> Result<()> {
         self.unreadable().next().map_or(Ok(()), Err)
     }
 
-    /// The errors of all unreadable files. An index is built only if all files are readable.
+    /// The errors of all unreadable files. With an index there are none: it is built only if all files are readable.
     fn unreadable(&self) -> impl Iterator<Item = Error> {
         let files = match &self.source {
             LookupSource::Files(files) => Some(files),

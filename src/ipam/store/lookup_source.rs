@@ -1,4 +1,4 @@
-//! The source of look-ups: a valid index, or the content of all files.
+//! The source of look-ups: a valid index, or else the content of all files.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -10,22 +10,25 @@ use super::owner::Owner;
 use super::{StorePaths, address_of, failed, files, number_of};
 use crate::error::Result;
 
+/// The data that answers look-ups.
 pub(super) enum LookupSource {
     Index(Index),
     Files(AddressFiles),
-    /// The index or the files are out of date.
+    /// No data is loaded, or it was wrong and is dropped. The next look-up loads it.
     NotLoaded,
 }
 
-/// The files with addresses as names, sorted by address. A removed file leaves an empty place, so that the removal of all
-/// takes linear time.
+/// The files with addresses as names, sorted by address. A removed file leaves `None` in the list, so that the removal of all
+/// files takes linear time.
 #[derive(Default)]
 pub(super) struct AddressFiles(Vec<(IpAddr, Option<AddressFile>)>);
 
+/// The content of one file with an address as its name.
 pub(super) struct AddressFile {
     pub(super) owner: Owner,
+    /// See `files::read_identified`.
     pub(super) identity: u64,
-    /// An earlier boot of this host made the reservation. False if the boot is unknown: the address may be in use.
+    /// The reservation was made in an earlier boot of this host. False if the boot is unknown: the address may be in use.
     pub(super) is_older: bool,
 }
 
@@ -66,7 +69,7 @@ impl AddressFiles {
     }
 }
 
-/// Reads all files of the directory. Also returns whether an incomplete file exists.
+/// Reads all files with addresses as names. Also returns whether the temporary file `aside` exists.
 pub(super) fn read_files(dir: &Path, aside: &str) -> Result<(AddressFiles, bool)> {
     let (names, has_aside) =
         files::addresses_in(dir, aside).map_err(failed("read directory", dir))?;
@@ -93,8 +96,8 @@ pub(super) fn read_files(dir: &Path, aside: &str) -> Result<(AddressFiles, bool)
     Ok((AddressFiles::sorted(files), has_aside))
 }
 
-/// Marks the reservations of an earlier boot: the index has them, and their files have not changed since. The index can be
-/// out of date. The age of all other reservations is unknown; they count as made in this boot.
+/// Marks the reservations of an earlier boot: those that the index has, if their files have not changed since. The index can
+/// be out of date. The age of all other reservations is unknown: they count as made in this boot.
 pub(super) fn mark_older(files: &mut AddressFiles, index: &Index, boot: u64) {
     // A damaged index has no valid data.
     let Ok(indexed_files) = index.indexed_files() else { return };
@@ -107,8 +110,8 @@ pub(super) fn mark_older(files: &mut AddressFiles, index: &Index, boot: u64) {
     }
 }
 
-/// Builds an index of files that were read while the directory had the state `stamp`. Returns `None` if that fails or the
-/// directory has changed since: then the files are used.
+/// Builds an index of files that were read while the directory had the state `stamp`. Returns `None` if that fails, or if the
+/// directory has changed since: then look-ups use the files.
 pub(super) fn make_index(
     paths: &StorePaths,
     directory: &Directory,
@@ -128,6 +131,7 @@ pub(super) fn make_index(
 }
 
 impl AddressFile {
+    /// The entry of the file in the index.
     pub(super) fn indexed(&self, address: u128) -> IndexedFile {
         let kind = match &self.owner {
             Owner::Text(_) => FileKind::Reserved,

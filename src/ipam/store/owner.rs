@@ -1,4 +1,4 @@
-//! The owner of a reservation, as the content of a file.
+//! The owner of a reservation, as the content of its file.
 
 use super::digest::digest;
 use crate::error::Error;
@@ -9,13 +9,13 @@ pub(super) const LINE_BREAK: &str = "\r\n";
 /// The content of an address's file.
 #[derive(Debug)]
 pub(super) enum Owner {
-    /// Not empty, without the white space around it.
+    /// The trimmed text, which is not empty.
     Text(String),
-    /// Incomplete: the power failed before the content was on disk, so the address is free.
+    /// The file is empty or has NUL bytes, because the power failed before the content was on disk. The address is free.
     Incomplete,
-    /// Not a regular file. It is no reservation, but the address cannot be reserved.
+    /// Not a regular file: it is not a reservation, but the address cannot be reserved.
     NotRegular,
-    /// The address may be in use.
+    /// The file cannot be read. The address may be in use.
     Unreadable(Error),
 }
 
@@ -24,15 +24,15 @@ pub(super) fn content(at: &Attachment) -> String {
     format!("{}{LINE_BREAK}{}", at.container_id, at.ifname)
 }
 
-/// The digest of an owner, with or without an interface in its name.
+/// The digest of the text of an owner: container id and interface, or the container id alone.
 pub(super) fn digest_of(owner: &str) -> u64 {
     digest(0, owner.as_bytes())
 }
 
 impl Owner {
     pub(super) fn parse(content: &[u8]) -> Self {
-        // After a power failure a file is empty or has blocks of zeros. All other text is a reservation: that of another
-        // program can have several lines, and the name of an interface each control byte but these.
+        // After a power failure a file is empty or has blocks of NUL bytes. All other text is a reservation: other programs
+        // can write several lines, and an interface name can have any control byte except NUL and white space.
         let text = String::from_utf8_lossy(content);
         match text.trim() {
             "" => Self::Incomplete,
@@ -56,7 +56,7 @@ impl Owner {
     }
 }
 
-/// The attachments that GC keeps, as digests of both forms in which a file names them. If a stale name has the digest of a
+/// The attachments that GC keeps, as digests of both contents that a file can have. If a stale owner has the digest of a
 /// valid one, GC keeps both.
 pub(super) struct KeepSet(Vec<u64>);
 
@@ -70,13 +70,13 @@ impl KeepSet {
         Self(digests)
     }
 
-    /// Whether the set has an owner.
+    /// Whether the set has the owner with this digest.
     pub(super) fn has(&self, owner: u64) -> bool {
         self.0.binary_search(&owner).is_ok()
     }
 
-    /// Whether GC releases a reservation: its owner is an attachment that is not in the set. Text that no CNI plugin can have
-    /// written belongs to another program and stays.
+    /// Whether GC releases the file: it is incomplete, or its owner is an attachment that is not in the set. Text that no CNI
+    /// plugin can have written belongs to another program and stays.
     pub(super) fn releases(&self, owner: &Owner) -> bool {
         let text = match owner {
             Owner::Text(text) => text,
@@ -108,8 +108,8 @@ mod tests {
         assert_eq!(text(b" abc\n").as_deref(), Some("abc"));
         assert_eq!(text(b"held by\nthe operator").as_deref(), Some("held by\nthe operator"));
         assert_eq!(text(b"abc\r\na\x01b\x1f").as_deref(), Some("abc\r\na\x01b\x1f"));
-        for torn in [&b""[..], b" \r\n\t", b"\0\0\0", b"abc\r\n\0\0\0\0", b"abc\x01\0"] {
-            assert_eq!(text(torn), None, "{torn:?}");
+        for incomplete in [&b""[..], b" \r\n\t", b"\0\0\0", b"abc\r\n\0\0\0\0", b"abc\x01\0"] {
+            assert_eq!(text(incomplete), None, "{incomplete:?}");
         }
     }
 }

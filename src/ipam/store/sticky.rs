@@ -1,5 +1,5 @@
-//! The last addresses of containers, for `sticky`. It is a cache: a container that is not in it gets another address, so
-//! its errors do not fail a call.
+//! The last addresses of containers, for `sticky`. The file is a cache: a container without an entry gets another address, so
+//! an error of the file does not fail a call.
 //!
 //! The file is a hash table of buckets. In a full bucket the newest entry replaces the oldest. So the file has at most
 //! 2 MiB (86,016 addresses), and buckets without entries use no space on the disk.
@@ -33,14 +33,14 @@ pub(super) struct Sticky {
 type StickyEntry = (u64, u128);
 
 impl Sticky {
-    /// The addresses of an identity, the newest first.
+    /// The saved addresses of an identity, the newest first.
     pub(super) fn last_addresses(&self, identity: u64) -> Vec<IpAddr> {
         let entries = self.read(identity % BUCKETS).unwrap_or_default();
-        let its = entries.into_iter().filter(|(owner, _)| *owner == identity);
-        its.map(|(_, address)| address_of(address)).collect()
+        let owned = entries.into_iter().filter(|(owner, _)| *owner == identity);
+        owned.map(|(_, address)| address_of(address)).collect()
     }
 
-    /// Saves addresses of an identity. `replace` selects the saved addresses that they replace.
+    /// Saves addresses of an identity. They replace its saved addresses for which `replace` returns true.
     pub(super) fn save_last_addresses(
         &self,
         identity: u64,
@@ -73,7 +73,7 @@ impl Sticky {
     }
 }
 
-/// The identity of a container's interface, which is the same after a restart of the container.
+/// The identity of a container's interface. `of` must stay the same when the container is restarted.
 pub fn identity(of: &str, ifname: &str) -> u64 {
     digest(VERSION, format!("{of}\0{ifname}").as_bytes())
 }
@@ -91,7 +91,7 @@ fn encode(number: u64, entries: &[StickyEntry]) -> [u8; BUCKET_BYTES] {
     bucket
 }
 
-/// No entries if the bucket is damaged or was never written.
+/// The entries of a bucket; none if the bucket is damaged or was never written.
 fn decode(number: u64, bucket: &[u8; BUCKET_BYTES]) -> Vec<StickyEntry> {
     let (check, entries) = bucket.split_at(8);
     if check != digest(VERSION + number, entries).to_le_bytes() {
@@ -147,8 +147,8 @@ mod tests {
         for identity in 0..100 {
             sticky.save_last_addresses(identity * BUCKETS, &[ip("10.1.0.2")], |_| true).unwrap();
         }
-        let last_addresses = (0..100).filter(|n| !sticky.last_addresses(n * BUCKETS).is_empty());
-        assert_eq!(last_addresses.collect::<Vec<_>>(), (79..100).collect::<Vec<_>>());
+        let saved = (0..100).filter(|n| !sticky.last_addresses(n * BUCKETS).is_empty());
+        assert_eq!(saved.collect::<Vec<_>>(), (79..100).collect::<Vec<_>>());
         sticky.save_last_addresses(BUCKETS - 1, &[ip("10.1.0.2")], |_| true).unwrap();
         assert_eq!(fs::metadata(&sticky.path).unwrap().len(), 2 << 20);
     }

@@ -201,11 +201,11 @@ fn a_file_that_is_written_without_the_lock_keeps_the_address() {
 }
 
 #[test]
-fn torn_reservations_are_free() {
+fn incomplete_reservations_are_free() {
     let dir = TempDir::new();
-    for torn in ["", " \n", "\0\0\0\0", "abc\r\n\0\0\0\0"] {
-        dir.write("10.1.0.2", torn);
-        assert!(reserve(&dir, "10.1.0.2", "abc"), "{torn:?}");
+    for incomplete in ["", " \n", "\0\0\0\0", "abc\r\n\0\0\0\0"] {
+        dir.write("10.1.0.2", incomplete);
+        assert!(reserve(&dir, "10.1.0.2", "abc"), "{incomplete:?}");
         assert_eq!(dir.read("10.1.0.2"), "abc\r\neth0");
         assert_eq!(dir.names(), ["10.1.0.2", "lock"]);
     }
@@ -271,7 +271,7 @@ fn release_removes_the_reservations_of_the_attachment() {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(names, expected);
     };
-    // A file without an interface is the attachment's only if it has no other file.
+    // A file without an interface belongs to the attachment only if no file names the attachment.
     left(&["10.1.0.4", "10.1.0.5", "10.1.0.6", "FD00::1", "last_reserved_ip.0", "lock"]);
     left(&["10.1.0.4", "10.1.0.6", "FD00::1", "last_reserved_ip.0", "lock"]);
     left(&["10.1.0.4", "10.1.0.6", "FD00::1", "last_reserved_ip.0", "lock"]);
@@ -312,7 +312,7 @@ fn gc_keeps_valid_reservations_and_files_of_other_programs() {
 }
 
 #[test]
-fn a_torn_last_reserved_ip_is_ignored() {
+fn an_incomplete_last_reserved_ip_is_ignored() {
     let dir = TempDir::new();
     for (content, expected) in
         [("10.1.0.2\n", Some(ip("10.1.0.2"))), ("", None), ("\0\0", None), ("10.1.", None)]
@@ -360,7 +360,7 @@ fn a_file_in_place_of_the_data_directory_is_an_error() {
 fn release_goes_on_past_an_unreadable_file() {
     let dir = TempDir::new();
     dir.write("10.1.0.2", "abc\r\neth0");
-    // root, too, cannot open a link to itself.
+    // Not even root can open a symbolic link to itself.
     std::os::unix::fs::symlink("10.1.0.3", dir.network_dir().join("10.1.0.3")).unwrap();
     let result = dir.store().locked(|locked| locked.release(&attachment("abc")));
     assert!(result.unwrap_err().msg.contains("10.1.0.3"));

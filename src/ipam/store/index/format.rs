@@ -3,7 +3,7 @@
 //! ```text
 //! header, 512 bytes                          bucket, 512 bytes
 //!   0  "cnibox"  14, and the version          0  digest of the rest, with the bucket's number as the seed
-//!   8  digest of the rest                     8  1 if entries of this bucket are in the next one, too
+//!   8  digest of the rest                     8  1 if entries of this bucket are also in the next one
 //!  16  number of buckets                     32  ten entries of 48 bytes; the first byte of an entry is its kind
 //!  24  number of entries                         0  none
 //!  32  entries of an earlier boot                1  reservation    2  incomplete file    3  not a regular file
@@ -24,7 +24,8 @@ const SLOT_BYTES: usize = 48;
 const SLOTS_AT: usize = 32;
 const OVERFLOW_AT: usize = 8;
 
-/// Its last byte is the version. Every change of the format, or of the files that are torn, raises it.
+/// The last byte is the version. It must be raised with every change of the format, and of the rule which files are
+/// incomplete.
 const MAGIC: [u8; 8] = *b"cnibox\x14\x02";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,12 +42,13 @@ pub(super) struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ipam::store) enum FileKind {
     Reserved,
-    /// Free. GC removes the file.
+    /// The address is free, and GC removes the file.
     Incomplete,
-    /// Without an owner, but the address cannot be reserved.
+    /// Not a regular file, or unreadable: the address cannot be reserved.
     NotRegular,
 }
 
+/// The entry of a file with an address as its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ipam::store) struct IndexedFile {
     pub(in crate::ipam::store) address: u128,
@@ -57,7 +59,7 @@ pub(in crate::ipam::store) struct IndexedFile {
     pub(in crate::ipam::store) is_older: bool,
 }
 
-/// The number of addresses that a bit of a block stands for.
+/// The meaning of a bit of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     /// One taken address.
@@ -66,11 +68,11 @@ pub(super) enum Level {
     Block,
 }
 
-/// A bit for each of 256 neighbours.
+/// 256 bits, for 256 consecutive addresses or blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) level: Level,
-    /// The common prefix of the neighbours' numbers.
+    /// The number of the first address or block, divided by 256.
     pub(super) number: u128,
     pub(super) bits: Bits,
 }

@@ -1,4 +1,4 @@
-//! The index against a model.
+//! Compares the index with a model.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -71,13 +71,13 @@ fn a_run_of_any_length_is_skipped() {
     for (first, count) in [("10.1.0.2", 1), ("10.1.0.2", 300), ("fd00::2", 70_000)] {
         let mut index = Index::create(&path(&dir), BOOT, &run_of(first, count)).unwrap();
         let first = number(first);
-        let behind = first + u128::from(count);
-        assert_eq!(index.next_free(first, behind).unwrap(), Some(behind));
-        assert_eq!(index.next_free(first, behind - 1).unwrap(), None);
-        assert_eq!(index.next_free(first - 1, behind).unwrap(), Some(first - 1));
+        let next = first + u128::from(count);
+        assert_eq!(index.next_free(first, next).unwrap(), Some(next));
+        assert_eq!(index.next_free(first, next - 1).unwrap(), None);
+        assert_eq!(index.next_free(first - 1, next).unwrap(), Some(first - 1));
         let hole = first + u128::from(count / 2);
         index.remove(hole, indexed_file(hole).owner).unwrap();
-        assert_eq!(index.next_free(first, behind).unwrap(), Some(hole));
+        assert_eq!(index.next_free(first, next).unwrap(), Some(hole));
     }
 }
 
@@ -93,14 +93,14 @@ fn a_look_up_takes_a_few_reads() {
 }
 
 #[test]
-fn an_owner_of_thousands_does_not_slow_others() {
+fn an_owner_with_thousands_of_addresses_does_not_slow_others() {
     let dir = TempDir::new();
-    let of_one = |mut file: IndexedFile| {
+    let with_one_owner = |mut file: IndexedFile| {
         file.owner = 7;
         file
     };
     let mut indexed_files: Vec<IndexedFile> =
-        run_of("10.1.0.2", 5000).into_iter().map(of_one).collect();
+        run_of("10.1.0.2", 5000).into_iter().map(with_one_owner).collect();
     indexed_files.extend(run_of("10.2.0.2", 100));
     let mut index = Index::create(&path(&dir), BOOT, &indexed_files).unwrap();
     index.commit(&path(&dir), &directory(&dir)).unwrap();
@@ -147,7 +147,7 @@ fn an_index_is_valid_for_one_state_and_one_boot() {
 }
 
 #[test]
-fn it_is_right_at_every_size() {
+fn look_ups_are_right_at_every_size() {
     let dir = TempDir::new();
     let directory = directory(&dir);
     let mut model = BTreeMap::new();
@@ -240,7 +240,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_is_as_the_model(changes in prop::collection::vec((any::<bool>(), 0u8..3, any::<u16>()), 1..300)) {
+    fn look_ups_match_the_model(changes in prop::collection::vec((any::<bool>(), 0u8..3, any::<u16>()), 1..300)) {
         let dir = TempDir::new();
         let directory = directory(&dir);
         let mut model = BTreeMap::new();

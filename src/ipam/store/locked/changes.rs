@@ -1,4 +1,4 @@
-//! Changes of the directory. Each file is written completely or not at all, and the index changes with it.
+//! Changes of the directory. Each file appears complete or not at all, and the index is updated with it.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -12,23 +12,23 @@ use crate::ipam::store::owner::{self, KeepSet, Owner};
 use crate::ipam::store::{ASIDE, address_of, failed, files, number_of};
 use crate::names::Attachment;
 
-/// The outcome of `put_in_place`.
+/// The result of `put_in_place`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::ipam::store) enum Placed {
     New,
-    /// It replaced an incomplete file.
+    /// An incomplete file was replaced.
     OverIncomplete,
     /// The name is in use.
     NameInUse,
 }
 
 impl Locked<'_> {
-    /// Reserves an address. The result is false if it is taken.
+    /// Reserves an address. Returns false if it is taken.
     pub fn reserve(&mut self, ip: IpAddr, at: &Attachment) -> Result<bool> {
         self.reserve_as(ip, owner::content(at))
     }
 
-    /// The same with another owner than an attachment.
+    /// Reserves an address, with a file of this content. Returns false if it is taken.
     pub(in crate::ipam::store) fn reserve_as(
         &mut self,
         ip: IpAddr,
@@ -45,7 +45,7 @@ impl Locked<'_> {
         });
         let error = match (placed, self.remove_aside()) {
             (Ok((Placed::NameInUse, _)), Ok(())) => {
-                // No other process has the lock, so the file existed before, and the index is wrong.
+                // No other process holds the lock, so the file existed before, and the index is wrong.
                 if !self.reads_files() {
                     self.source = LookupSource::NotLoaded;
                 }
@@ -66,15 +66,15 @@ impl Locked<'_> {
         Err(error.context(format_args!("cannot reserve {ip}")))
     }
 
-    /// Releases the addresses that `held_by` lists. An error does not stop the rest.
+    /// Releases the addresses that `held_by` returns. An error does not stop the release of the others.
     pub fn release(&mut self, at: &Attachment) -> Result<()> {
         let held = self.held(at)?;
-        // An unreadable file can be the attachment's.
+        // An unreadable file can belong to the attachment.
         let errors = self.unreadable().collect();
         self.release_all(held, errors)
     }
 
-    /// Releases the addresses of all other attachments.
+    /// For GC: releases the addresses of all attachments except those in `keep`.
     pub fn keep_only(&mut self, keep: &[Attachment]) -> Result<()> {
         let keep_set = KeepSet::new(keep);
         let stale = loop {
@@ -82,7 +82,7 @@ impl Locked<'_> {
                 |index| index.indexed_files(),
                 |files| files.iter().map(|(ip, file)| file.indexed(number_of(ip))).collect(),
             )?;
-            if let Some(stale) = self.outside_of(&keep_set, all) {
+            if let Some(stale) = self.stale_in(all, &keep_set) {
                 break stale;
             }
             self.source = LookupSource::NotLoaded;
@@ -91,8 +91,9 @@ impl Locked<'_> {
         self.release_all(stale, errors)
     }
 
-    /// The reservations to release. `None` if a file differs from the index. Only files outside of the keep set are read.
-    fn outside_of(&self, keep_set: &KeepSet, all: Vec<IndexedFile>) -> Option<Vec<HeldAddress>> {
+    /// The reservations that GC releases. `None` if a file differs from the index. Reads only the files whose owner is not in
+    /// the keep set.
+    fn stale_in(&self, all: Vec<IndexedFile>, keep_set: &KeepSet) -> Option<Vec<HeldAddress>> {
         let mut stale = Vec::new();
         for file in all {
             let ip = address_of(file.address);
@@ -121,7 +122,8 @@ impl Locked<'_> {
         Some(stale)
     }
 
-    /// Releases stale reservations of an earlier boot. Returns whether there were any.
+    /// Releases stale reservations of an earlier boot, of the addresses for which `is_wanted` returns true. Returns whether
+    /// there were any.
     pub fn reclaim(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<bool> {
         let stale = self.stale(is_wanted)?;
         let has_any = !stale.is_empty();
@@ -134,7 +136,7 @@ impl Locked<'_> {
         self.release_one(ip, owner::digest_of(&owner::content(at)))
     }
 
-    /// Releases a reservation if its file still has this identity and an owner with this digest. False if not.
+    /// Releases a reservation, if its file still has this identity and an owner with this digest. Returns false if not.
     #[cfg(feature = "tool")]
     pub(in crate::ipam::store) fn release_if(
         &mut self,
@@ -151,8 +153,9 @@ impl Locked<'_> {
         Ok(is_same)
     }
 
-    /// Overwrites the existing file, as the reference does: after a rename over it, ext4 would write to the disk at once. An
-    /// incomplete file only resets the position.
+    /// Records the last allocated address of a range set. Overwrites the existing file, as the reference does: after a rename
+    /// over the file, ext4 would write to the disk at once. If a crash leaves the file incomplete, the next search only
+    /// begins at the first address.
     pub fn set_last_reserved(&mut self, set_index: usize, ip: IpAddr) -> Result<()> {
         let target = self.last_reserved_path(set_index);
         let content = ip.to_string();
@@ -176,18 +179,18 @@ impl Locked<'_> {
         Err(error.context(doing))
     }
 
-    /// Saves the addresses of an identity for `sticky`. `replace` selects the saved addresses that they replace.
+    /// Saves the addresses of an identity, for `sticky`. They replace its saved addresses for which `replace` returns true.
     pub fn save_last_addresses(
         &self,
         identity: u64,
         ips: &[IpAddr],
         replace: impl Fn(IpAddr) -> bool,
     ) {
-        // A failure loses a preference only.
+        // On an error, the container gets another address the next time.
         let _ = self.paths.sticky.save_last_addresses(identity, ips, replace);
     }
 
-    /// Writes the index. If that fails, the next call reads the files.
+    /// Writes the index, if it has changed. If that fails, the next call reads the files.
     pub(in crate::ipam::store) fn finish(self) {
         let Self {
             paths, directory: Some(directory), source: LookupSource::Index(mut index), ..
@@ -196,7 +199,7 @@ impl Locked<'_> {
             return;
         };
         if self.is_changed && !self.has_aside {
-            // On an error the index does not have the state of the directory, so it is not valid.
+            // On an error the file is not valid: its header names another state of the directory.
             let _ = index.commit(&paths.index, &directory);
         }
     }
@@ -251,7 +254,8 @@ impl Locked<'_> {
         files::remove(&path).map(drop).map_err(failed("remove", path))
     }
 
-    /// A file that a crash left can be a second name of a valid reservation: it is removed, and never opened for writing.
+    /// Writes the temporary file. One that a crash left is removed first and never opened for writing: it can be a second
+    /// name of a valid reservation.
     fn write_aside(&mut self, content: &str) -> Result<(PathBuf, u64)> {
         self.remove_aside()?;
         self.has_aside = true;

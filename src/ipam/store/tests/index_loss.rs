@@ -1,4 +1,4 @@
-//! The index after other programs changed the directory or the index, and after a boot of the host.
+//! The store after other programs changed the directory or the index, and after a boot of the host.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -101,12 +101,12 @@ fn a_directory_that_is_restored_with_its_times_has_another_state() {
     }
 }
 
-/// Replaces the index.
-type Plant = fn(&Path, &TempDir);
+/// Creates an object at the path of the index.
+type CreateAt = fn(&Path, &TempDir);
 
 #[test]
 fn a_file_of_any_type_in_place_of_the_index_is_replaced() {
-    let plants: [(&str, Plant); 9] = [
+    let objects: [(&str, CreateAt); 9] = [
         ("nothing", |_, _| {}),
         ("a directory", |path, _| fs::create_dir_all(path.join("a/b")).unwrap()),
         ("a link to nowhere", |path, dir| symlink(dir.path().join("nowhere"), path).unwrap()),
@@ -117,11 +117,11 @@ fn a_file_of_any_type_in_place_of_the_index_is_replaced() {
         ("random bytes", |path, _| fs::write(path, [0xa5; 5000]).unwrap()),
         ("a huge file", |path, _| File::create(path).unwrap().set_len(1 << 40).unwrap()),
     ];
-    for (what, plant) in plants {
+    for (what, create_at) in objects {
         let dir = TempDir::new();
         reserve(&dir, "10.1.0.2", "abc");
         fs::remove_file(index(&dir)).unwrap();
-        plant(&index(&dir), &dir);
+        create_at(&index(&dir), &dir);
         assert!(!has_index(&dir), "{what}");
         assert!(has_index(&dir), "{what}");
         assert!(fs::symlink_metadata(index(&dir)).unwrap().is_file(), "{what}");
@@ -133,13 +133,13 @@ fn a_file_of_any_type_in_place_of_the_index_is_replaced() {
 #[test]
 fn the_files_are_read_if_no_index_can_be_written() {
     let elsewhere = TempDir::new();
-    let plants: [Plant; 2] = [
+    let objects: [CreateAt; 2] = [
         |path, _| fs::write(path, "").unwrap(),
         |path, elsewhere| symlink(elsewhere.path(), path).unwrap(),
     ];
-    for plant in plants {
+    for create_at in objects {
         let dir = TempDir::new();
-        plant(&dir.path().join(".cnibox"), &elsewhere);
+        create_at(&dir.path().join(".cnibox"), &elsewhere);
         assert!(reserve(&dir, "10.1.0.2", "abc") && !reserve(&dir, "10.1.0.2", "other"));
         assert_eq!(held(&dir, "abc"), ["10.1.0.2"]);
         assert!(!has_index(&dir));
@@ -163,7 +163,7 @@ fn the_file_overrides_the_index() {
     assert_eq!(dir.read("10.1.0.2"), "other\r\neth0");
     assert_eq!(dir.names(), ["10.1.0.2", "10.1.0.3", "lock"]);
     assert_eq!(held(&dir, "other"), ["10.1.0.2"]);
-    // A torn file is free. GC keeps a file that names a valid attachment now.
+    // The address of an incomplete file is free. GC keeps a file that names a valid attachment now.
     dir.write("10.1.0.2", "abc\r\neth0");
     assert!(reserve(&dir, "10.1.0.3", "abc"));
     locked(&dir, |locked| locked.keep_only(&[attachment("abc")]));
@@ -176,14 +176,14 @@ fn a_program_without_the_lock_during_a_write_of_the_index_does_no_harm() {
     reserve(&dir, "10.1.0.2", "abc");
     locked(&dir, |locked| {
         assert!(locked.has_index());
-        dir.write("10.1.0.3", "rude\r\neth0");
+        dir.write("10.1.0.3", "unlocked\r\neth0");
         fs::remove_file(dir.network_dir().join("10.1.0.2")).unwrap();
         locked.reserve(ip("10.1.0.4"), &attachment("new"))
     });
     assert!(has_index(&dir), "the change is not detected");
     assert!(!reserve(&dir, "10.1.0.3", "new"), "no address is reserved twice");
     assert!(reserve(&dir, "10.1.0.2", "new"), "the removed reservation is free");
-    assert_eq!(held(&dir, "rude"), ["10.1.0.3"]);
+    assert_eq!(held(&dir, "unlocked"), ["10.1.0.3"]);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn reservations_of_this_or_an_unknown_boot_are_not_reclaimed() {
     // The file is overwritten in place.
     dir.write("10.1.0.2", "abc\r\neth0");
     assert_eq!(reclaim(&dir, 4), ["10.1.0.2"]);
-    // The loss of the index makes all boots unknown.
+    // After the loss of the index, the boots of all reservations are unknown.
     fs::remove_file(index(&dir)).unwrap();
     assert_eq!(reclaim(&dir, 5), ["10.1.0.2"]);
     assert!(reclaim(&dir, 6).is_empty());

@@ -1,5 +1,5 @@
-//! The store against a model, for random sequences of calls of cnibox and the Go plugin, changes without the lock, damage,
-//! restored backups and reboots.
+//! Compares the store with a model, for random sequences of calls of cnibox and the Go plugin, changes without the lock,
+//! damage, restored backups and reboots.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -48,9 +48,9 @@ enum Op {
     SaveIndex,
     RestoreIndex,
     Save,
-    /// Restores the directory with its times. Newer files stay if `is_over`.
+    /// Restores the directory with its times. If `keeps_newer`, newer files stay.
     Restore {
-        is_over: bool,
+        keeps_newer: bool,
     },
     Reboot,
 }
@@ -81,12 +81,12 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::SaveIndex),
         2 => Just(Op::RestoreIndex),
         2 => Just(Op::Save),
-        2 => any::<bool>().prop_map(|is_over| Op::Restore { is_over }),
+        2 => any::<bool>().prop_map(|keeps_newer| Op::Restore { keeps_newer }),
         1 => Just(Op::Reboot),
     ]
 }
 
-/// The reservations: the owner, None if torn, and the boot since which the address may be in use.
+/// The reservations: the owner, `None` for an incomplete file, and the boot since which the address may be in use.
 type Model = BTreeMap<IpAddr, (Option<String>, u64)>;
 
 struct World {
@@ -148,7 +148,7 @@ impl World {
         self.model.get(&ip).is_none_or(|(owner, _)| owner.is_none())
     }
 
-    /// The next address of a set.
+    /// The address of a set that the next ADD gets.
     fn next(&self, set: usize) -> Option<IpAddr> {
         let candidates: Vec<IpAddr> = (0..14)
             .map(|n| self.address(n))
@@ -162,8 +162,9 @@ impl World {
 
     fn held(&self, id: &str) -> Vec<IpAddr> {
         let of = |wanted: &str| -> Vec<IpAddr> {
-            let its = self.model.iter().filter(|(_, (owner, _))| owner.as_deref() == Some(wanted));
-            its.map(|(ip, _)| *ip).collect()
+            let owned =
+                self.model.iter().filter(|(_, (owner, _))| owner.as_deref() == Some(wanted));
+            owned.map(|(ip, _)| *ip).collect()
         };
         match of(&format!("{id}\r\neth0")) {
             none if none.is_empty() => of(id),
@@ -171,7 +172,7 @@ impl World {
         }
     }
 
-    /// Asserts that the directory is as in the model.
+    /// Asserts that the directory matches the model.
     fn compare(&self) {
         let mut found = BTreeMap::new();
         for name in self.dir.names() {
@@ -245,7 +246,7 @@ impl World {
                 let lacks = wanted.iter().position(Option::is_none);
                 assert!(!duplicates.is_empty() || lacks.is_some(), "{error}");
                 if duplicates.is_empty() {
-                    // The earlier sets have new positions, and a torn file in them was replaced and released.
+                    // The earlier sets have new positions, and an incomplete file in them was replaced and released.
                     for (set, ip) in wanted.into_iter().take(lacks.unwrap_or_default()).enumerate()
                     {
                         self.last[set] = ip;
@@ -258,8 +259,8 @@ impl World {
         }
     }
 
-    /// After an ADD that failed: if it reclaimed its own addresses of an earlier boot, sets have new positions, and torn
-    /// files in them were replaced and released.
+    /// After an ADD that failed: if it reclaimed its own addresses of an earlier boot, sets have new positions, and
+    /// incomplete files in them were replaced and released.
     fn read_positions(&mut self, count: usize) {
         for set in 0..count {
             let name = format!("last_reserved_ip.{set}");
@@ -304,9 +305,9 @@ impl World {
         }
     }
 
-    fn restore(&mut self, is_over: bool) {
+    fn restore(&mut self, keeps_newer: bool) {
         let Some((saved, modified)) = self.saved.clone() else { return };
-        if !is_over {
+        if !keeps_newer {
             for ip in self.model.keys() {
                 fs::remove_file(self.path(*ip)).unwrap();
             }
@@ -390,7 +391,7 @@ impl World {
                 let metadata = fs::metadata(self.dir.network_dir()).unwrap();
                 self.saved = Some((self.model.clone(), metadata.modified().unwrap()));
             }
-            Op::Restore { is_over } => self.restore(is_over),
+            Op::Restore { keeps_newer } => self.restore(keeps_newer),
             Op::Reboot => self.boot += 1,
         }
     }
@@ -400,7 +401,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_is_as_the_model(ops in prop::collection::vec(op(), 1..60)) {
+    fn the_store_matches_the_model(ops in prop::collection::vec(op(), 1..60)) {
         let mut world = World::new();
         for op in ops {
             world.run(op);
