@@ -37,7 +37,7 @@ pub fn list(bytes: &[u8]) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Returns the name at an offset, and the offset behind it. A loop of pointers ends, because each label makes the name
+/// Returns the name at an offset, and the offset after it. A loop of pointers ends, because each label makes the name
 /// longer, up to its limit.
 fn name_at(bytes: &[u8], start: usize) -> Option<(String, usize)> {
     let mut name = String::new();

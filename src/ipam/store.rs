@@ -25,8 +25,7 @@
 //! - If such a program adds a file at that moment, no other attachment gets the address. But a DEL may not find the file
 //!   until another program changes the directory again.
 //! - A write into an existing file does not change the state of the directory. So before a file is removed, its owner is
-//! compared
-//!   with the index. A new owner is found when the index is built the next time.
+//!   compared with the index. A new owner is found when the index is built the next time.
 
 mod boot;
 mod digest;
@@ -188,7 +187,7 @@ impl StorePaths {
         opened.map_err(failed("open", path))
     }
 
-    /// Returns `None` if the network has no reservations.
+    /// Opens the lock, and creates it if there are reservations without a lock. `None` if the network has no reservations.
     fn open_lock_if_needed(&self) -> Result<Option<File>> {
         let path = self.dir.join(LOCK);
         let opened = match files::open(&path) {

@@ -149,7 +149,7 @@ impl Table {
         match moved {
             Ok(moved) => {
                 if !moved.is_empty() {
-                    log(key, &format!("{moved} now have {}", addresses(done)));
+                    log(key, &format!("moved to {}: {moved}", addresses(done)));
                 }
                 following.failures = 0;
                 following.at = following.at.filter(|_| !is_same);

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// The largest UDP payload in an Ethernet frame.
 const PAYLOAD_BYTES_MAX: usize = 1472;
-/// The value of option 57: the longest message that a server may send, in bytes. It is the reference's.
+/// The value of option 57, as in the reference: the longest message that a server may send, in bytes with IP and UDP headers.
 const SIZE_MAX: u16 = 1500;
 /// Options that only the client sets. A configured value is ignored.
 const RESERVED: [u8; 5] =

@@ -268,7 +268,7 @@ mod tests {
             ["10.0.0.0/8 0.0.0.0", "192.168.5.0/24 10.0.0.9", "0.0.0.0/0 10.0.0.1"]
         );
         assert_eq!(routes(&[121, 5, 33, 1, 2, 3, 4]), Vec::<String>::new());
-        // Bits behind the prefix length are cleared. A route via a router that is not a host is left out.
+        // Bits after the prefix length are cleared. A route via a router that is not a host is left out.
         assert_eq!(
             routes(&[121, 13, 4, 0xff, 10, 0, 0, 1, 16, 10, 1, 224, 0, 0, 1]),
             ["240.0.0.0/4 10.0.0.1"]

@@ -169,7 +169,7 @@ fn everything_follows_to_another_address() {
     let claims = "for claim in @*; do echo $claim $(readlink $claim); done";
     let claims = world.host(["sh", "-c", &format!("cd {directory}; {claims}")]);
     assert_eq!(claims, "@10.1.0.33@br0 net+c1+eth0\n");
-    let line = "net c1 eth0: 10 rules and the cache entry now have 10.1.0.33/24\n";
+    let line = "net c1 eth0: moved to 10.1.0.33/24: 10 rules and the cache entry\n";
     assert!(daemon.log().contains(line), "{}", daemon.log());
     // Its server holds the namespace: by the record of before, the kernel's number still tells that it lives.
     world.host(["umount", "/run/netns/c1"]);

@@ -180,7 +180,7 @@ fn client_without_a_server_gives_up_in_time() {
     };
     assert_eq!(world.now, secs(1208));
     assert_eq!(error, "no more tries: no server answered; sent 9 DISCOVER and 0 REQUEST in 208 s");
-    // Three packets with one number, with waits of 10 s, 20 s and 40 s, and a pause of 2 s.
+    // Three packets with one xid, with waits of 10 s, 20 s and 40 s, and a pause of 2 s.
     let waits: Vec<u64> = sent.windows(2).map(|pair| (pair[1].0 - pair[0].0).as_secs()).collect();
     for (wait, expected) in waits.iter().zip([10, 20, 42, 10, 20, 42, 10, 20]) {
         assert!(wait.abs_diff(expected) <= 2, "{waits:?}");
@@ -221,7 +221,7 @@ fn renewal_is_unicast_and_listens_only_while_it_waits() {
     assert!(pause > secs(500), "half of the time until rebinding: {pause:?}");
     let again = world.wait_sent();
     assert!(again.xid != first.xid && again.via == via);
-    // Since the renewal began, at T1.
+    // The field counts from the start of the renewal, at T1.
     assert_eq!(u64::from(again.secs), (world.now - world.lease().renew_at).as_secs());
     let before = world.lease();
     let actions = world.receive(&again, MessageType::ACK, 7200);
@@ -411,7 +411,7 @@ fn resumed_lease_is_kept_until_a_refusal_or_its_end() {
     let actions = world.step(Event::Resume(lease.clone()));
     discover_after_loss(&actions, "the lease ended");
 
-    // After a DEL without a daemon, the next daemon releases the lease.
+    // After a DEL without a daemon, the next daemon resumes the lease and releases it.
     let mut world = World::of(settings());
     world.step(Event::Resume(lease));
     assert_eq!(world.sent(Event::Release).kind, 7);
@@ -485,7 +485,7 @@ fn release_is_sent_once() {
         assert_eq!(world.step(event), []);
     }
 
-    // The server granted the address, or is about to.
+    // The server granted the address, or is just granting it.
     assert_eq!(probing(600).0.sent(Event::Release).kind, 7);
     let mut world = World::of(settings());
     let discover = world.sent(Event::Start);
