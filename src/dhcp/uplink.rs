@@ -23,8 +23,8 @@ const SEND_TIMEOUT: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Returns the uplink of a container's link: its master on the host, or for a veth pair the bridge of the host's end. `None`
-/// for a device that was moved from the host, for a pair without a bridge, and for a link whose master or peer is in a third
-/// namespace.
+/// for a device that was moved from the host, for a pair without a bridge, and if the host has no link with the index of the
+/// master. Only for a veth pair, the code checks that this link is not another one with the same index.
 pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
     let Some(index) = link.peer.filter(|_| link.peer_is_elsewhere) else { return Ok(None) };
     let Some(peer) = host.link_at(index)? else { return Ok(None) };
