@@ -113,7 +113,7 @@ of_attachment! {
     }
 }
 
-/// Check whether the plugins of a network are ready for an ADD (STATUS).
+/// Check whether the plugins of a network can do an ADD (STATUS).
 #[derive(FromArgs)]
 #[argh(
     subcommand,

@@ -397,7 +397,7 @@ fn a_new_network_that_containerd_would_take_is_said() {
     host.configure("50-kubernetes.conflist", &list("1.0.0", &["tuning"]));
     let said = |name: &str| host.networks(&["create", name]).stderr;
     assert_eq!(said("zoo"), "");
-    assert!(said("10-first").contains("containerd and CRI-O take this network"));
+    assert!(said("10-first").contains("containerd and CRI-O use this network"));
 }
 
 /// Needs a debug build.
