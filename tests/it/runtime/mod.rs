@@ -29,6 +29,7 @@ mod resolved;
 mod run;
 mod signals;
 mod specification;
+mod troubleshooting;
 mod versions;
 
 use std::fs;

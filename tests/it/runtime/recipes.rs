@@ -61,7 +61,7 @@ fn recipe(title: &str) -> String {
     recipe_of("docs/run.md", title)
 }
 
-fn recipe_of(page: &str, title: &str) -> String {
+pub(super) fn recipe_of(page: &str, title: &str) -> String {
     let text = fs::read_to_string(format!("{REPOSITORY}/{page}")).unwrap();
     let after = text.lines().skip_while(|line| !line.starts_with(title)).skip(1);
     let own = after.take_while(|line| !line.starts_with("**") && !line.starts_with('#'));
