@@ -56,6 +56,27 @@ test_a_container_of_ctr_is_reached_and_ends() {
     eventually ctr task rm k2
 }
 
+test_the_lines_of_the_document_run_a_container() {
+    local lines said id
+    lines=$(recipe_of runtimes containerd)
+    install_go
+    mkdir "$node/tool"
+    ln -s "$executable" "$node/tool/cnibox"
+    rm "$config"/*
+    said=$(PATH=$PATH:$node/tool CONTAINERD_SNAPSHOTTER=native eval "$lines")
+    ours_are_installed
+    [[ $said == *$'\n'pods$'\n'*' eth0 '*10.89.0.2/24* ]]
+    nothing_is_left
+    # The network of pods, without a word about it.
+    eventually cri ready
+    id=$(cri run web 18080)
+    serves 127.0.0.1:18080
+    [[ $(cri status "$id") == 10.89.0.* ]]
+    cri stop "$id"
+    cri remove "$id"
+    nothing_is_left
+}
+
 test_a_pod_has_its_port_and_its_limits_and_ends() {
     local id other
     eventually cri ready

@@ -152,6 +152,13 @@ serves() {
     for address in "$@"; do [[ $(page "$address") == hello ]]; done
 }
 
+# recipe_of PAGE TITLE [COMMAND]: the indented lines of docs/PAGE.md after a line that begins with this word in bold, with the image of
+# the tests in place of IMAGE, and the command behind it where the line has none.
+recipe_of() {
+    awk -v title="**$2**" 'index($0, title) == 1 { on = 1; next } /^(\*\*|#)/ { on = 0 } on && sub(/^    /, "")' "docs/$1.md" |
+        sed "s|IMAGE\$|$image ${3:-}|; s|IMAGE |$image |"
+}
+
 # --- A network beyond the host ----------------------------------------------------------------------------------------
 
 # The namespace `outside` has 192.0.2.1, and the host 192.0.2.2.

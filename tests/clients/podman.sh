@@ -335,11 +335,9 @@ test_gc_removes_only_what_ended_of_containers_in_random_states() {
     nothing_is_left
 }
 
-# recipe TITLE: the commands of docs/podman.md after a line that begins with this word in bold, with the image of the tests and
-# its server in place of IMAGE.
+# recipe TITLE: the commands of docs/podman.md, with the server of the image.
 recipe() {
-    awk -v title="**$1**" 'index($0, title) == 1 { on = 1; next } /^(\*\*|#)/ { on = 0 } on && sub(/^    /, "")' docs/podman.md |
-        sed "s|IMAGE\$|$image /bin/httpd -f -p 80 -h /www|"
+    recipe_of podman "$1" "/bin/httpd -f -p 80 -h /www"
 }
 
 test_a_hook_attaches_a_container_without_networks_of_podman() {

@@ -194,3 +194,66 @@ fn runc_and_crun_start_containers_with_the_lines_of_the_document() {
         }
     }
 }
+
+/// The lines of a block between fences, after a line of docs/runtimes.md that begins like this.
+fn fenced(title: &str) -> String {
+    let text = fs::read_to_string(format!("{REPOSITORY}/docs/runtimes.md")).unwrap();
+    let after = text.lines().skip_while(|line| !line.starts_with(title));
+    let lines = after.skip_while(|line| !line.starts_with("```")).skip(1);
+    lines.take_while(|line| !line.starts_with("```")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_plugins_of_k3s_are_replaced_and_its_network_is_found() {
+    let host = Host::new();
+    let network: Value = serde_json::from_str(&fenced("k3s writes the network itself")).unwrap();
+    let lines = recipe_of("docs/runtimes.md", "**k3s**");
+    let script = format!(
+        "k3s=/var/lib/rancher/k3s
+        mkdir -p $k3s/data/cni $k3s/data/current/bin $k3s/agent/etc/cni/net.d /run/flannel
+        cp /bin/true $k3s/data/current/bin/cni
+        for name in bandwidth bridge cni firewall flannel host-local loopback portmap; do
+            ln -s $k3s/data/current/bin/cni $k3s/data/cni/$name
+        done
+        echo '{network}' >$k3s/agent/etc/cni/net.d/10-flannel.conflist
+        printf 'FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n' >/run/flannel/subnet.env
+        {lines} | tr -s ' '
+        cnibox add cbr0 web --create -p 8080:80 >/run/result.json
+        cnibox attachments --check | tr -s ' '
+        cnibox del cbr0 web --delete
+        nothing_is_left
+        cnibox uninstall $k3s/data/cni >/run/uninstalled
+        [ $(readlink $k3s/data/cni/bridge) = $k3s/data/current/bin/cni ]"
+    );
+    let printed = host.rooted(&script).run().output();
+    for part in [
+        "\ncbr0 - flannel,portmap,bandwidth - 1 1 1 ",
+        " eth0 10.42.1.2/24 8080->80/tcp alive ok /run/netns/web\n",
+    ] {
+        assert!(printed.contains(part), "{part:?} is not in {printed}");
+    }
+}
+
+#[test]
+fn the_directories_of_nomad_have_plugins_with_versions_and_a_network() {
+    let host = Host::new();
+    let lines = recipe_of("docs/runtimes.md", "**Nomad**");
+    let client = fenced("**Nomad**");
+    for (key, directory) in
+        [("cni_path      ", "/opt/cni/bin"), ("cni_config_dir", "/opt/cni/config")]
+    {
+        assert!(client.contains(&format!("{key} = \"{directory}\"")), "{client}");
+    }
+    // Nomad reads the versions of all plugins without arguments, and takes the first list that has the name.
+    let script = format!(
+        "{lines}
+        for plugin in bridge firewall host-local loopback portmap; do /opt/cni/bin/$plugin 2>&1 | grep -o 'plugin v1[0-9.]*'; done
+        export NETCONFPATH=/opt/cni/config
+        cnibox add mynet job --create -p 8080:80 >/run/result.json
+        cnibox check mynet job
+        cnibox del mynet job --delete
+        nothing_is_left"
+    );
+    let printed = host.rooted(&script).run().output();
+    assert_eq!(printed.matches("plugin v1.").count(), 5, "{printed}");
+}
