@@ -207,8 +207,14 @@ fn each_error_of_the_table() {
             cnibox add lan d --create",
             r#"network cards cni7 10.9.0.0/24 ', "master": "eth0"'
             sed -i s/\"bridge\",/\"ipvlan\",/ /etc/cni/net.d/cards.conflist
-            ip link add probe link eth0 type ipvlan && echo 'not if the kernel lacks CONFIG_IPVLAN'
-            cnibox add cards i --create"#,
+            if ip link add probe link eth0 type ipvlan 2>/run/said; then
+                echo 'not here: the kernel lacks CONFIG_IPVLAN'
+            else
+                cnibox add cards i --create
+                cnibox status cards || exit 9
+                sed -i s/1.0.0/1.1.0/ /etc/cni/net.d/cards.conflist
+                if cnibox status cards; then exit 9; fi
+            fi"#,
         ],
     );
 }
