@@ -126,16 +126,19 @@ the_go_plugins_leave_rules() {
 	ip cnibox portmap-masqueraded-8
 	ip cnibox portmap-owners
 	ip cnibox portmap-published
+	ip cnibox portmap-sources-24
+	ip cnibox portmap-sources-8
 	ip filter cnibox
 	ip6 cnibox firewall-addresses
 	ip6 cnibox masquerade-sources
 	ip6 cnibox portmap-masqueraded-64
 	ip6 cnibox portmap-owners
 	ip6 cnibox portmap-published
+	ip6 cnibox portmap-sources-64
 	ip6 filter cnibox
 	LEFT
     "$@"
-    [[ $(sets_with "$id" | wc -l) == 13 ]]
+    [[ $(sets_with "$id" | wc -l) == 16 ]]
     "$executable" doctor --fix --yes
     [[ -z $(sets_with "$id") ]]
     [[ -z $(find /var/lib/cni/results -name "*$id*") ]]

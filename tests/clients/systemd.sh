@@ -165,7 +165,7 @@ test_the_timer_removes_the_leaks_of_20_killed_containers_and_nothing_else() {
     machine systemctl start cnibox-gc.timer
     eventually grep -q 'removed namespace /run/netns/command: its process died' /run/gc.log
     [[ $(cells) == $'living1\nliving2\nliving3' ]]
-    [[ $(grep -c '^removed eth0 of container killed[0-9]* from network dbnet: there is no namespace at /run/netns/' /run/gc.log) == 20 ]]
+    [[ $(grep -c '^removed eth0 of container killed[0-9]* from network dbnet: its network namespace has ended$' /run/gc.log) == 20 ]]
     machine bash -c '[[ ! -e /run/netns/command ]]'
     [[ $(find /var/lib/cni/networks/dbnet -name '10.*' | wc -l) == 3 ]]
     diff "$node/rules" <(machine nft list ruleset)
