@@ -73,18 +73,21 @@ pub(super) fn recipe_of(page: &str, title: &str) -> String {
 #[test]
 fn the_first_network_of_the_readme_is_made_by_its_lines() {
     let host = Host::new();
-    let block = recipe_of("README.md", "## A network");
+    let block = recipe_of("README.md", "## A network and a container");
     let commands: Vec<&str> = block.lines().filter_map(|line| line.strip_prefix("# ")).collect();
     let printed: Vec<&str> = block.lines().filter(|line| !line.starts_with("# ")).collect();
+    let [create, page, run, fetch, list] = commands[..] else { panic!("{block}") };
     let script = format!(
-        "ln -s \"$(command -v busybox)\" /opt/cni/bin/httpd
-        mkdir /www; echo hello >/www/index.html; cd /www
-        {}
+        "{create}
+        {page}
+        {run}
+        runner=$!
         eventually page >/run/page
-        [ \"$(page)\" = hello ]
-        cnibox del mynet web --delete
-        nothing_is_left",
-        commands.join("\n")
+        {fetch}
+        {list}
+        kill $runner
+        wait $runner || true
+        nothing_is_left"
     );
     assert_eq!(host.rooted(&script).run().output().trim_end(), printed.join("\n"));
 }
