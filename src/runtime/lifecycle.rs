@@ -294,8 +294,10 @@ impl Runtime {
         let operation = Operation { verb: OperationVerb::Del, generation };
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let result = Some(&entry.result).filter(|result| **result != Json::Null);
-        self.chain(entry, network, netns).del(result)?;
-        if !is_of_add {
+        let chain = self.chain(entry, network, netns);
+        chain.del(result)?;
+        // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
+        if !is_of_add || !chain.is_ours() {
             self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
         }
         self.remove_files(&entry.network, &entry.at)

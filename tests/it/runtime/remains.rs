@@ -184,6 +184,28 @@ fn a_del_removes_what_plugins_made_that_the_list_has_lost() {
     }
 }
 
+/// As after a way back to the Go plugins: plugins of others have the names of the list, and remove nothing that ours have made.
+#[test]
+fn what_ours_made_goes_if_plugins_of_others_have_taken_their_names() {
+    for command in [&["gc"][..], &["doctor", "--fix", "--yes"], &["del", "--container-id", "c1"]] {
+        let host = Host::new();
+        let (_living, _) = host.beside_another();
+        let ended = host.attach_all("c1", 8081);
+        let of = |id: &str| {
+            let owner = format!("net {id}");
+            elements(&host.world).iter().filter(|line| line.contains(&owner)).count()
+        };
+        assert!(of("c1") > 5 && of("c1") == of("c2"), "{:#?}", elements(&host.world));
+        for name in ["bridge", "bandwidth", "portmap", "firewall"] {
+            host.recorder(name, "");
+        }
+        host.destroy(&ended);
+        host.cnibox(command).run();
+        assert_eq!(of("c1"), 0, "{command:?}: {:#?}", elements(&host.world));
+        assert!(of("c2") > 5, "{command:?}: {:#?}", elements(&host.world));
+    }
+}
+
 /// Other runtimes have caches elsewhere, and some records are lost.
 #[test]
 fn what_lives_or_may_live_stays_without_cache_and_list() {
