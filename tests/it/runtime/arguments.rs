@@ -170,9 +170,8 @@ fn without_variables_the_usual_directories_are_searched() {
 fn gc_and_status_take_a_namespace_as_cnitool_does() {
     let host = host();
     host.cnibox(&["add", "net", "c1"]).run().success();
-    for verb in ["gc", "status"] {
-        host.cnibox(&[verb, "net", "c1"]).run().silence();
-    }
+    host.cnibox(&["gc", "net", "c1"]).run().silence();
+    assert_eq!(host.cnibox(&["status", "net", "c1"]).run().output(), "");
     host.cnibox(&["check", "net", "c1"]).run().silence();
 }
 

@@ -249,7 +249,10 @@ fn an_older_version_has_no_status_and_no_gc() {
     host.world.container("blue");
     host.cnibox(&["add", "dbnet", "blue"]).run().success();
     host.seen();
-    host.cnibox(&["status", "dbnet"]).run().silence();
+    let status = host.cnibox(&["status", "dbnet"]).run();
+    assert_eq!((status.status, status.stdout.as_str()), (0, ""));
+    let note = "note: no plugin of dbnet was asked: cniVersion 1.0.0 has no STATUS\n";
+    assert_eq!(status.stderr, note);
     host.cnibox(&["gc", "dbnet", "--uncached"]).run().silence();
     assert_eq!(host.titles(), [""; 0]);
 }

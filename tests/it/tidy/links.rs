@@ -90,9 +90,14 @@ fn each_block_that_is_marked_as_executed_has_a_test_that_reads_the_page() {
         let page = document.strip_prefix(ROOT).unwrap().display().to_string();
         for mark in text.lines().filter_map(|line| line.strip_prefix("<!-- executed by ")) {
             count += 1;
-            let test = mark.trim_end_matches(" -->");
+            let test = mark.split([' ', ',']).next().unwrap_or_default();
             let source = fs::read_to_string(Path::new(ROOT).join(test)).unwrap_or_default();
-            if !source.contains(&page) {
+            // The scripts of tests/clients name a page of docs without directory and end.
+            let stem = document.file_stem().unwrap().display();
+            let is_read = [page.clone(), format!("recipe_of {stem} ")]
+                .iter()
+                .any(|name| source.contains(name.as_str()));
+            if !is_read {
                 broken.push(format!("{page}: {test}"));
             }
         }
