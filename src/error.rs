@@ -102,8 +102,8 @@ impl Error {
         self
     }
 
-    /// Puts `TEXT: ` in front of the message. `context` moves the message into the details; here it stays in `msg`, since
-    /// runtimes match on both.
+    /// Puts `TEXT: ` in front of the message. The message stays in `msg`, because runtimes search `msg` for the text and for
+    /// the message. `context` would move the message into the details.
     pub fn in_front(mut self, text: impl Display) -> Self {
         self.msg = format!("{text}: {}", self.msg);
         self

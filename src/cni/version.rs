@@ -54,8 +54,8 @@ impl Version {
         })
     }
 
-    /// The highest supported version of those that a network lists. Unsupported versions are ignored; if all are unsupported,
-    /// this is an error (code 1). A text that is not a version is an error (code 6).
+    /// The highest supported version of those that a network lists. Unsupported versions are ignored. It is an error (code 1)
+    /// if all are unsupported. A text that is not a version is an error (code 6).
     pub fn highest(asked: &[&str]) -> Result<Self> {
         for text in asked {
             numbers(text)?;
@@ -64,8 +64,8 @@ impl Version {
         known.max().map_or_else(|| Self::negotiate(asked.last().unwrap_or(&"")), Ok)
     }
 
-    /// Like `negotiate`, for CHECK, GC and STATUS: also an error (code 1) if the version does not have the verb, which exists
-    /// `since` a version.
+    /// Like `negotiate`, for CHECK, GC and STATUS: also an error (code 1) if the version is older than `since`, the first
+    /// version with the verb.
     pub fn negotiate_for(asked: &str, verb: &str, since: Self) -> Result<Self> {
         let asked_numbers = numbers(asked)?;
         if asked_numbers < numbers(since.text())? {

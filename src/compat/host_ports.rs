@@ -36,7 +36,8 @@ pub fn all(nft: &Nft, family: IpFamily) -> Result<Vec<HostPort>> {
     Ok(all)
 }
 
-/// Whether the attachment may have a published port. The nftables backend names no network, so there the container id decides.
+/// Whether the attachment may have a published port. A rule of the nftables backend does not name the network, so only its
+/// container id is compared.
 pub fn has(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<bool> {
     let mut ports = Vec::new();
     for family in IpFamily::ALL {
@@ -72,7 +73,7 @@ fn names(comment: &str) -> Option<(&str, &str)> {
 }
 
 impl HostPort {
-    /// `None` if the rule does not match a protocol and a port: a rule that masquerades.
+    /// `None` if the rule has no condition on a protocol and a port, for example if it masquerades.
     fn of(
         rule: &Rule,
         network: Option<&str>,

@@ -245,7 +245,7 @@ impl Journal {
     /// earlier boot, with a warning, and marks without a lease.
     pub fn read_all(&self) -> Result<Vec<LeaseRecord>> {
         self.read_valid(&|file| {
-            // If the removal fails, the next daemon tries it again.
+            // If the removal fails, the next daemon tries to remove the file again.
             let _ = file.remove();
         })
     }
@@ -267,7 +267,7 @@ impl Journal {
             let content = match file.read() {
                 Ok(Some(content)) => content,
                 Ok(None) => continue,
-                // It may be readable at the next start.
+                // The lease file stays: the daemon may be able to read the file at its next start.
                 Err(error) => {
                     warn(format_args!("warning: {error}"));
                     continue;

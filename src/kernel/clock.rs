@@ -42,7 +42,7 @@ impl AsFd for Alarm {
 }
 
 /// Waits until a file is readable, has an error or is closed, or until the timeout. `None`: no timeout. Returns for each file
-/// whether it is; false for all after a signal.
+/// whether poll(2) reported one of these events. After the timeout or a signal, every value is false.
 pub fn readable(files: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
     let mut list: Vec<_> = files.iter().map(|file| PollFd::new(*file, PollFlags::POLLIN)).collect();
     // Rounded up: a timeout of 0 would make the last millisecond a busy loop.

@@ -271,12 +271,12 @@ fn is_current(file: &File) -> bool {
     let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), std::fs::metadata(OWN)) {
         (Ok(known), Ok(real)) => identity(known) == identity(real),
-        // Unknown without /proc.
+        // Without /proc, the namespace of the thread is unknown.
         _ => true,
     }
 }
 
-/// O_NONBLOCK: the open of a FIFO would wait for a writer.
+/// Opens a file. O_NONBLOCK: without this flag, open(2) of a FIFO waits for a writer.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
@@ -288,7 +288,7 @@ enum Found {
     SomethingElse,
 }
 
-/// `/proc/self` would be that of the main thread.
+/// The namespace of the current thread. `/proc/self/ns/net` is the namespace of the main thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
 fn cannot_open(path: &Path, reason: &str) -> Error {

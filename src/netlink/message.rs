@@ -328,7 +328,7 @@ fn aligned(length: usize) -> usize {
     length.saturating_add(3) & !3
 }
 
-/// Address families (linux/socket.h), in the width that most messages have.
+/// Address families (linux/socket.h) as u8: in most messages the family is one byte.
 pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
 

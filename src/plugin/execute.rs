@@ -208,7 +208,7 @@ fn spawn(path: &Path, environment: &[Variable], has_limit: bool) -> io::Result<C
     }
 }
 
-/// The error that a plugin reported, with its text and its code, except code 3.
+/// The error that a plugin reported, with its text and its code. Code 3 becomes the code of an internal error.
 fn reported_error(path: &Path, output: &Output, status: ExitStatus) -> Error {
     keys! {
         struct Reported requires "code" {
@@ -230,7 +230,7 @@ fn reported_error(path: &Path, output: &Output, status: ExitStatus) -> Error {
     forward_stderr(&output.stderr);
     match Json::parse(&output.stdout).and_then(|json| json.read::<Reported>("error")) {
         Ok(Reported { code, msg, details }) => {
-            // Code 3 (unknown container) is about this plugin only: objects of its caller can still exist.
+            // Code 3 (unknown container) means that this plugin needs no cleanup. Objects of its caller can still exist.
             let code = Some(Code(code)).filter(|code| *code != Code::UNKNOWN_CONTAINER);
             Error::new(code.unwrap_or(Code::INTERNAL), msg).with_details(details)
         }

@@ -56,12 +56,12 @@ enum AtPath {
     Namespace,
     /// No file, as process 1 sees the path.
     Nothing,
-    /// Another object, or an unreadable one, in words.
+    /// Another object, or an object that cannot be read: the reason, as text.
     Other(String),
 }
 
-/// Decides from the answer of the kernel and the object at the path. `link` is a link of the node whose peer is the
-/// attachment's interface, in a namespace that exists.
+/// Decides whether an attachment lives, from the answer of the kernel and the object at the path of its namespace. `link` is a
+/// link of the node whose peer is the attachment's interface, in a namespace that exists.
 fn life(answer: &Answer, at_path: &AtPath, link: Option<&str>) -> Life {
     let unless_linked = |proof: &str| match link {
         Some(link) => Life::Unknown(format!(
@@ -89,7 +89,7 @@ fn life(answer: &Answer, at_path: &AtPath, link: Option<&str>) -> Life {
     }
 }
 
-/// The facts about an attachment that the decision needs, from the cache or from a record.
+/// The facts about an attachment, from the cache or from a record. `Witness::judge` decides from them whether it lives.
 pub struct Attached<'a> {
     pub network: &'a NetworkName,
     pub at: &'a Attachment,
@@ -111,8 +111,8 @@ pub struct Verdict {
     pub netns: Option<NetNs>,
 }
 
-/// Collects the facts from the kernel and from the file system. One value can judge many attachments: it reads the links of the
-/// node and the view of the host once.
+/// Decides whether attachments live, from what the kernel and the file system answer. One value can judge many attachments: it
+/// reads the links of the node and the view of the host once.
 pub struct Witness {
     /// The namespace of this process.
     home: NetNs,
@@ -270,7 +270,8 @@ impl Witness {
         }
     }
 
-    /// By what a namespace is the attachment's: its identity or its interface. `None` if it is not.
+    /// How a namespace is recognized as the attachment's: by its identity or by the interface. `None` if it is another
+    /// namespace.
     fn inspect_namespace(&self, netns: &NetNs, attached: &Attached<'_>) -> Result<Option<AtPath>> {
         if netns.is(&self.home)? {
             return Ok(None);
@@ -286,10 +287,11 @@ impl Witness {
 }
 
 /// Whether the interface of an attachment is in a namespace. The interface is found by its MAC address (without one, by its
-/// name); if the attachment has addresses, the namespace must have one of them. It may have been renamed.
+/// name); if the attachment has addresses, the namespace must have one of them. The interface may have been renamed.
 fn has_interface(rtnl: &Rtnl, attached: &Attached<'_>) -> Result<bool> {
     let Made { macs, addresses, .. } = attached.made;
-    // Each namespace has lo, so lo counts only for an attachment without a record.
+    // Each network namespace has lo, so lo does not tell which namespace it is. Only without a record is lo accepted: then the
+    // attachment counts as alive.
     if *attached.at.ifname == *"lo" {
         return Ok(attached.record.is_none());
     }

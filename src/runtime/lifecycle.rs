@@ -303,7 +303,8 @@ impl Runtime {
         self.remove_files(&entry.network, &entry.at)
     }
 
-    /// Whether the list is the one of the ADD, by the cache entry or the pending record. Another list can lack a plugin.
+    /// Whether the list is the list of the ADD, as the cache entry or the pending record has it. Another list can lack a plugin
+    /// of the ADD.
     fn is_list_of_add(&self, entry: &CacheEntry, network: &Network) -> bool {
         [&self.cache, &self.pending].into_iter().any(|cache| {
             let known = cache.read(&entry.network, &entry.at);
@@ -311,7 +312,8 @@ impl Runtime {
         })
     }
 
-    /// Removes the cache entry, the record and last the pending record: after a crash it makes the next call repeat the DEL.
+    /// Removes the cache entry, the record, and last the pending record. After a crash in between, the pending record makes the
+    /// next call repeat the DEL.
     pub(super) fn remove_files(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         // A file that belongs to another attachment stays. A damaged file is removed.
         if self.cache.holder(network, at).is_none() {
@@ -345,8 +347,9 @@ impl Runtime {
         pending
     }
 
-    /// The pending record of an interrupted ADD or DEL. `None` if another runtime has attached the interface since: then the
-    /// cache entry or the record is that of the later ADD. The caller holds the lock of the container.
+    /// The pending record of an interrupted ADD or DEL. `None` if another runtime has attached the interface after the
+    /// interruption: then the cache entry or the generation of the record is that of the later ADD. The caller holds the lock
+    /// of the container.
     pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let pending = self.pending_of(network, at)?;
         let cached = self.cache.read(network, at).ok().flatten();

@@ -98,7 +98,8 @@ impl Runtime {
         });
     }
 
-    /// Calls `remove` with the path and the note of each stale namespace. `remove` returns whether the namespace stays.
+    /// Calls `remove` with the path of each stale namespace and the note in its lock file. `remove` returns whether the
+    /// namespace stays.
     fn remove_dead(&self, witness: &Witness, remove: &mut dyn FnMut(&Path, &str) -> Result<bool>) {
         lock::visit_stale_namespaces(&self.locks, &mut |name, note| {
             let path = Path::new(NAMED_NAMESPACES).join(name);
@@ -114,7 +115,8 @@ impl Runtime {
         });
     }
 
-    /// The state of a name, by the note of its lock. `InUse` without a view of the host, so the namespace stays.
+    /// The state of a named namespace, by the note in its lock file. `InUse` if this process has no view of the host: the
+    /// namespace then stays.
     fn named_state(&self, witness: &Witness, path: &Path, note: &str) -> Result<NamedState> {
         let Some((purpose, identity)) = note.split_once(' ') else {
             return Ok(NamedState::Foreign);
@@ -137,7 +139,8 @@ impl Runtime {
         Ok(if is_in_use { NamedState::InUse } else { NamedState::Stale })
     }
 
-    /// Whether a complete attachment is in the namespace of a path.
+    /// Whether an attachment whose ADD finished is in the namespace at a path. An attachment that has provably ended does not
+    /// count.
     fn has_attachment(&self, witness: &Witness, path: &Path) -> Result<bool> {
         let mut entries = self.cache.all()?.entries.into_iter();
         Ok(entries.any(|entry| {
@@ -148,7 +151,7 @@ impl Runtime {
     }
 }
 
-/// Removes a namespace without a confirmation. Returns false: it does not stay.
+/// Removes a namespace without a confirmation. Returns false: the namespace does not stay.
 fn remove(path: &Path, _: &str) -> Result<bool> {
     sandbox::remove_namespace(path).map(|()| false)
 }

@@ -40,7 +40,7 @@ pub fn configuration(
     let valid = valid_attachments.map(list);
     let added = [
         ("runtimeConfig", runtime_config),
-        // The name of this key in a draft of GC.
+        // The list of valid attachments, under the key of a draft of GC.
         ("cni.dev/attachments", valid.clone()),
         ("cni.dev/valid-attachments", valid),
     ];

@@ -158,7 +158,7 @@ impl<'a> PluginName<'a> {
     }
 }
 
-/// The options with which `install` makes these names. Names from a manifest can have any text, so they are quoted.
+/// The options with which `install` makes these names. A name in a manifest can contain any character, so names are quoted.
 pub(super) fn options(names: &[PluginName<'_>]) -> String {
     let (mut only, mut options) = (Vec::new(), String::new());
     for PluginName { name, plugin, kind } in names {
@@ -183,7 +183,7 @@ pub(super) fn options(names: &[PluginName<'_>]) -> String {
     options
 }
 
-/// Adds the finding for the names with one kind of file. `has_own`: the directory also has links to this executable.
+/// Adds the finding for the names whose files are of one kind. `has_own`: the directory also has links to this executable.
 fn add(
     directory: &Path,
     kind: FileKind,
@@ -200,7 +200,7 @@ fn add(
         }
         FileKind::Other => ("it is another program", "A runtime calls that program."),
     };
-    // A directory with both kinds is broken: another program has replaced some of the links.
+    // A directory with links to this executable and with other files is broken: another program has replaced some links.
     let is_wrong = has_own || matches!(kind, FileKind::Damaged(_));
     let word = quoted(directory.display());
     // `install` replaces no directory, so the command moves it first. Files get backups: they can belong to a package.

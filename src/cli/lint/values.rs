@@ -133,7 +133,7 @@ fn gives_v6(plugin: &Json, inputs: &Inputs<'_>) -> bool {
     entry.expected(&context).is_ok_and(|expected| expected.has_v6)
 }
 
-/// A STATUS with the configuration of a plugin. `ipam` replaces its IPAM plugin.
+/// A STATUS request with the configuration of a plugin. `ipam` replaces the `ipam` object of the configuration.
 fn request(plugin: &Json, ipam: Option<Json>, expected: &Expected) -> Result<(Request, Verb)> {
     let Json::Object(entries) = plugin else { return Err(Error::config("it is not an object")) };
     let mut entries = entries.clone();
@@ -154,15 +154,15 @@ fn request(plugin: &Json, ipam: Option<Json>, expected: &Expected) -> Result<(Re
     Request::new("STATUS", |_| None, Json::Object(entries)).map_err(|refusal| refusal.error)
 }
 
-/// The path of the key that an error names by its name or by its value.
+/// The path of the key whose name or value is in the text of an error.
 fn path_of_error<'a>(text: &str, path: &JsonPath<'a>, object: &'a Json) -> JsonPath<'a> {
     let mut best = (0, path.clone());
     search(text, path, object, &mut best);
     best.1
 }
 
-/// Searches the key that a text names. The name of a key counts 2 points, its value 1; `best` has the most points and their
-/// path.
+/// Searches the key that the text of an error names. A key gets 2 points if the text contains its name, and 1 point if the
+/// text contains its value. `best`: the points and the path of the first key with the most points.
 fn search<'a>(text: &str, path: &JsonPath<'a>, json: &'a Json, best: &mut (u8, JsonPath<'a>)) {
     match json {
         Json::Object(entries) => {

@@ -6,8 +6,8 @@ use super::error::{self, Step};
 use super::{Json, Read, unreadable};
 use crate::error::{Error, Result};
 
-/// After this number of dropped keys, an error drops the top-level key that contains it. The document is read again after each
-/// drop, so a long list of errors would take quadratic time.
+/// `drop_key` drops the innermost key around an error. After this number of errors, it drops the top-level key around the
+/// error: the document is read again after each error, so the time for a long list of errors would be quadratic.
 const INNERMOST_MAX: usize = 100;
 
 impl Json {

@@ -567,8 +567,8 @@ impl Client {
                 self.attempt.problem = problem;
                 match &self.lease {
                     None => self.begin_exchange(State::Declining(lease), now, out),
-                    // The client keeps its lease until the next renewal. The DECLINE is sent once, without a wait for an
-                    // answer.
+                    // The client keeps the lease of its old address, and sends REBIND at T2. The DECLINE of the new address
+                    // is sent once, without a wait for an answer.
                     Some(held) => {
                         let ends_at = held.ends_at.unwrap_or(Time::MAX);
                         self.wait_ends_at =
@@ -592,7 +592,7 @@ impl Client {
         }
     }
 
-    /// Sends a RELEASE for the lease, or for the one that the server granted and the caller still checks.
+    /// Sends a RELEASE for the lease, or for a granted lease whose address the caller still probes.
     fn release(&mut self, now: Time, out: &mut Vec<Action>) {
         self.is_listening = false;
         self.attempt.gives_up_at = None;

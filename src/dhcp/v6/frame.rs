@@ -31,7 +31,7 @@ pub fn build(from: Ipv6Addr, payload: &[u8]) -> Option<Vec<u8>> {
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
     }
-    // Zero would mean that there is no checksum.
+    // In UDP, the value 0 means that the packet has no checksum.
     let checksum = match u16::try_from(sum).map(|sum| !sum) {
         Ok(0) | Err(_) => u16::MAX,
         Ok(checksum) => checksum,
@@ -50,7 +50,7 @@ mod tests {
         let packet = build(from, &[1, 2, 3]).unwrap();
         assert_eq!(packet[..8], [0x60, 0, 0, 0, 0, 11, 17, 1]);
         assert_eq!(packet[40..46], [2, 34, 2, 35, 0, 11]);
-        // fe80 + 1 + ff02 + 1 + 2 + 17 + 11 + 546 + 547 + 11 + 0102 + 0300, folded and inverted.
+        // The checksum: fe80 + 1 + ff02 + 1 + 2 + 17 + 11 + 546 + 547 + 11 + 0102 + 0300, folded to 16 bits and inverted.
         assert_eq!(packet[46..48], [0xfa, 0x09]);
         assert_eq!(build(from, &[0; 65528]), None);
     }

@@ -80,7 +80,7 @@ impl Aside {
 impl Drop for RandomName {
     fn drop(&mut self) {
         if !self.0.as_os_str().is_empty() {
-            // If this fails, the next sweep removes it.
+            // If this fails, the next sweep removes the file.
             let _ = fs::remove_file(&self.0);
         }
     }
@@ -118,7 +118,7 @@ pub fn make_private_directory(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// Whether a name in a directory is that of a temporary file, which belongs to its writer.
+/// Whether a file name is that of a temporary file, `.NAME.RANDOM~`. A reader of the directory must skip such a file.
 pub fn is_aside(name: &OsStr) -> bool {
     let Some(rest) = name.as_bytes().strip_suffix(b"~") else { return false };
     let Some((name, random)) = rest.split_last_chunk::<RANDOM_BYTES>() else { return false };

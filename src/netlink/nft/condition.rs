@@ -132,7 +132,7 @@ impl Condition {
         Self::is(Field::FibDaddrIif, 1_u32.to_ne_bytes().into())
     }
 
-    /// The expressions of a condition with any mask.
+    /// Load, bitwise AND with the mask, compare. The bitwise expression is present also if every bit of the mask is 1.
     pub fn into_masked(self) -> [Expr; 3] {
         let Self { field, is_equal, mask, value } = self;
         let register = Register::FIRST;

@@ -31,7 +31,7 @@ pub struct PortVlans {
     pub name: String,
     /// The index of the bridge of the port. For a bridge it is its own index.
     pub bridge: u32,
-    /// As `Link::peer`. `None` if both ends have the same index, in different namespaces.
+    /// IFLA_LINK, as in `Link::peer`. `None` if both ends of the veth pair have the same index, in different namespaces.
     pub peer: Option<u32>,
     /// In ascending order, in as few ranges as possible.
     pub vlans: Vec<VlanRange>,
@@ -75,8 +75,8 @@ impl Rtnl {
 
     /// Whether the kernel has CONFIG_BRIDGE_VLAN_FILTERING.
     ///
-    /// The request creates no link. A kernel with the option refuses the invalid VLAN protocol; without it, the kernel
-    /// refuses a link with 0 queues.
+    /// Requests a bridge with an invalid VLAN protocol and 0 queues, which no kernel creates. A kernel with the option refuses
+    /// the protocol (EPROTONOSUPPORT); a kernel without the option ignores the protocol and refuses the 0 queues.
     pub fn can_filter_vlans(&self) -> bool {
         let mut request = Requests::new();
         let flags = NLM_F_CREATE | NLM_F_EXCL;

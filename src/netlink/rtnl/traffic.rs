@@ -311,7 +311,7 @@ impl Rtnl {
 }
 
 impl TokenBucket {
-    /// struct tc_tbf_qopt: rate, peak rate, limit, the burst in ticks, and the same for the peak.
+    /// struct tc_tbf_qopt: rate, peakrate, limit, buffer (the burst at `rate`, in ticks), mtu (the burst at `peakrate`).
     fn options(&self) -> Vec<u8> {
         let none = [0; RATE_BYTES];
         let mut options = [rate(self.rate), none].concat();
@@ -325,7 +325,7 @@ impl TokenBucket {
         u32::try_from(us.checked_mul(1000)? / NS_PER_TICK).ok()
     }
 
-    /// Whether this time, in ticks, is the time of this burst: exactly, or rounded as the reference does it.
+    /// Whether `ticks`, a buffer in the kernel, is the time of this burst: exact, or rounded as the reference rounds it.
     fn has_buffer(&self, ticks: u32) -> bool {
         let exact = u64::from(self.burst) * 1_000_000_000 / self.rate / NS_PER_TICK;
         self.buffer().is_none_or(|buffer| ticks == buffer || exact.abs_diff(ticks.into()) <= 1)
@@ -342,7 +342,7 @@ impl TokenBucket {
         }
     }
 
-    /// struct tc_htb_opt: rate, ceiling, the time of the burst at both in ticks, quantum, level, priority.
+    /// struct tc_htb_opt: rate, ceil, buffer and cbuffer (the burst at `rate` and at `ceil`, in ticks), quantum, level, prio.
     fn encode_class(&self, options: &mut Attrs) {
         let mut parameters = [rate(self.rate), rate(self.rate)].concat();
         let buffer = self.buffer().unwrap_or(u32::MAX);
@@ -358,7 +358,7 @@ impl TokenBucket {
 }
 
 impl TrafficSelector {
-    /// The class of packets without a filter. `1:0` does not shape them.
+    /// The class of packets that no filter matches. The class `1:0` does not shape them.
     fn default_class(&self) -> u32 {
         if self.shapes_subnets { 0 } else { SHAPED_CLASS & 0xffff }
     }

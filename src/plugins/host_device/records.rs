@@ -24,7 +24,7 @@ pub struct DeviceRecord {
 /// The records of all attachments.
 pub struct Records(pub Vec<DeviceRecord>);
 
-/// The file of an attachment. Neither name can contain a colon.
+/// The record file of an attachment. A container id or interface name contains no colon, so each file name is unique.
 pub fn record(at: &Attachment) -> StateFile {
     StateFile::new(DIR, &format!("{}:{}", at.container_id, at.ifname))
 }
@@ -53,12 +53,12 @@ impl Records {
         Ok(Self(entries))
     }
 
-    /// The recorded state of a link that has the same saved state as its alternative name.
+    /// The recorded state that the link also has as an alternative name.
     pub fn of(&self, link: &Link) -> Option<&SavedState> {
         self.0.iter().map(|entry| &entry.saved).find(|saved| saved.is_on(link))
     }
 
-    /// The states of the devices that are not on the host and may be in a container.
+    /// The recorded states of the devices that are not on the host and may be in a container.
     pub fn not_on_host(&self, host: &Rtnl) -> Result<Vec<&SavedState>> {
         let links = host.links()?;
         let is_on_host = |saved: &SavedState| {

@@ -184,8 +184,8 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// Returns the set and the key of the masqueraded sources and targets of an owner, possibly with duplicates. If elements
-    /// can have several owners, deletes those of this owner itself and returns an empty list.
+    /// Returns the set and the key of each pair and target of an owner, possibly with duplicates. If a set of further owners
+    /// exists, calls `remove_shared` and returns an empty list.
     fn shared_of(&self, own: &OwnerElements, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
         let table = rules::table(self.family);
         let sets: Vec<String> = self.nft.sets(table)?.into_iter().map(|set| set.name).collect();
@@ -214,7 +214,7 @@ impl Removal<'_> {
         Ok(keys)
     }
 
-    /// Removes the masqueraded sources and the targets of the owners.
+    /// Deletes the elements of the owners from the sets of pairs, targets and sources.
     fn remove_shared(&self, batch: &mut Batch) -> Result<()> {
         if self.kept_group.is_some() {
             return Ok(());
@@ -231,7 +231,8 @@ impl Removal<'_> {
         Ok(())
     }
 
-    /// Removes the owners' elements of sources. A source that another owner needs gets an element of that owner.
+    /// Deletes the elements of the owners from a set of sources. If a pair of another owner has the same source, adds the
+    /// source again, with the comment of that owner.
     fn pass_on(&self, sources: Sources, mut found: Vec<Element>, batch: &mut Batch) -> Result<()> {
         let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
         found.retain(is_stale);
@@ -262,7 +263,7 @@ impl Removal<'_> {
             let mut owners = kept_by_port.get(&key).into_iter().flatten();
             let Some(next) = owners.next() else { continue };
             if let Some(port) = by_key.get(key.as_slice()) {
-                // The element gets an owner that still has the port on another address.
+                // The new element names an owner that still publishes the port on another address of the host.
                 let next = Element { comment: next.comment.clone(), ..(*port).clone() };
                 batch.add_elements(table, &ports_on, &[next]);
             }

@@ -10,16 +10,16 @@ use std::str::Chars;
 pub struct Pattern(Vec<Instruction>);
 
 enum Instruction {
-    /// Matches one character of the set.
+    /// Matches one character of the class.
     OneOf(Set),
-    /// Continues at two instructions, given as distances from this one.
+    /// Continues at two instructions. Each is given as its distance from this instruction.
     Fork(isize, isize),
     Jump(isize),
     Start,
     End,
 }
 
-/// The characters of some ranges, or all other characters.
+/// A class of characters: those in `ranges`, or, if `is_negated`, all characters that are not in `ranges`.
 struct Set {
     is_negated: bool,
     ranges: Vec<(char, char)>,

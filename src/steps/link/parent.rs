@@ -58,7 +58,7 @@ impl Parent<'_> {
         if self.master.is_empty() { prefix(owner) + &parent.name } else { host_link::alias(owner) }
     }
 
-    /// CHECK: fails if the interface is not on this parent.
+    /// CHECK: fails if the interface was made on another parent.
     pub fn check(
         &self,
         cx: &Context<'_>,
@@ -82,8 +82,8 @@ impl Parent<'_> {
         Err(Error::internal(format_args!("interface {} is not on {}", interface.name, parent.name)))
     }
 
-    /// STATUS: the parent, or `None` if it is in the container, because STATUS has no container. Fails if the parent cannot
-    /// have interfaces.
+    /// STATUS: the parent, or `None` if the parent is in the container, because STATUS has no container. Fails if ADD could not
+    /// make an interface on the parent: if the parent is missing, is down, or is the port of a bridge.
     pub fn status(&self, cx: &Context<'_>) -> Result<Option<Link>> {
         if self.in_container {
             return Ok(None);

@@ -39,7 +39,7 @@ use crate::netlink::nft::{
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 use crate::steps::nft::shared_set::SharedSet;
 
-/// The bit of the reference's mark.
+/// The bit (0x2000) of the packet mark with which the reference marks packets for masquerading.
 pub const MARK_BIT: u8 = 13;
 
 const SET: &str = "portmap-masqueraded-";
@@ -48,7 +48,7 @@ const WITH_BIT: &str = "-bit-";
 const MARK: &str = "portmap-mark";
 const UNMARK: &str = "portmap-unmark";
 const SRCNAT: &str = "portmap-srcnat";
-/// The name up to release 0.2.0.
+/// The name of the chain `portmap-srcnat` up to release 0.2.0.
 const FORMER_SRCNAT: &str = "portmap-postrouting";
 /// Before `srcnat` (100), as the reference does.
 const PRIORITY: i32 = 99;
@@ -58,7 +58,7 @@ const fn base(priority: i32) -> Base {
     Base { kind: ChainKind::Nat, hook: Hook::Postrouting, priority, policy: Policy::Accept }
 }
 
-/// Sources of one prefix length with one mark.
+/// The set of sources of one prefix length, whose packets get one bit of the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sources {
     pub prefix_length: u8,

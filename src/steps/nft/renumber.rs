@@ -35,7 +35,7 @@ pub struct Moved {
     pub is_shared: bool,
 }
 
-/// Moves the elements in one transaction. Elements of other attachments stay, also at the same addresses.
+/// Moves the elements of the owner in one transaction. Elements of other attachments stay, also those with the same address.
 pub fn renumber(nft: &Nft, change: &Move) -> Result<Moved> {
     let mut moved = Moved::default();
     nft.transact(|nft, batch| {
@@ -51,7 +51,7 @@ pub fn renumber(nft: &Nft, change: &Move) -> Result<Moved> {
 }
 
 impl Moved {
-    /// Moves the elements of one set.
+    /// Moves the elements of the owner in one set from the old address to the new one.
     fn move_set(
         &mut self,
         nft: &Nft,
@@ -59,7 +59,7 @@ impl Moved {
         set: SharedSet<'_>,
         change: &Move,
     ) -> Result<()> {
-        // `put_source` moves the elements of sets of sources.
+        // `SharedSet` moves the elements of a set of further owners, and `put_source` those of a set of sources.
         if SharedSet::is_of_owners(set.name) || Sources::of(set.name).is_some() {
             return Ok(());
         }

@@ -143,7 +143,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Removes the rules of this chain, and the chain if it has no other rules.
+    /// Deletes `rules` from the chain in the kernel. Deletes the chain if no other rules remain in it.
     fn remove(&self, nft: &Nft, table: Table<'_>, batch: &mut Batch) -> Result<()> {
         let present = nft.rules_of(table, &self.name)?;
         let (own, others): (Vec<&Rule>, Vec<&Rule>) = present
@@ -172,7 +172,7 @@ impl Chain {
         }
     }
 
-    /// The number of rules, from the first one, that exist in this order.
+    /// The number of rules, counted from the first one of `rules`, that `present` has in the order of `rules`.
     fn in_order(&self, present: &[Rule]) -> usize {
         let mut present = present.iter();
         let is_next = |rule: &&Vec<Expr>| present.any(|found| found.has_effect_of(rule));
@@ -180,7 +180,7 @@ impl Chain {
     }
 }
 
-/// Adds an element whose key is the name of a link of the owner. Replaces the element of another owner: its link no longer
+/// Adds an element whose key is the name of a link of the owner. Replaces the element of another owner, whose link no longer
 /// exists.
 pub fn put(
     nft: &Nft,

@@ -38,7 +38,7 @@ pub const fn accepted(family: Family) -> SharedSet<'static> {
     SharedSet { table: Table { family, name: "filter" }, name: "cnibox" }
 }
 
-/// The elements of all owners of one key, each as it would be if it had no other owner.
+/// The elements of all owners of one key, in the form of the set itself: the key has no hash of the owner.
 #[derive(Clone, Default)]
 struct KeyElements {
     /// The element in the set itself. `None` if another program has deleted it.
@@ -47,7 +47,7 @@ struct KeyElements {
     further: Vec<Element>,
 }
 
-/// The elements of owners that a change removed and kept.
+/// The elements of owners that a change removed, and those that it kept.
 #[derive(Default)]
 pub struct Changed {
     /// Removed elements. No other owner has the same key and data.
@@ -67,14 +67,14 @@ impl SharedSet<'_> {
         format!("{OWNERS_OF}{}", self.name)
     }
 
-    /// Whether a set is one of further owners.
+    /// Whether `set` is the name of a set of further owners (`owners-of-SET`).
     pub fn is_of_owners(set: &str) -> bool {
         set.starts_with(OWNERS_OF)
     }
 
-    /// Sets the elements of an owner at these keys, and removes its other elements there. Also removes there the elements of
-    /// owners that have provably ended. Returns the change, or `None` if the keys had no other elements. Fails if another owner
-    /// needs other data for the same key; the error names that owner.
+    /// Sets the elements of an owner at `keys`. Removes at `keys` the other elements of the owner, and the elements of owners
+    /// that have provably ended. Returns the change, or `None` if the keys had no elements other than `wanted`. Fails if
+    /// another owner needs other data for the same key; the error names that owner.
     pub fn put(
         &self,
         nft: &Nft,

@@ -33,7 +33,7 @@ const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
 /// `dstnat` of the family bridge, before other rules see the frame.
 const PRIORITY: i32 = -300;
 
-/// Allows only frames from `mac` on `port`. Adds shared rules that are missing.
+/// Allows only frames with the source address `mac` on `port`. Adds shared rules that are missing.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac) -> Result<()> {
     shared().ensure(nft, batch, |batch, name| {
         let key =
@@ -50,17 +50,17 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac)
     Ok(())
 }
 
-/// Table, set and key of the element of a port.
+/// The element that lists a port in the set of checked ports: its table, set and key.
 pub fn port_element(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
     (TABLE, PORTS, pack(&port_key(port)))
 }
 
-/// Removes the check of an earlier port with this name, which ended without a DEL.
+/// Removes the elements of an earlier port with this name. That port ended without a DEL.
 pub fn clear(nft: &Nft, batch: &mut Batch, port: &IfName) -> Result<()> {
     remove_others(nft, batch, port, None)
 }
 
-/// Removes the elements of a port, except the one that allows `kept`.
+/// Removes the elements of a port, except the element that allows the MAC address `kept`.
 fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>) -> Result<()> {
     let key = pack(&port_key(port));
     if nft.elements_at(TABLE, PORTS, std::slice::from_ref(&key))? == [None] {
