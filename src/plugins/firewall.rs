@@ -107,7 +107,7 @@ enum Backend {
     Firewalld,
 }
 
-/// The reference's message.
+/// The error text of the reference for a call without `prevResult`.
 const WITHOUT_RESULT: &str = "missing prevResult from earlier plugin";
 
 impl Plugin for Firewall {
@@ -197,7 +197,7 @@ impl Plugin for Firewall {
         let (remaining, removed) = match cx.session.nft_if_supported()? {
             Some(nft) => {
                 let others = self.sources_of_reference(nft, &reference_addresses)?;
-                sources::remove(cx, nft, scope, others)
+                sources::remove(cx, nft, scope, others)?
             }
             None => (Vec::new(), Ok(())),
         };
@@ -230,7 +230,7 @@ impl Plugin for Firewall {
             return Ok(());
         }
         for family in FAMILIES {
-            // An ADD for IPv4 does not need tables for IPv6.
+            // A kernel without tables for IPv6 is accepted, because an ADD for IPv4 does not need them.
             let tables = nft.missing(&[(family, Feature::Tables)]);
             if !tables.map_err(|error| Error::from(error).into_not_available())?.is_empty() {
                 continue;
@@ -288,7 +288,7 @@ impl Firewall {
     ) -> Result<()> {
         let zone = self.zone();
         for address in addresses {
-            // A source that existed before belongs to another attachment or to the administrator.
+            // A source that existed before stays: it belongs to another attachment or to the administrator.
             if firewalld.borrow_mut().add_source(zone, *address)? {
                 undo.push("remove a source from firewalld", move || {
                     firewalld.borrow_mut().remove_source(zone, *address)
@@ -300,15 +300,15 @@ impl Firewall {
 }
 
 impl Settings<'_> {
-    /// The connection to firewalld, if the configuration selects it.
+    /// The connection to firewalld. `None` if the backend is iptables, by configuration or because firewalld does not run.
     fn firewalld(&self, cx: &Context<'_>) -> Result<Option<Firewalld>> {
         if self.backend == Backend::Iptables {
             return Ok(None);
         }
         match Firewalld::find(cx)? {
             FirewalldState::Running(firewalld) => Ok(Some(firewalld)),
-            FirewalldState::NotRunning(_) if self.backend == Backend::Any => Ok(None),
-            FirewalldState::NotRunning(why) => {
+            _ if self.backend == Backend::Any => Ok(None),
+            FirewalldState::NotRunning(why) | FirewalldState::Unreachable(why) => {
                 Err(Error::config("backend").with_details(format_args!("{why}")))
             }
         }
@@ -345,12 +345,12 @@ impl Rules<'_> {
         })
     }
 
-    /// Fails if a rule or element is missing. Also accepts the rules of the Go plugin in place of these.
+    /// Fails if a rule or element is missing. Also accepts the rules of the Go plugin in place of those of cnibox.
     fn check(&self, nft: &Nft, admin_chain: &str, uses_firewalld: bool) -> Result<()> {
         let Self { policy_links, owner, .. } = *self;
         for (family, addresses) in by_family(self.addresses) {
             let has_element = ruleset::have_elements(nft, family, &addresses)?.contains(&true);
-            // The rules of the Go plugin accept the addresses. `has_source` compares the sources of firewalld.
+            // The Go plugin did the ADD: its rules accept the addresses, or `has_source` found them in the zone of firewalld.
             if !has_element
                 && policy_links.is_none()
                 && (uses_firewalld || forward_rules::has(nft, family, &addresses)?)
@@ -366,7 +366,7 @@ impl Rules<'_> {
     }
 }
 
-/// The families of the tables with addresses.
+/// The families of the nf_tables tables in which the plugin lists addresses.
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
 fn remove_rules(
@@ -404,7 +404,7 @@ fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
     FAMILIES.into_iter().map(in_family).filter(|(_, own)| !own.is_empty()).collect()
 }
 
-/// Warns if iptables-legacy drops forwarded packets. It is not an error, because not every container needs forwarded traffic.
+/// Warns if iptables-legacy drops forwarded packets. This is not an error, because not every container needs forwarded traffic.
 fn warn_of_legacy_rules(cx: &Context<'_>, family: Family) {
     if xtables::drops_forwarded(family == Family::Ip6) {
         let program = if family == Family::Ip6 { "ip6tables-legacy" } else { "iptables-legacy" };

@@ -20,7 +20,7 @@ pub(super) struct Bus {
     greeting: Vec<u8>,
 }
 
-/// The called method.
+/// A method that a message calls.
 pub(super) struct Method<'a> {
     /// The unique name of the service, such as `:1.5`, or the name of the bus.
     pub(super) destination: &'a str,
@@ -40,7 +40,7 @@ pub(super) enum Failure {
     },
 }
 
-/// The returned string or boolean.
+/// The body of a reply: the string or the boolean that the method returned, if it returned one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) text: Option<String>,
@@ -152,6 +152,13 @@ impl Failure {
     /// Whether the timeout passed. The bus can be running, but slow.
     pub(super) fn is_timeout(&self) -> bool {
         matches!(self, Self::Connection(error) if error.kind() == ErrorKind::WouldBlock)
+    }
+
+    /// Whether the connection failed for another reason than a missing bus.
+    pub(super) fn is_unreachable(&self) -> bool {
+        let is_missing =
+            |kind: ErrorKind| matches!(kind, ErrorKind::NotFound | ErrorKind::ConnectionRefused);
+        matches!(self, Self::Connection(error) if !is_missing(error.kind()))
     }
 
     /// Whether the service, or the bus on its behalf, returned an error with another name than `error`.
@@ -283,7 +290,7 @@ struct Message {
     reply_to: u32,
     /// The unique name of the sender, or the name of the bus.
     sender: String,
-    /// The error name.
+    /// The name of the error, if the message is an error reply.
     error: String,
     body: Answer,
 }
@@ -345,10 +352,10 @@ const BUS: &str = "org.freedesktop.DBus";
 /// The timeout of all calls on a connection together. firewalld replies within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The length of the fixed part of the header.
+/// The length in bytes of the fixed part of the header of a message.
 const FIXED_BYTES: usize = 16;
 
-/// Usual messages have a few hundred bytes; the texts of errors can be longer.
+/// The maximum length of a received message. Usual messages have a few hundred bytes; the texts of errors can be longer.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// The number of messages that may precede the reply. A bus sends one, NameAcquired.
@@ -360,7 +367,7 @@ const LINE_BYTES_MAX: u64 = 512;
 const CALL: u8 = 1;
 const RETURN: u8 = 2;
 const ERROR: u8 = 3;
-/// The bus must not start a service that does not run.
+/// The header flag NO_AUTO_START_FLAG: the bus must not start a service that does not run.
 const NO_AUTO_START: u8 = 2;
 const PROTOCOL_VERSION: u8 = 1;
 

@@ -27,6 +27,8 @@ pub(super) enum FirewalldState {
     Running(Firewalld),
     /// The error names the reason.
     NotRunning(Error),
+    /// The connection to the bus failed, and the bus may exist: firewalld may run, and have sources.
+    Unreachable(Error),
 }
 
 impl Firewalld {
@@ -49,7 +51,10 @@ impl Firewalld {
             return Err(error.with_details(why));
         }
         let error = Error::internal("cannot use firewalld: it is not running").with_details(why);
-        Ok(FirewalldState::NotRunning(error))
+        match failure.is_unreachable() {
+            true => Ok(FirewalldState::Unreachable(error)),
+            false => Ok(FirewalldState::NotRunning(error)),
+        }
     }
 
     fn connect(addresses: &[u8]) -> Result<Self, Failure> {
@@ -78,7 +83,7 @@ impl Firewalld {
         }
     }
 
-    /// Removes the address from the zone. A missing source or zone is no error.
+    /// Removes the address from the zone. An error reply is ignored, because the source or the zone can be missing.
     pub(super) fn remove_source(&mut self, zone: &str, address: IpAddr) -> Result<()> {
         match self.call("removeSource", zone, address) {
             Ok(_) | Err(Failure::Refused { .. }) => Ok(()),

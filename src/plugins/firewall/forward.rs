@@ -47,7 +47,7 @@ const MAP: &str = accepted(Family::Ip).name;
 /// (linux/netfilter/x_tables.h).
 const CHAIN_BYTES_MAX: usize = 28;
 
-/// FORWARD as iptables creates it: at NF_IP_PRI_FILTER (linux/netfilter_ipv4.h), and its equivalent for IPv6.
+/// The base chain FORWARD as iptables creates it: at NF_IP_PRI_FILTER (linux/netfilter_ipv4.h), and its equivalent for IPv6.
 const BASE: Base =
     Base { kind: ChainKind::Filter, hook: Hook::Forward, priority: 0, policy: Policy::Accept };
 
@@ -79,7 +79,7 @@ pub(super) fn admin_chain(configured: &str) -> Result<&str> {
     }
 }
 
-/// The existing objects.
+/// Which objects of the plugin exist in the table of iptables-nft.
 struct Present {
     table: bool,
     forward: bool,
@@ -89,7 +89,7 @@ struct Present {
     rules: PresentRules,
 }
 
-/// The existing rules.
+/// Which rules of the plugin exist in FORWARD and CNI-FORWARD.
 struct PresentRules {
     jump: bool,
     admin_jump: bool,
@@ -173,7 +173,8 @@ fn jumps_to(rule: &Rule, chain: &str) -> bool {
         })
 }
 
-/// Whether the rule looks up the field in the map. The rule that iptables restores from a file has no lookup.
+/// Whether the rule looks up the field in the map of accepted addresses. If iptables saves the rule to a file and restores
+/// it, the rule has no lookup.
 fn looks_up(rule: &Rule, wanted: Field) -> bool {
     let is_field = |expr: &Expr| matches!(expr, Expr::Load { field, .. } if *field == wanted);
     let is_map = |expr: &Expr| matches!(expr, Expr::Lookup { set, lookup: Lookup::Verdict, .. } if set == MAP);
@@ -243,7 +244,7 @@ fn ensure_chains(
     Ok(())
 }
 
-/// `ct state related,established ip daddr vmap @cnibox`, with the match of iptables if the kernel has it
+/// `ct state related,established ip daddr vmap @cnibox`, with the match `conntrack` of iptables if the kernel has it
 fn accept_answers(nft: &Nft, family: Family) -> Result<NewRule<'static>> {
     let (state, rule) = (answer_states(), NewRule::last(CNI_FORWARD));
     let rule = if nft.missing(&[(family, Feature::XtConntrack)])?.is_empty() {
@@ -263,8 +264,8 @@ fn accept_sources(family: Family) -> NewRule<'static> {
     NewRule::last(CNI_FORWARD).with(verdict_map(&[ruleset::addresses(family)[0]], MAP))
 }
 
-/// The comments of the rules. The first two are those of the Go plugin, so that the Go plugin and cnibox find each other's
-/// rules.
+/// The comments of the rules. The two jumps have the comments of the Go plugin, so that the Go plugin and cnibox find each
+/// other's rules.
 struct Comments {
     jump: Comment,
     admin: Comment,
@@ -304,8 +305,8 @@ pub(super) fn add_to_program(
     Ok(())
 }
 
-/// Replaces the lookups in the map by their result. `known` is the field whose address is in the map, the source or the
-/// destination address; `None` if neither address is.
+/// Replaces the lookups in the map by their result for one packet. `known` is the field of the packet whose address is in the
+/// map: the source or the destination address. `None` if the map has neither address.
 pub(super) fn resolve_map(program: &mut Program, family: Family, known: Option<Field>) {
     let [source, destination] = ruleset::addresses(family);
     for rule in program.rules_mut() {

@@ -21,12 +21,12 @@ pub(super) enum Policy {
     Isolated,
 }
 
-/// The links that a policy other than `open` applies to.
+/// The links of a container that a policy other than `open` applies to.
 pub(super) struct PolicyLinks {
     pub(super) is_isolated: bool,
     v4: GatewayLink,
     v6: GatewayLink,
-    /// The container's port of the bridge, if there is a bridge.
+    /// The host end of the container's interface, if it is a port of a bridge.
     port: Option<IfName>,
 }
 
@@ -88,7 +88,7 @@ impl PolicyLinks {
         if family == Family::Ip6 { &self.v6.link } else { &self.v4.link }
     }
 
-    /// The keys in the set of gateways: the container's port with each port that leads to its gateway.
+    /// The keys of the container in `firewall-isolated-gateways`: its port with each port that leads to its gateway.
     fn gateways(&self) -> Vec<Vec<u8>> {
         let Some(port) = self.port.as_ref().filter(|_| self.is_isolated) else { return Vec::new() };
         let ports = [&self.v4, &self.v6].into_iter().filter_map(|link| link.port.as_ref());
@@ -98,7 +98,7 @@ impl PolicyLinks {
         keys
     }
 
-    /// The key of the container's port in the set of isolated ports, if the policy is `isolated` and there is a bridge.
+    /// The key of the container's port in `firewall-isolated-ports`, if the policy is `isolated` and there is a bridge.
     fn isolated_port(&self) -> Option<Vec<u8>> {
         let port = self.port.as_ref().filter(|_| self.is_isolated)?;
         Some(pack(&[Value::IfName(port)]))
@@ -139,7 +139,7 @@ impl GatewayLink {
             }
             let Some(link) = host.link_at(index)? else { continue };
             let port = veth::peer(host, &link)?.filter(|port| port.master == Some(bridge.index));
-            // For example a VLAN link on the bridge that an operator made.
+            // The link has the bridge as lower link, for example a VLAN link that an operator made.
             let is_above = link.peer == Some(bridge.index) && !link.peer_is_elsewhere;
             if port.is_some() || is_above {
                 let port = port.map(|port| IfName::new(port.name.as_str())).transpose()?;
@@ -150,7 +150,8 @@ impl GatewayLink {
     }
 }
 
-/// Isolates the container's port, if the policy is `isolated`. Removes other elements of an earlier ADD of the owner.
+/// Isolates the container's port, if the policy is `isolated`. Removes the other elements that an earlier ADD of the owner
+/// added.
 pub(super) fn set_port(
     nft: &Nft,
     batch: &mut Batch,
@@ -233,8 +234,8 @@ const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
 const PORTS: &str = "firewall-isolated-ports";
 const GATEWAYS: &str = "firewall-isolated-gateways";
 const CHAIN: &str = "firewall-policy";
-/// The name of the chain up to release 0.2.0.
+/// The name of the chain `firewall-policy` up to release 0.2.0.
 const FORMER_CHAIN: &str = "firewall-forward";
 
-/// NF_BR_PRI_FILTER_BRIDGED (linux/netfilter_bridge.h); nft calls it `filter`.
+/// The priority of the chain `firewall-policy`: NF_BR_PRI_FILTER_BRIDGED (linux/netfilter_bridge.h); nft calls it `filter`.
 const PRIORITY: i32 = -200;

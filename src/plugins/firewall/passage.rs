@@ -19,7 +19,7 @@ pub enum Passage {
     Zone(String),
 }
 
-/// The end of a packet that is the container.
+/// Whether the container is the source or the destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Source,
@@ -45,7 +45,7 @@ impl Passage {
     }
 }
 
-/// The rules of a table for packets from or to a container, with the rules that ADD adds. Without a passage the plugin adds no
+/// A copy of the rules of a table, as packets from or to a container pass them after its ADD. Without a passage, ADD adds no
 /// rules. `table` is `None` for the table of iptables-legacy, which ADD does not change.
 pub fn passed(
     program: &Program,

@@ -51,9 +51,9 @@ use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
 use crate::steps::nft::targets;
 
-/// The addresses of all containers.
+/// The set of the addresses of all containers.
 pub(super) const ADDRESSES: &str = "firewall-addresses";
-/// The bridge of each address, by policy.
+/// The maps from an address to its bridge, one map for each policy: `same-bridge` and `isolated`.
 const SAME_BRIDGE: &str = "firewall-same-bridge";
 const ISOLATED: &str = "firewall-isolated";
 const BRIDGES: &str = "firewall-bridges";
@@ -61,11 +61,11 @@ const WITHIN: &str = "firewall-within";
 const ALONE: &str = "firewall-alone";
 
 const CHAIN: &str = "firewall-policy";
-/// The name of the chain up to release 0.2.0.
+/// The name of the chain `firewall-policy` up to release 0.2.0.
 const FORMER_CHAIN: &str = "firewall-forward";
 const BETWEEN_CHAIN: &str = "firewall-between";
 const ALONE_CHAIN: &str = "firewall-alone";
-/// The name of the chain up to release 0.2.0.
+/// The name of the chain `firewall-alone` up to release 0.2.0.
 const FORMER_WITHIN_CHAIN: &str = "firewall-within";
 
 pub(super) fn key(address: IpAddr) -> Vec<u8> {
@@ -76,7 +76,7 @@ pub(super) const fn set(family: Family, name: &'static str) -> SharedSet<'static
     SharedSet { table: shared_rules::table(family), name }
 }
 
-/// The elements of one attachment in the set and the maps.
+/// The elements of one attachment in the set `firewall-addresses` and in the two maps of bridges.
 struct AttachmentElements<'a> {
     keys: Vec<Vec<u8>>,
     family: Family,
@@ -89,7 +89,8 @@ impl AttachmentElements<'_> {
         self.elements(None)
     }
 
-    /// The elements in a map of bridges. An empty list means that the map must not have these addresses.
+    /// The elements in one of the maps `firewall-same-bridge` and `firewall-isolated`. Empty if the policy does not use this
+    /// map: then the map must not have these addresses.
     fn bridges(&self, map: &str) -> Vec<Element> {
         match self.policy_links {
             Some(policy_links) if policy_links.is_isolated == (map == ISOLATED) => {
@@ -124,8 +125,8 @@ fn bridge_key(policy_links: &PolicyLinks, family: Family) -> Vec<u8> {
     pack(&[Value::IfName(policy_links.bridge(family))])
 }
 
-/// Adds the rules and the elements of the addresses. Removes the other elements that these addresses have from an earlier ADD
-/// of the owner or from an ended owner.
+/// Adds the rules and the elements of the addresses. Removes other elements of these addresses that an earlier ADD of the
+/// owner, or an owner that has ended, added.
 pub(super) fn add(
     nft: &Nft,
     batch: &mut Batch,
@@ -164,7 +165,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Removes the elements of the owners, and the bridges that no other attachment needs.
+/// Removes the elements of the owners, and from the sets of bridges the bridges that no other attachment needs.
 pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
     let is_stale = |element: &Element| shared_rules::is_of(element, owners);
     set(family, ADDRESSES).remove(nft, batch, &is_stale)?;
@@ -181,8 +182,8 @@ pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owne
     }
 }
 
-/// Removes the bridges that no element needs. `needed` has all elements of the maps `same-bridge` and `isolated`, in this
-/// order.
+/// Removes the bridges that no element of a map names from the three sets of bridges. `needed` has all elements of the maps
+/// `firewall-same-bridge` and `firewall-isolated`, in this order.
 fn remove_unused_bridges(
     nft: &Nft,
     batch: &mut Batch,
@@ -213,7 +214,7 @@ fn bridges(elements: Vec<Element>) -> Bridges {
     elements.into_iter().filter_map(bridge).collect()
 }
 
-/// For each address, whether it has an element of any owner.
+/// For each address, whether the set `firewall-addresses` has it, with any owner.
 pub(super) fn have_elements(nft: &Nft, family: Family, addresses: &[IpAddr]) -> Result<Vec<bool>> {
     let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
     let known = nft.elements_at(shared_rules::table(family), ADDRESSES, &keys)?;
@@ -264,8 +265,8 @@ pub(super) fn check(
     shared(family, true).check(nft)
 }
 
-/// Adds the missing sets, maps and rules. On a host with the rules of an earlier release, the set of targets is missing and is
-/// filled.
+/// Adds the missing sets, maps and rules. With a policy, also adds the set `portmap-targets` if it is missing, and fills it
+/// with the targets of all published ports.
 fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, has_policy: bool) -> Result<()> {
     let mut shared = shared(family, has_policy);
     let table = shared.table;
@@ -318,7 +319,8 @@ fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {
     batch.add_set(table, NewSet { name, key, kind, comment: None });
 }
 
-/// NF_IP_PRI_FILTER (linux/netfilter_ipv4.h) and its equivalent for IPv6; nft calls it `filter`.
+/// The priority of the chain `firewall-policy`: NF_IP_PRI_FILTER (linux/netfilter_ipv4.h) and its equivalent for IPv6; nft
+/// calls it `filter`.
 const PRIORITY: i32 = 0;
 
 /// `iifname @firewall-alone fib daddr . iif oif exists drop`. With br_netfilter, a frame to or from a gateway that is another
@@ -356,7 +358,8 @@ fn between(verdict: Verdict) -> Vec<Expr> {
     rule
 }
 
-/// Accepts packets that are translated to a published port and their replies, because the port is public. Drops all others.
+/// Accepts packets that are translated to a published port and their replies, because the port is public. Drops all other
+/// packets.
 fn pass_between(family: Family) -> Vec<Vec<Expr>> {
     targets::accept(ip_family(family)).into_iter().chain([vec![Verdict::Drop.into()]]).collect()
 }

@@ -79,18 +79,24 @@ fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<ZoneSource>> {
     Ok(found)
 }
 
-/// Removes the owners' sources and the `others` from their zones. After an error, returns the sources that remain: their
-/// records must remain, too, for the next DEL or GC.
+/// Removes the owners' sources and the `others` from their zones. After an error of firewalld, returns the sources that remain:
+/// their records must remain, too, for the next DEL or GC. Fails if the records cannot be read: then all of them must remain.
 pub(super) fn remove(
     cx: &Context<'_>,
     nft: &Nft,
     scope: Scope<'_>,
     others: Vec<ZoneSource>,
+) -> Result<(Vec<ZoneSource>, Result<()>)> {
+    let sources = recorded(nft, &Owners::of(cx, scope))?;
+    Ok(remove_recorded(cx, scope, sources, others))
+}
+
+fn remove_recorded(
+    cx: &Context<'_>,
+    scope: Scope<'_>,
+    mut sources: Vec<ZoneSource>,
+    others: Vec<ZoneSource>,
 ) -> (Vec<ZoneSource>, Result<()>) {
-    let mut sources = match recorded(nft, &Owners::of(cx, scope)) {
-        Ok(recorded) => recorded,
-        Err(error) => return (Vec::new(), Err(error)),
-    };
     let has_recorded = !sources.is_empty();
     sources.extend(others);
     if sources.is_empty() {
@@ -98,9 +104,13 @@ pub(super) fn remove(
     }
     let mut firewalld = match Firewalld::find(cx) {
         Ok(FirewalldState::Running(firewalld)) => firewalld,
+        Ok(FirewalldState::Unreachable(error)) | Err(error) if has_recorded => {
+            return (sources, Err(error));
+        }
         // firewalld loses its sources when it ends.
-        Ok(FirewalldState::NotRunning(_)) => return (Vec::new(), Ok(())),
-        Err(error) if has_recorded => return (sources, Err(error)),
+        Ok(FirewalldState::NotRunning(_) | FirewalldState::Unreachable(_)) => {
+            return (Vec::new(), Ok(()));
+        }
         // No source is recorded, so an error of the bus must not prevent the DEL.
         Err(error) => {
             cx.warn(error);
@@ -140,7 +150,11 @@ pub fn follow_sources(nft: &Nft, bus: Option<&OsStr>, moves: &[Move]) -> Result<
     if steps.is_empty() {
         return Ok(());
     }
-    let FirewalldState::Running(mut firewalld) = Firewalld::find_at(bus)? else { return Ok(()) };
+    let mut firewalld = match Firewalld::find_at(bus)? {
+        FirewalldState::Running(firewalld) => firewalld,
+        FirewalldState::NotRunning(_) => return Ok(()),
+        FirewalldState::Unreachable(error) => return Err(error),
+    };
     for (zone, Move { from, to, .. }, is_alone) in &steps {
         firewalld.add_source(zone, to.addr())?;
         if *is_alone {
