@@ -66,7 +66,7 @@ pub(super) struct Install {
     /// the prefix of each name: buildkit-cni- or cnv-
     #[argh(option, default = "String::new()")]
     prefix: String,
-    /// replace files of other programs, and allow a directory on PATH
+    /// replace files of other programs, and allow plugins that hide a program on PATH
     #[argh(switch)]
     force: bool,
     /// with --force: keep the replaced files, so that uninstall restores them
@@ -144,7 +144,7 @@ impl Install {
         }
         let names = self.selection().names(plugins)?;
         if !self.force && self.prefix.is_empty() {
-            directory::refuse_path(path)?;
+            directory::refuse_path(path, names.iter().map(|(name, _)| name.as_str()))?;
         }
         let directory = if self.dry_run { None } else { Some(Directory::make(path)?) };
         let mut plan = Plan::new(path, self.method(), self.backup, names)?;

@@ -124,17 +124,25 @@ impl Directory {
     }
 }
 
-/// Fails if the directory is on PATH. Plugins have the names of other programs, such as `bridge` of iproute2, and a shell would
-/// run the plugin.
-pub(super) fn refuse_path(directory: &Path) -> Result<()> {
+/// Fails if the directory is on PATH, before the directory of a program with one of the names, such as `bridge` of iproute2: a
+/// shell would run the plugin.
+pub(super) fn refuse_path<'a>(
+    directory: &Path,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> Result<()> {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let path = std::env::var_os("PATH").unwrap_or_default();
-    match std::env::split_paths(&path).any(|entry| real(&entry) == real(directory)) {
-        true => Err(Error::internal(
-            "it is on PATH, where plugins hide programs of the same name, such as bridge; --force allows that",
-        )),
-        false => Ok(()),
+    let is_directory = |entry: &PathBuf| real(entry) == real(directory);
+    let after = std::env::split_paths(&path).skip_while(|entry| !is_directory(entry));
+    for entry in after.filter(|entry| !is_directory(entry)) {
+        if let Some(name) = names.clone().find(|name| entry.join(name).is_file()) {
+            return Err(Error::internal(format_args!(
+                "it is on PATH, where the plugin {name} would hide {}; --force allows that",
+                entry.join(name).display()
+            )));
+        }
     }
+    Ok(())
 }
 
 /// Renames a file. An existing file with the new name is replaced.

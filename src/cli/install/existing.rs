@@ -66,7 +66,7 @@ impl ExistingFile {
         }
     }
 
-    /// The file in words.
+    /// The kind of the file in words, such as `a damaged file`.
     pub(super) fn noun(&self) -> &'static str {
         match self.kind {
             FileKind::Damaged(_) => "a damaged file",

@@ -19,10 +19,10 @@ pub(in crate::cli) struct Manifest {
     pub(super) version: String,
     #[serde(default)]
     pub(super) commit: String,
-    /// All changes were made.
+    /// Whether the installation has made all its changes.
     #[serde(rename = "complete")]
     pub(in crate::cli) is_complete: bool,
-    /// The executable is the first.
+    /// The names that the installation made. The executable is the first.
     pub(in crate::cli) names: Vec<Installed>,
 }
 
@@ -30,7 +30,7 @@ pub(in crate::cli) struct Manifest {
 #[derive(Clone, Serialize, Deserialize)]
 pub(in crate::cli) struct Installed {
     pub(in crate::cli) name: String,
-    /// Empty for the executable.
+    /// The plugin that the name runs. Empty for the executable.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(in crate::cli) plugin: String,
     /// The link method in words, such as `hard link`.

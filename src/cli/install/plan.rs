@@ -37,7 +37,7 @@ impl LinkMethod {
 /// A name of the plan.
 pub(super) struct Planned {
     pub(super) name: String,
-    /// Empty for the executable.
+    /// The plugin that the name runs. Empty for the executable.
     plugin: &'static str,
     pub(super) method: LinkMethod,
     /// The file with this name now.
@@ -52,9 +52,9 @@ pub(super) struct Plan<'a> {
     pub(super) entries: Vec<Planned>,
     path: &'a Path,
     method: LinkMethod,
-    /// Replaced files of other programs get backups.
+    /// Whether replaced files of other programs get backups.
     makes_backups: bool,
-    /// The current manifest differs from that of the plan.
+    /// Whether the manifest in the directory differs from that of the plan.
     pub(super) has_other_manifest: bool,
 }
 

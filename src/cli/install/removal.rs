@@ -88,7 +88,7 @@ fn put_back(
 ) -> Result<()> {
     let verb = match (ExistingFile::examine(file)?, backup) {
         (None, None) => return Ok(()),
-        // The installation was killed before it replaced the file.
+        // The installation was killed before it replaced the file: the file stays, and its backup is removed.
         (Some(found), Some(backup)) if !found.is_ours() && is_same(file, backup) => {
             return if is_dry_run { Ok(()) } else { remove(backup) };
         }

@@ -10,7 +10,7 @@ use super::manifest::is_plain;
 pub(super) struct Selection<'a> {
     pub(super) only: &'a [String],
     pub(super) exclude: &'a [String],
-    /// ALIAS=PLUGIN
+    /// The arguments of `--alias`, each ALIAS=PLUGIN.
     pub(super) aliases: &'a [String],
     pub(super) prefix: &'a str,
 }
@@ -62,7 +62,7 @@ fn leads_to(name: &str, plugin: &str) -> bool {
     crate::find(name).is_some_and(|entry| entry.name == plugin)
 }
 
-/// Names separated by commas.
+/// Splits the arguments of an option into plugin names, which are separated by commas. Fails if there is no such plugin.
 fn split<'a>(option: &str, lists: &'a [String], plugins: &[Entry]) -> Result<Vec<&'a str>> {
     let names: Vec<&str> = lists.iter().flat_map(|list| list.split(',')).collect();
     match names.iter().find(|name| !plugins.iter().any(|entry| entry.name == **name)) {

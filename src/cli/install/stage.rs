@@ -54,7 +54,7 @@ fn write_manifest(plan: &Plan<'_>, directory: &Directory, is_complete: bool) -> 
 }
 
 /// Gives each file that is to be replaced a second name as its backup. The file keeps its first name until the new file
-/// replaces it, so a runtime always finds one of both.
+/// replaces it, so a runtime always finds the old or the new file.
 fn back_up(plan: &Plan<'_>, directory: &Directory, staging: &Staging) -> Result<()> {
     let mut entries = plan.entries.iter().filter(|entry| entry.needs_backup).peekable();
     if entries.peek().is_none() {

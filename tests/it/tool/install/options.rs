@@ -176,17 +176,22 @@ fn the_usual_directory_is_the_default() {
 }
 
 #[test]
-fn a_directory_on_path_needs_force() {
+fn a_directory_on_path_that_hides_a_program_needs_force() {
     let node = Node::new();
+    node.world.host(["sh", "-c", "mkdir /run/node/sbin; echo >/run/node/sbin/bridge"]);
     node.world.host(["ln", "-s", DIR, "/run/node/link"]);
     for entry in [DIR, "/run/node/link", "/run/node/../node/bin/"] {
-        let call = |options: &[&str]| {
+        let call = |path: &str, options: &[&str]| {
             let call = node.command(NEW, &[&["install", "--only", "bridge"], options].concat());
-            call.env("PATH", &format!("/usr/bin:{entry}")).run()
+            call.env("PATH", path).run()
         };
-        fails(&call(&[]), 1, "it is on PATH");
+        let (before, behind) =
+            (format!("{entry}:/run/node/sbin"), format!("/run/node/sbin:{entry}"));
+        let outcome = call(&before, &[]);
+        fails(&outcome, 1, "the plugin bridge would hide /run/node/sbin/bridge");
         assert!(node.names().is_empty(), "{entry}");
-        call(&["--force", "--dry-run"]).output();
+        call(&before, &["--force", "--dry-run"]).output();
+        call(&behind, &["--dry-run"]).output();
     }
 }
 
