@@ -70,7 +70,7 @@ impl Error {
         self
     }
 
-    /// Adds another error to the details.
+    /// Adds the text of another error to the details.
     pub fn also(mut self, another: &Self) -> Self {
         let separator = if self.details.is_empty() { "" } else { "; " };
         self.details.push_str(&format!("{separator}also: {another}"));

@@ -11,13 +11,13 @@ mod imp {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     use std::time::Duration;
 
-    /// The number of operations up to the one that fails. 0 means that none fails.
+    /// The numbers of kernel requests and of file operations up to the one that fails. 0 means that none fails.
     static KERNEL_LEFT: AtomicU32 = AtomicU32::new(0);
     static FILE_LEFT: AtomicU32 = AtomicU32::new(0);
-    /// In seconds. 0 means the usual limit.
+    /// The timeouts for `lock_limit` and `bus_limit`, in seconds. 0 means the usual timeout.
     static LOCK_LIMIT: AtomicU32 = AtomicU32::new(0);
     static BUS_LIMIT: AtomicU32 = AtomicU32::new(0);
-    /// In bytes. 0 means the usual limit.
+    /// The largest nf_tables transaction for `send_limit`, in bytes. 0 means the usual size.
     static SEND_LIMIT: AtomicU32 = AtomicU32::new(0);
 
     /// Sets the numbers, from 1, of the kernel request and of the file operation that fail. `None`: none fails.

@@ -68,13 +68,14 @@ fn call(entry: &'static Entry, args: &[OsString]) -> u8 {
     }
 }
 
-/// False without the feature `dhcp`. The value is then a constant, so the compiler leaves the daemon out of the executable.
+/// Whether the plugin is `dhcp`. Without the feature `dhcp` this is the constant false, so the compiler leaves the daemon out
+/// of the executable.
 fn is_dhcp(entry: &Entry) -> bool {
     cfg!(feature = "dhcp") && entry.name == "dhcp"
 }
 
-/// The plugin that the path of this executable names: by its last component, or by that of a symbolic link which it leads to.
-/// Does not use /proc: the caller can have changed the root directory.
+/// The plugin that the last component of this executable's path names. If it names none, follows the symbolic link at the path
+/// and tries the last component of its target. Does not use /proc: the caller can have changed the root directory.
 fn plugin_of_path(path: &Path) -> Option<&'static Entry> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {

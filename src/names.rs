@@ -181,7 +181,7 @@ impl IpFamily {
         }
     }
 
-    /// All addresses: `0.0.0.0/0` or `::/0`.
+    /// The prefix that contains all addresses of the family: `0.0.0.0/0` or `::/0`.
     pub fn everything(self) -> IpNet {
         match self {
             Self::V4 => Ipv4Net::default().into(),

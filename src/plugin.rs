@@ -25,7 +25,8 @@ pub use session::Session;
 use record::{Made, Maker};
 use restore::Parts;
 
-/// The compatible release of the reference plugins, then the release of cnibox. Runtimes compare the first part.
+/// The version in the banner of a plugin: the compatible release of the reference plugins, then the release of cnibox. Runtimes
+/// compare the part before `+`.
 pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
 
 /// A plugin that creates or changes an interface. `self` is the configuration.
@@ -38,11 +39,11 @@ pub trait Plugin: Read {
     /// Validates the configuration only. Called if the container's namespace cannot be opened: an error of the configuration
     /// is returned in place of the error of the namespace.
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
-    /// All or nothing: an error undoes all changes.
+    /// Makes all objects of the attachment. If it fails, it first undoes all its changes.
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success>;
-    /// Fails if something that `add` made is missing or different.
+    /// CHECK: fails if something that `add` made is missing or different.
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()>;
-    /// Fails with code 50 if an `add` would fail.
+    /// STATUS: fails with code 50 if an `add` would fail.
     fn status(&self, cx: &Context<'_>) -> Result<()>;
     /// Restores what other programs removed or changed on the host. `cx` has the request of a CHECK. The plugin passes each
     /// part to `parts.ensure`, with the comparison of `check` and the step of `add`. Links and connections are not changed. The
@@ -70,10 +71,10 @@ pub trait Ipam: Read {
 /// The addresses that an ADD can get, as far as the configuration of the IPAM plugin determines them.
 #[derive(Debug, Default)]
 pub struct Expected {
-    /// An ADD gets an IPv6 address.
+    /// An ADD gets an IPv6 address from the IPAM plugin.
     pub has_v6: bool,
-    /// One list for each address of the result: the addresses that the plugin can select from, with their gateways. The host
-    /// part of an address can be that of its subnet.
+    /// One list for each address of the result: the subnets from which the plugin can select the address, with their gateways.
+    /// An item of the `static` plugin is the address itself; one of `host-local` is the address of the subnet.
     pub choices: Vec<Vec<Ip>>,
 }
 
@@ -120,9 +121,10 @@ impl<'a> Scope<'a> {
 pub struct Facts {
     /// The plugin changes nothing outside of the container.
     pub is_in_container: bool,
-    /// Only containers of this host have addresses in its subnets. If false, other hosts have addresses in them, too.
+    /// Only containers of this host have addresses in the subnets of the plugin's networks. If false, other hosts also have
+    /// addresses in these subnets.
     pub has_own_subnets: bool,
-    /// DEL finds rules and links on the host by their owner, without a configuration.
+    /// DEL of the plugin finds its rules and links on the host by their owner, without a configuration.
     pub leaves_owned: bool,
     /// The kinds of links that an ADD makes and that STATUS does not probe, each with its kernel option.
     pub kinds: &'static [(&'static str, &'static str)],
@@ -139,11 +141,11 @@ impl Facts {
         kinds: &[],
         probes: &[],
     };
-    /// An item of `kinds`.
+    /// An item of `kinds`: the plugin makes veth pairs.
     pub const VETH: (&'static str, &'static str) = ("veth", "CONFIG_VETH");
-    /// An item of `probes`: an interface on `lo`, which each namespace has.
+    /// An item of `probes`: an interface with the master `lo`, because each namespace has `lo`.
     pub const ON_LO: (&'static str, &'static str) = ("", r#""master":"lo""#);
-    /// An item of `probes`: `ipMasq` of a bridge.
+    /// An item of `probes`: a configuration with `ipMasq`, which needs masquerading in nf_tables.
     pub const MASQUERADES: (&'static str, &'static str) = (
         "ipMasq",
         r#""isGateway":true,"ipMasq":true,"ipam":{"type":"static","addresses":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}"#,
@@ -255,8 +257,8 @@ impl Entry {
         plugin.restore(cx, at, parts)
     }
 
-    /// Writes a record if there is none of this namespace. The record can be of an earlier container of the same name: other
-    /// plugins, which write no record, attached this container, and then cnibox replaced their executables.
+    /// Writes the record of the attachment, unless it has a record of the present namespace. The record can be of an earlier
+    /// container of the same name: plugins that write no record attached the present container before cnibox replaced them.
     #[cfg(feature = "tool")]
     fn renew_record(&self, cx: &Context<'_>, at: &Attachment) {
         if let Some(begun) = record::begin(cx, at, Maker::Chained(self.name.into())) {
@@ -322,8 +324,8 @@ impl Context<'_> {
     }
 
     /// Adds changes to the nf_tables transaction at the end of a DEL or GC, see `Session::commit`. `build` reads the rules and
-    /// adds the changes to the batch. It is called again if another process changed the rules between the read and the
-    /// transaction. `then` is called after the transaction.
+    /// adds the changes to the batch. `build` is called again if another process changed the rules between the read and the
+    /// transaction. `then` is called after the transaction has succeeded.
     pub fn defer(
         &self,
         build: impl FnMut(&Nft, &mut Batch) -> Result<()> + 'static,

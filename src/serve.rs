@@ -17,8 +17,8 @@ use crate::plugin::{Context, Entry, Session, VERSION};
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 
-/// Serves the call that the CNI_ variables describe. Without CNI_COMMAND it prints the banner: runtimes read the version from
-/// it.
+/// Serves the call that the CNI_ variables describe. Without CNI_COMMAND it prints the banner, from which runtimes read the
+/// version. Returns the exit code.
 pub fn serve(entry: &Entry, plugins: &'static [Entry]) -> u8 {
     sys::survive_failed_writes();
     let command = command();

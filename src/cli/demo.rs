@@ -56,7 +56,7 @@ const RESERVATIONS: &str = "/var/lib/cni/networks/dbnet";
 const GATEWAY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 1));
 /// The timeout of one exchange of messages between the demo's namespaces.
 const TRAFFIC_LIMIT: Duration = Duration::from_secs(5);
-/// The port of c1 that the host publishes.
+/// The port of c1 that the host publishes, as HOST:CONTAINER.
 const PUBLISHED: &str = "8080:80";
 const HOST_PORT: u16 = 8080;
 const CONTAINER_PORT: u16 = 80;

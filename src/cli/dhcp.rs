@@ -167,7 +167,7 @@ struct FamilyLease {
     renews: u64,
     #[serde(rename(deserialize = "rebindAt", serialize = "rebindsIn"))]
     rebinds: u64,
-    /// `None` for a lease without an end.
+    /// The end of the lease. `None` if the lease is infinite.
     #[serde(
         rename(deserialize = "endsAt", serialize = "endsIn"),
         skip_serializing_if = "Option::is_none"

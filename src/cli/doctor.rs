@@ -120,7 +120,7 @@ impl Doctor {
     }
 }
 
-/// The answer is one letter. More bytes than this are not read.
+/// The most bytes that are read of the answer to `ask`. The answer is one letter.
 const ANSWER_BYTES_MAX: u64 = 64;
 
 /// Asks on the terminal whether to fix the findings. Returns whether the answer is `y`.

@@ -100,7 +100,7 @@ fn segments_end(content: &[u8]) -> Option<u64> {
         })
     };
     let word = if is_64 { 8 } else { 4 };
-    // e_phoff, e_phentsize, e_phnum; p_offset and p_filesz of each program header.
+    // The positions of e_phoff, and of e_phentsize and e_phnum; those of p_offset and p_filesz in each program header.
     let (at, size_at) = if is_64 { (32, 54) } else { (28, 42) };
     let (offset_at, filesz_at) = if is_64 { (8, 32) } else { (4, 16) };
     let table = usize::try_from(number(at, word)?).ok()?;

@@ -12,7 +12,8 @@ use crate::runtime::gc::{Collected, Options, Remainder, Removed, Waiting};
 use super::output::usage_error;
 use super::parameters;
 
-/// Shorter than the timeout of ADD and DEL: a timer calls gc, and the next run retries.
+/// The timeout of an executed plugin, in seconds. It is shorter than that of `add` and `del`: a timer calls gc, and the
+/// next run retries.
 const TIMEOUT_S: u64 = 30;
 
 /// Remove what belongs to containers that have provably ended: attachments, and reservations, rules and links without a cache
@@ -61,7 +62,7 @@ struct JsonOutput<'a> {
     dry_run: bool,
     removed: &'a [Removed],
     remains: &'a [Remainder],
-    /// Only with --confirm.
+    /// The objects that a later run may remove. Only with --confirm.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<&'a [Waiting]>,
 }

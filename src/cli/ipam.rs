@@ -334,7 +334,7 @@ fn number(number: u64) -> String {
     if number < 1 << 32 { number.to_string() } else { format!("~2^{}", (number - 1).ilog2() + 1) }
 }
 
-/// The largest unit that fits: `59s`, `59m`, `47h`, `300d`.
+/// An age in the largest unit that fits: `59s`, `59m`, `47h`, `300d`.
 fn age(age: Duration) -> String {
     let seconds = age.as_secs();
     let (count, unit) = match seconds {

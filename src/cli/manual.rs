@@ -22,10 +22,10 @@ pub(super) struct Manual<'a> {
 /// A row of the table of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Key<'a> {
-    /// `ipam.ranges[][].subnet`, or the name of a key of CNI_ARGS.
+    /// The path of the key, such as `ipam.ranges[][].subnet`, or the name of a key of CNI_ARGS.
     pub(super) path: &'a str,
     pub(super) is_in_args: bool,
-    /// It begins with `boolean`, `integer`, `string`, `list` or `object`.
+    /// The type of the value in words. It begins with `boolean`, `integer`, `string`, `list` or `object`.
     pub(super) of_type: &'a str,
     pub(super) default: &'a str,
     pub(super) meaning: &'a str,

@@ -266,7 +266,7 @@ fn mappings_of(text: &str) -> Result<Vec<Json>> {
     Ok(host.zip(container).map(mapping).collect())
 }
 
-/// `PORT` or `FIRST-LAST`.
+/// Parses `PORT` or `FIRST-LAST`.
 fn ports(text: &str) -> Option<std::ops::Range<u32>> {
     let port = |text: &str| {
         let is_number = text.starts_with(|c: char| c.is_ascii_digit());

@@ -45,7 +45,7 @@ struct JsonOutput<'a> {
 
 impl Reconcile {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        // No plugin is executed.
+        // The timeout has no effect, because no plugin is executed.
         let runtime = parameters::runtime(plugins, TIMEOUT_S);
         let choice = self.network.as_deref().map(parameters::choice).transpose()?;
         let name = choice.as_ref().map(Choice::name);

@@ -110,8 +110,8 @@ impl Run {
     }
 }
 
-/// Without privileges: enters new user, mount and network namespaces, in which this process may create networks. They end with
-/// it.
+/// Without privileges: enters new user, mount and network namespaces, in which this process may create networks. The namespaces
+/// end with this process.
 fn enter_private_host(
     runtime: &Runtime,
     wanted: &[NewAttachment],

@@ -2,8 +2,8 @@
 
 use crate::error::{Code, Error, Result};
 
-/// The keys of all plugins. All plugins of a chain and the IPAM plugin get the same CNI_ARGS, so each plugin must accept the
-/// keys of the others.
+/// The keys that need no `IgnoreUnknown`. All plugins of a chain and the IPAM plugin get the same CNI_ARGS, so each plugin must
+/// accept the keys that the other plugins read.
 const KNOWN: [&str; 3] = ["IP", "GATEWAY", "MAC"];
 
 /// The values of the known keys. If a key is repeated, the last value counts.

@@ -37,7 +37,7 @@ use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName};
 
 keys! {
-    /// Source: CNI specification 1.1.0, section 1.
+    /// The keys that all plugins read. Source: CNI specification 1.1.0, section 1.
     #[derive(Debug)]
     pub struct NetConf {
         "cniVersion" => pub cni_version: String,
@@ -78,7 +78,7 @@ keys! {
 }
 
 impl ConfiguredDns {
-    /// The DNS of the network, or that of the IPAM plugin if the network has none.
+    /// The DNS of the network, or the DNS of the IPAM plugin if the network has none.
     pub fn or(&self, of_ipam: Dns) -> Dns {
         let lists = [&self.nameservers, &self.search, &self.options];
         if self.domain.is_empty() && lists.iter().all(|list| list.is_none()) {

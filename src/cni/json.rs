@@ -201,7 +201,8 @@ fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
 }
 
 /// The index of the entry that counts for a key: the last entry with exactly this key, or else the last entry with the key in
-/// another case. (Go marshals a struct with the fields `address` and `Address`, of different types.)
+/// another case; entries with `null` do not count. (Go prints one struct with two fields, `address` and `Address`, of
+/// different types.)
 fn position(entries: &[(String, Json)], key: &[u8]) -> Option<usize> {
     let last = |is_key: fn(&[u8], &[u8]) -> bool| {
         let is_set = |(name, value): &(String, Json)| {

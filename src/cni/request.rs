@@ -283,7 +283,7 @@ fn unknown_command(command: &str) -> Error {
     Error::new(Code::INVALID_ENVIRONMENT, format_args!("unknown CNI_COMMAND: {command}"))
 }
 
-/// The environment variables that the command needs.
+/// The values of the environment variables of a call, checked as the command requires.
 struct Environment {
     attachment: Option<Attachment>,
     netns_path: Option<PathBuf>,

@@ -40,7 +40,7 @@ keys! {
     pub struct Route requires "dst" {
         "dst" => pub dst: IpNet,
         "gw" => pub gw: Option<IpAddr>,
-        /// In bytes, like `advmss`. 0 means that the kernel chooses.
+        /// In bytes, as is `advmss`. 0 means that the kernel chooses.
         "mtu" => pub mtu: u32,
         "advmss" => pub advmss: u32,
         "priority" => pub priority: u32,
@@ -105,7 +105,7 @@ impl Success {
         self.ips.iter().map(|ip| ip.address).collect()
     }
 
-    /// The addresses of the interface with this index. An address without an interface belongs to each of them.
+    /// The addresses of the interface with this index. An address without an interface belongs to each interface.
     pub fn ips_of(&self, index: usize) -> impl Iterator<Item = &Ip> {
         self.ips
             .iter()

@@ -83,7 +83,7 @@ impl Version {
         Self::negotiate(asked)
     }
 
-    /// The versions that have the same format of results.
+    /// The versions whose results have the same format as those of this version, oldest first.
     fn family(self) -> &'static [Self] {
         match self {
             Self::V0_1_0 | Self::V0_2_0 => &[Self::V0_1_0, Self::V0_2_0],
@@ -130,7 +130,7 @@ pub fn parse_result(json: &Json, assumed: Version) -> Result<Success> {
     parse_format(json, version)
 }
 
-/// Parses a previous result. Its version must be `version`, or another one with the same format.
+/// Parses a previous result. Its version must be `version`, or another version with the same format of results.
 pub fn parse_prev_result(json: &Json, version: Version) -> Result<Success> {
     let own = own_version(json)?.unwrap_or_else(|| version.text());
     let family = version.family();

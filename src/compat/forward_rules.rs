@@ -19,7 +19,7 @@ pub fn remove(nft: &Nft, batch: &mut Batch, family: Family, addresses: &[IpAddr]
     Ok(())
 }
 
-/// For CHECK: whether each address has both rules: one accepts packets from the address, one accepts answers to it.
+/// For CHECK: whether each address has its two rules: one accepts packets from the address, one accepts replies to the address.
 pub fn has(nft: &Nft, family: Family, addresses: &[IpAddr]) -> Result<bool> {
     let rules = nft.rules_of(Table { family, name: "filter" }, CHAIN)?;
     let count = |address: &IpAddr| rules.iter().filter(|rule| is_about(rule, *address)).count();

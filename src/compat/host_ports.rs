@@ -1,4 +1,5 @@
-//! Host ports that the Go plugin `portmap` has published, with either backend. Packets reach its rules before those of cnibox.
+//! Host ports that the Go plugin `portmap` has published, with either backend. Packets reach the rules of the Go plugin before
+//! the rules of cnibox.
 
 use std::net::IpAddr;
 
@@ -25,7 +26,7 @@ pub struct HostPort {
     pub has_conditions: bool,
 }
 
-/// The published ports of one family, from the tables of both backends.
+/// The published ports of one family, from the tables of both backends, iptables and nftables.
 pub fn all(nft: &Nft, family: IpFamily) -> Result<Vec<HostPort>> {
     let mut all = of_iptables(nft, Table { family: family.into(), name: "nat" })?;
     let table = Table { family: family.into(), name: "cni_hostport" };
@@ -73,7 +74,7 @@ fn names(comment: &str) -> Option<(&str, &str)> {
 }
 
 impl HostPort {
-    /// `None` if the rule has no condition on a protocol and a port, for example if it masquerades.
+    /// The published port of a rule. `None` if the rule has no condition on a protocol and a port, as a rule that masquerades.
     fn of(
         rule: &Rule,
         network: Option<&str>,
@@ -103,7 +104,8 @@ impl HostPort {
     }
 }
 
-/// The destination port of the match `sctp`, and of `tcp` or `udp`, which earlier releases of iptables use.
+/// The destination port in the xtables match `sctp`, or in `tcp` or `udp`, which earlier releases of iptables use. `None` if
+/// the match has a range of ports.
 ///
 /// Source: linux/netfilter/xt_tcpudp.h: `spts[2]`, `dpts[2]`; xt_sctp.h: `dpts[2]`, `spts[2]`; in the byte order of the host.
 fn xt_port(rule: &Rule) -> Option<u16> {

@@ -72,7 +72,7 @@ pub fn have_attachment(nft: &Nft, network: &NetworkName, at: &Attachment) -> Res
 }
 
 /// Removes the mappings of `portmap`, of both backends. Rules of its nftables backend name only the container. If the addresses
-/// of the container are known, only the rules with these addresses are removed.
+/// of the container are known, of the nftables backend only the rules with these addresses are removed.
 pub fn remove_portmap(
     nft: &Nft,
     batch: &mut Batch,
@@ -103,7 +103,7 @@ fn remove_portmap_of_family(
         };
         remove_chains(nft, batch, nat, entry, is_stale)?;
     }
-    // These rules do not name their network, so GC of a network leaves them.
+    // The rules of the table `cni_hostport` do not name their network, so GC of a network leaves them.
     if !owners.are_listed() {
         return Ok(());
     }
@@ -142,8 +142,8 @@ fn port_chain(prefix: &str, network: &NetworkName, at: &Attachment) -> String {
     hashed(prefix, &[network, &at.container_id], 28)
 }
 
-/// Removes the chains of `macspoofchk`, and the rule that jumps to them. They name the container and the interface, but no
-/// network, so GC leaves them.
+/// Removes the two chains of `macspoofchk`, and the rule that jumps to the first. The names of the chains contain the container
+/// and the interface, but no network, so GC leaves the chains.
 pub fn remove_spoof_check(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
     let Some((at, _)) = owners.one() else { return Ok(()) };
     let table = Table::bridge("nat");
@@ -239,7 +239,7 @@ fn is_outside_keep_set(comment: &str, prefix: &str, owners: &Owners) -> bool {
     comment.starts_with(&beginning("")) && owners.has(names_container)
 }
 
-/// Whether a rule translates to, or matches, one of the addresses.
+/// Whether a rule matches one of the addresses, or translates packets to one of them.
 fn is_about(rule: &Rule, addresses: &[IpAddr]) -> bool {
     let is_listed = |value: &[u8]| {
         addresses.iter().any(|address| match address {

@@ -20,8 +20,8 @@ use crate::plugin::record::{self, Record, Records};
 /// The prefix length of an IPv6 subnet (RFC 4291, section 2.5.4). A DHCPv6 lease has no prefix length.
 const SUBNET_BITS_V6: u8 = 64;
 
-/// The reason why the client must decline an address. `None` if there is none, or if the addresses of the host cannot be
-/// read.
+/// The reason why the client must decline an address. `None` if there is none. If the addresses of the host cannot be read,
+/// the address is not compared with them.
 pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
     if reserved(&address.into()).is_some() {
         return Some("the server offered an address that no container can have");
@@ -45,7 +45,7 @@ pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
     is_held.then_some("another container of this host has the offered address")
 }
 
-/// Whether a record is of another attachment that has the address, and this attachment has not ended.
+/// Whether a record is of another attachment, which has the address and has not ended.
 fn is_of_other_holder(site: &Site<'_>, record: &Record, address: IpAddr) -> bool {
     let key = &site.record.request.key;
     let is_own = record.network == key.network && record.at == key.attachment();

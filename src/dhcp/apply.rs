@@ -32,7 +32,8 @@ pub fn of_leases(leases: &Leases, priority: u32) -> Success {
         add_v4(&mut success, lease, priority);
     }
     if let Some(lease) = &leases.v6 {
-        // The prefixes of the link and the gateway come from router advertisements (RFC 8415, section 18.2.10.1).
+        // The address gets the prefix length 128 and no gateway: the prefixes of the link and the gateway come from router
+        // advertisements (RFC 8415, section 18.2.10.1).
         let address = IpNet::V6(lease.address.into());
         success.ips.push(Ip { address, gateway: None, interface: None });
         success.dns.nameservers.extend(lease.dns.iter().map(Ipv6Addr::to_string));
@@ -55,7 +56,7 @@ fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
         advmss: 0,
         priority,
         table: None,
-        // The gateway 0.0.0.0 stays, as in the reference.
+        // A route without a router keeps `gw` 0.0.0.0, as in the reference.
         scope: router.is_unspecified().then_some(SCOPE_LINK),
     };
     success.routes.extend(lease.routes.iter().map(route));

@@ -6,7 +6,7 @@ use crate::dhcp::time::Time;
 #[derive(Debug, Default)]
 pub struct Attempt {
     pub began: Time,
-    /// `None`: the client had a lease and does not give up.
+    /// The time at which the client gives up. `None`: the client had a lease, so it does not give up.
     pub gives_up_at: Option<Time>,
     pub pauses: u32,
     /// The number of DISCOVER or SOLICIT messages that were sent.

@@ -27,7 +27,7 @@ pub struct DaemonOptions {
     pub times: Times,
     /// The prefix of the paths of namespaces (flag `-hostprefix`).
     pub prefix: PathBuf,
-    /// All clients set the BROADCAST flag.
+    /// Whether all DHCPv4 clients set the BROADCAST flag (flag `-broadcast`).
     pub broadcast: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Clients {
     limit: Time,
 }
 
-/// A RELEASE.
+/// A RELEASE to send, of DHCPv4 or DHCPv6.
 pub enum ReleasePacket {
     V4 { payload: Vec<u8>, from: Ipv4Addr, to: Ipv4Addr },
     V6 { payload: Vec<u8> },
@@ -85,7 +85,7 @@ impl Clients {
         })
     }
 
-    /// Starts clients without a lease, and resumes those with one.
+    /// Starts the clients without a lease, and resumes the clients with a lease.
     pub fn start(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
         let mut events = Vec::new();
         if let Some(v4) = &mut self.v4 {

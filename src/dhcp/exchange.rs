@@ -20,11 +20,12 @@ use crate::kernel::sys;
 
 /// The longest packet that is read. The client asks servers for at most 1500 bytes.
 pub const PACKET_BYTES_MAX: usize = 9216;
-/// The most packets that are read at once. The rest waits, so that a flood to one interface does not delay the others.
+/// The most packets that are read at once. Further packets wait in the socket, so that a flood to one interface does not delay
+/// the clients of the others.
 pub const PACKETS_AT_ONCE_MAX: u32 = 32;
 
-/// The number of ARP probes for a new address. RFC 5227, section 1.1, has 1 to 2 s between the probes; here it is a fifth,
-/// because the links are virtual.
+/// The number of ARP probes for a new address. RFC 5227, section 1.1, has 1 to 2 s between the probes; here the interval is
+/// about a fifth of that, because the links are virtual.
 const PROBES: u32 = 3;
 const PROBE_INTERVAL: Time = Time::from_millis(300);
 /// The wait for an answer after the last probe.
@@ -139,7 +140,7 @@ impl Exchange {
                     self.probe = Some(probe);
                     return;
                 }
-                // Without ARP, the address counts as free.
+                // If the probe cannot start, the address counts as free.
                 Err(error) => self.record_error(error, events),
             }
         }
@@ -210,7 +211,8 @@ impl Exchange {
             Via::Broadcast => (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST),
             Via::BroadcastFrom(from) => (from, Ipv4Addr::BROADCAST),
             Via::Unicast { from, to } => match self.send_unicast(payload, from, to, site) {
-                // The address is not on the interface, or a program in the container uses port 68.
+                // The address is not on the interface, or a program in the container uses port 68: send the packet through the
+                // packet socket.
                 Err(SiteError::Failed(_)) => (from, to),
                 result => return result,
             },

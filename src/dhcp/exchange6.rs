@@ -86,7 +86,7 @@ impl Exchange6 {
                         continue;
                     }
                     self.probe = Some((address, now + POLL_INTERVAL));
-                    // If this fails, the next poll does not find the address, and it counts as free.
+                    // If the address cannot be added, the next poll does not find it, and the address counts as free.
                     self.record_error(begin_probe(address, site), events);
                 }
                 Action::Bound => {

@@ -67,7 +67,7 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// Returns `None` for `-h` and `-help`: the caller prints the usage.
+    /// Parses the arguments. Returns `None` for `-h` and `-help`: the caller prints the usage.
     pub fn parse(args: &[OsString]) -> Result<Option<Self>> {
         let mut flags = Self::default();
         let mut args = args.iter();
@@ -132,7 +132,7 @@ fn cannot(flag: &str, reason: &str) -> Error {
     Error::config(format_args!("cannot use {flag}: {reason}"))
 }
 
-/// A flag without a value is true.
+/// Parses the value of a boolean flag. A flag without a value is true.
 fn switch(name: &str, value: Option<OsString>) -> Result<bool> {
     match value.as_deref().map(OsStrExt::as_bytes) {
         None | Some(b"1" | b"t" | b"T" | b"true" | b"TRUE" | b"True") => Ok(true),

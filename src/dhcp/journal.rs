@@ -28,7 +28,7 @@ use crate::kernel::sys::warn;
 use crate::names::{Attachment, Mac, NetworkName};
 use crate::steps::state;
 
-/// The journals of all daemons.
+/// The directory with the journals of all daemons.
 const DIRECTORY: &str = "/run/cnibox/dhcp";
 const LEASE: &str = ".lease";
 const RELEASED: &str = ".released";
@@ -81,8 +81,8 @@ pub(super) struct Listed {
     pub(super) state: &'static str,
 }
 
-/// The most former leases that are kept for a family. If the rules are never updated, they have the address of the first one,
-/// and the interface has that of the last.
+/// The most former leases that are kept for a family. The first one and the newest ones are kept: rules that were never
+/// updated have the address of the first one, and the interface has that of the last.
 const FORMER_MAX: usize = 8;
 
 impl LeaseRecord {

@@ -45,7 +45,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Whether both configure the interface in the same way. Servers and times can differ.
+    /// Whether the leases of `self` and `other` configure the interface in the same way. Servers and times can differ.
     pub fn same_terms(&self, other: &Self) -> bool {
         let v4 = match (&self.v4, &other.v4) {
             (Some(one), Some(other)) => one.same_terms(other),
@@ -98,7 +98,7 @@ pub mod v4 {
         /// classless routes. A router of 0.0.0.0 means that the destination is on the link.
         #[serde(with = "super::routes")]
         pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
-        /// In bytes, at least 576.
+        /// The MTU in bytes, at least 576.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub mtu: Option<u16>,
         pub dns: Vec<Ipv4Addr>,

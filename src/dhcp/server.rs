@@ -52,7 +52,7 @@ pub struct PassedSockets {
 /// Runs the daemon until a signal ends it. The leases are not released. `follow` changes the rules of the host and the cache
 /// entry of an attachment to another address.
 pub fn run(flags: &Flags, passed: PassedSockets, follow: Follow) -> Result<()> {
-    // Before the first thread starts: threads inherit the signal mask.
+    // Block the signals before the first thread starts: threads inherit the signal mask.
     let signals = Signals::block()?;
     sys::survive_failed_writes();
     let is_passed = passed.count > 0 && passed.pid == Some(std::process::id());
@@ -67,7 +67,7 @@ pub fn run(flags: &Flags, passed: PassedSockets, follow: Follow) -> Result<()> {
         let msg = format!("cannot start the DHCP daemon of {}", path.display());
         return Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(journal.holder()));
     };
-    // Before the socket accepts connections: a script that can connect can then also end the daemon.
+    // Write the file before the socket accepts connections: a script that can connect then finds the id of the process, too.
     let _pidfile = flags.pidfile.as_deref().map(Pidfile::write).transpose()?;
     let listener = inherited.map_or_else(|| Listener::create(&path), Ok)?;
     let served = serve(flags, &listener, &signals, journal, follow);
@@ -85,7 +85,7 @@ fn serve(
     let log = journal.directory().join(".log");
     let table = open(flags, journal, follow)?;
     if flags.until_idle {
-        // The plugin that started this process waits for the end of its stderr.
+        // The plugin that started this daemon waits until the daemon's stderr is closed. From now on, stderr is the log.
         file::redirect_stderr(&log).map_err(|error| {
             Error::internal(format_args!("cannot write {}: {error}", log.display()))
         })?;
@@ -109,7 +109,7 @@ fn serve(
             }
             Err(error) => {
                 warn(format_args!("warning: {error}"));
-                // There is no event for a free descriptor.
+                // Pause, because no event tells when a descriptor is free again.
                 #[expect(
                     clippy::disallowed_methods,
                     reason = "the loop must not use all of a core"
@@ -189,7 +189,7 @@ fn serve_in_thread(mut stream: Stream, table: &Arc<Table>, active: &Arc<AtomicUs
         let table = Arc::clone(table);
         let spawned = Builder::new().spawn(move || {
             let _active_request = active_request;
-            // The client sees that the connection is closed.
+            // An error needs no report: the client sees that the connection is closed.
             let _ = answer(&mut stream, &table);
         });
         if let Err(error) = spawned {

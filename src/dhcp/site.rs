@@ -16,7 +16,7 @@ use crate::netlink::rtnl::{Link, Rtnl};
 pub enum SiteError {
     /// The namespace or the link does not exist any more.
     Gone(&'static str),
-    /// Another attempt can succeed.
+    /// The site cannot be used now; another attempt can succeed.
     Failed(Error),
 }
 
@@ -101,5 +101,5 @@ fn not_opened(error: io::Error) -> SiteError {
     Error::internal(reason(&error)).into()
 }
 
-/// Source: asm-generic/errno-base.h.
+/// No such device (asm-generic/errno-base.h).
 const ENODEV: i32 = 19;

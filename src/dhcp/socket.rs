@@ -70,7 +70,7 @@ pub fn ask(
         if !is_transient || begin.elapsed() + PAUSE > start_timeout {
             return asked;
         }
-        // The daemon sends no event when it has room.
+        // Try again after a pause: the daemon sends no event when it can serve another request.
         #[expect(
             clippy::disallowed_methods,
             reason = "the number of attempts is limited by `start_timeout`"

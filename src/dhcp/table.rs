@@ -89,7 +89,7 @@ impl Entries {
         self.find(key).ok().and_then(|at| self.0.get_mut(at))
     }
 
-    /// Adds an entry. No entry has its key.
+    /// Adds an entry. The list must have no entry with the same key.
     fn insert(&mut self, entry: LeaseEntry) {
         let at = self.find(entry.key()).unwrap_or_else(|at| at);
         self.0.insert(at, entry);

@@ -107,7 +107,7 @@ fn add_port(host: &Rtnl, bridge: &Link, vlan: u16, mac: Mac) -> Result<(u32, u32
     match finish() {
         Ok(end) => Ok((port.index, end)),
         Err(error) => {
-            // The first error is the one to return.
+            // Return the first error, not that of this removal.
             let _ = host.del_link(port.index);
             Err(error)
         }

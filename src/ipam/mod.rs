@@ -80,7 +80,7 @@ fn check_no_duplicate(
     )))
 }
 
-/// Adds the reserved addresses to `reserved`: the caller releases them after an error.
+/// Reserves an address from each set, and adds it to `reserved`: the caller releases these addresses after an error.
 fn allocate_from_each(
     locked: &mut Locked<'_>,
     request: &AllocationRequest<'_>,
@@ -184,7 +184,7 @@ fn find_free<'a>(
                     if take(locked, ip)? {
                         return Ok(Some((ip, span.range)));
                     }
-                    // A program without the lock reserved it.
+                    // A program without the lock has reserved the address.
                     from = span.after(ip);
                 }
                 // The next free address can be excluded or the gateway, so it is checked again.

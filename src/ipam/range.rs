@@ -37,9 +37,9 @@ pub struct Range {
     pub subnet: IpNet,
     pub first: IpAddr,
     pub last: IpAddr,
-    /// Never allocated. It can be outside of the subnet.
+    /// The gateway is never allocated. It can be outside of the subnet.
     pub gateway: IpAddr,
-    /// Never allocated.
+    /// The prefixes whose addresses are never allocated.
     excluded: Vec<IpNet>,
 }
 
@@ -151,7 +151,7 @@ impl Span<'_> {
                 None => self::next(ip),
                 Some(net) => self::next(net.broadcast()),
             };
-            // The highest address of the family has no next one.
+            // The highest address of the family has no next address.
             ip = next?;
         }
         None

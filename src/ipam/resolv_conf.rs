@@ -17,7 +17,7 @@ pub fn read(path: &str) -> Result<Dns> {
     Ok(parse(&String::from_utf8_lossy(&content)))
 }
 
-/// Source: resolv.conf(5). Keywords without a field in the result are ignored.
+/// Parses the content of a resolv.conf. Keywords without a field in the result are ignored. Source: resolv.conf(5).
 fn parse(content: &str) -> Dns {
     let mut dns = Dns::default();
     for line in content.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])) {

@@ -90,7 +90,7 @@ enum IfMissing {
 }
 
 impl<'a> Store<'a> {
-    /// For ADD: creates missing directories and the lock.
+    /// Opens the store for ADD: creates missing directories and the lock.
     ///
     /// Threads that use one store at the same time share `turns`: they queue there, so that only one of them at a time waits
     /// for the lock of the file.
@@ -101,7 +101,8 @@ impl<'a> Store<'a> {
         Ok(Self { paths, turns, lock, if_missing: IfMissing::Create })
     }
 
-    /// For all other verbs: creates nothing. Returns `None` if the network has no reservations.
+    /// Opens the store for all verbs except ADD: creates nothing, except the lock if there are reservations without it. Returns
+    /// `None` if the network has no reservations.
     pub fn open_if_exists(
         data_dir: &Path,
         network: &NetworkName,
@@ -164,7 +165,7 @@ impl<'a> Store<'a> {
 
 impl StorePaths {
     fn new(data_dir: &Path, network: &NetworkName) -> Self {
-        // The name of a network cannot begin with a dot or contain a tilde.
+        // No network has the same path, because its name cannot begin with a dot or contain a tilde.
         let own = data_dir.join(".cnibox");
         let sticky = format!("{network}~sticky");
         Self {
@@ -240,7 +241,8 @@ fn address_of(number: u128) -> IpAddr {
     Ipv6Addr::from_bits(number).to_canonical()
 }
 
-/// The file does not exist, or cannot exist: a part of its path is not a directory or has a name that is too long.
+/// Whether an error means that the file does not exist, or cannot exist: a part of its path is not a directory or has a name
+/// that is too long.
 fn is_missing(error: &io::Error) -> bool {
     use ErrorKind::{InvalidFilename, NotADirectory, NotFound};
 

@@ -1,4 +1,4 @@
-//! Writes to a child process and reads its output, with a timeout. It does not interpret the data.
+//! Writes to a child process and reads its output, with a timeout. This module does not interpret the data.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -172,7 +172,7 @@ fn ready<const N: usize>(files: [Option<PollFd<'_>>; N], wait: Duration) -> io::
     Ok(files.map(|file| file.is_some() && answers.next().unwrap_or_default()))
 }
 
-/// Writes a part of the input. False if the child has closed its stdin: it need not read all input.
+/// Writes a part of the input. False if the child has closed its stdin: a child need not read all input.
 fn write(stdin: &mut Option<ChildStdin>, input: &mut &[u8]) -> io::Result<bool> {
     let Some(file) = stdin else { return Ok(false) };
     match file.write(&input[..input.len().min(PIPE_BUF)]) {
@@ -186,7 +186,7 @@ fn write(stdin: &mut Option<ChildStdin>, input: &mut &[u8]) -> io::Result<bool> 
     }
 }
 
-/// Reads a part of the output. False at its end.
+/// Reads a part of the output. False at the end of the output.
 fn read(file: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<bool> {
     let Some(file) = file else { return Ok(false) };
     let mut bytes = [0; PIPE_BUF];
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn all_that_a_child_has_printed_until_its_end_is_read() {
-        // Each fills a pipe with one write, so the child can end before the first byte is read.
+        // Each `dd` fills a pipe with one write, so the child can end before the first byte is read.
         let fill = "dd if=/dev/zero bs=65536 count=1 status=none";
         let output = shell_with_background("sleep 1000", &format!("{fill} >&2; exec {fill}"), LONG);
         assert!(matches!(output.end, End::Exited(_)));

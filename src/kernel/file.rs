@@ -27,8 +27,8 @@ pub use aside::{
 };
 pub use holder::holder;
 
-/// The largest file that `read` reads. The largest one of cnibox is a cache entry, with a configuration in base64 and a
-/// result. Each of the two has 4 MiB at most.
+/// The largest file that `read` reads. The largest file of cnibox is a cache entry, with a configuration in base64 and a
+/// result: the configuration and the result have 4 MiB at most each.
 pub const BYTES_MAX: usize = 16 << 20;
 /// The largest file that is read line by line: a log with some million calls.
 const LINES_BYTES_MAX: usize = 1 << 30;
@@ -178,13 +178,14 @@ pub fn boot_id() -> io::Result<&'static str> {
     Ok(BOOT.get_or_init(|| text.trim_end().to_owned()))
 }
 
-/// Whether the file system of a path can be shared with other machines, so that it can have their files, too.
+/// Whether the file system of a path can be shared with other machines, so that it can contain files of other machines.
 pub fn is_on_shared_file_system(path: &Path) -> io::Result<bool> {
     let magic = u32::try_from(statfs(path)?.filesystem_type().0);
     Ok(magic.is_ok_and(|magic| SHARED_FILE_SYSTEMS.contains(&magic)))
 }
 
-/// linux/magic.h: nfs, 9p, fuse (virtiofs is one), smb, cifs and ceph.
+/// The magic numbers of file systems that machines can share (linux/magic.h): nfs, 9p, fuse (also that of virtiofs), smb, smb2,
+/// cifs and ceph.
 const SHARED_FILE_SYSTEMS: [u32; 7] =
     [0x6969, 0x0102_1997, 0x6573_5546, 0x517B, 0xFE53_4D42, 0xFF53_4D42, 0x00c3_6400];
 
@@ -246,7 +247,7 @@ mod tests {
             }
         }
         fs::remove_file(&path).unwrap();
-        // It reports length 0.
+        // The kernel reports the length 0 for this file.
         let mounts = read_lossy("/proc/self/mountinfo").unwrap();
         assert_eq!(mounts, fs::read_to_string("/proc/self/mountinfo").unwrap());
         let error = read_within(Path::new("/proc/self/mountinfo"), 10).unwrap_err();

@@ -19,7 +19,7 @@ pub use turns::{Turn, Turns};
 
 /// The first pause between two attempts: half of the time for which the most frequent holders keep their lock.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
-/// Each pause is twice as long as the one before, up to this one.
+/// The longest pause between two attempts: each pause is twice as long as the pause before, up to this length.
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// The kind of a lock.

@@ -23,15 +23,15 @@ pub struct HostView {
     root: Option<File>,
     /// The network namespace of this process, which is that of process 1.
     home: NetNs,
-    /// This process is in the initial PID namespace of the machine. Another one can be that of a container that is a node, or
-    /// of a part of the host.
+    /// This process is in the initial PID namespace of the machine. Another PID namespace can be that of a container that is a
+    /// node of a cluster, or that of a part of the host.
     is_in_initial_pid_namespace: bool,
 }
 
 impl HostView {
     /// Fails, with the reason, if this process has no view of the host. `state` is the directory with the records of
-    /// attachments. A container that is a node has its own. If the directory is mounted into this container, it is that of the
-    /// host around it, and this container does not see the processes of that host.
+    /// attachments. A container that is a node has such a directory of its own. If the directory is mounted into this
+    /// container, it belongs to the host around this container, and this container does not see the processes of that host.
     pub fn open(state: &Path) -> Result<Self, String> {
         let own = fs::read_link("/proc/self").map_err(|error| cannot_read("/proc/self", &error))?;
         if own.to_str() != Some(&std::process::id().to_string()) {
@@ -94,7 +94,7 @@ impl HostView {
     }
 }
 
-/// The root directory of process 1. `None` if it is that of this process.
+/// The root directory of process 1. `None` if this process has the same root directory.
 fn root_of_process_1() -> Result<Option<File>, String> {
     let is_same = |one: Metadata, two: Metadata| (one.dev(), one.ino()) == (two.dev(), two.ino());
     if is_same(metadata("/proc/self/ns/mnt")?, metadata("/proc/1/ns/mnt")?)
@@ -119,8 +119,9 @@ fn cannot_read(path: &str, error: &io::Error) -> String {
     format!("cannot read {path}: {}", sys::reason(error))
 }
 
-/// Whether /var/lib/cni, the directory, or a parent of the directory is mounted from a host around this container. A
-/// directory of that host is mounted at its own path; a volume for all of /var has another root, and belongs to this container.
+/// Whether the directory can be from a host around this container. A mount at or below /var/lib/cni, or at the directory, shows
+/// this, and so does a mount of a parent of the directory at its own path. A volume for all of /var has another path in its
+/// file system, and belongs to this container.
 fn is_mounted_from_outside(directory: &Path) -> Result<bool, String> {
     const MOUNTS: &str = "/proc/self/mountinfo";
     let text = file::read_lossy(MOUNTS).map_err(|error| cannot_read(MOUNTS, &error))?;

@@ -1,4 +1,4 @@
-//! The identity of a network namespace: a later namespace at the same path has another one.
+//! The identity of a network namespace: a later namespace at the same path has another identity.
 
 use crate::kernel::file;
 
@@ -14,7 +14,7 @@ pub struct Identity {
 impl Identity {
     /// The identity of the namespace with this cookie, in this boot.
     pub fn of(cookie: Option<u64>) -> Self {
-        // Empty without /proc.
+        // The boot id is empty without /proc.
         Self { boot: file::boot_id().unwrap_or_default().into(), cookie }
     }
 
@@ -23,7 +23,7 @@ impl Identity {
         Self { boot: self.boot.clone(), cookie }
     }
 
-    /// Whether both are the same namespace. False if a boot id or the cookies are unknown.
+    /// Whether both are the identity of the same namespace. False if a boot id or the cookies are unknown.
     pub fn is(&self, other: &Self) -> bool {
         !self.boot.is_empty() && self.cookie.is_some() && self == other
     }

@@ -20,7 +20,7 @@ const UNSENT_PAUSE: Duration = Duration::from_millis(2);
 pub struct LinkUdp(UdpSocket);
 
 impl LinkUdp {
-    /// A socket with an address of the link `device` and a port. Another socket with the same port may exist.
+    /// Opens a socket that is bound to the link `device` and to `address`. Another socket with the same port may exist.
     pub fn bind(device: &str, address: SocketAddr) -> io::Result<Self> {
         fault::kernel_request()?;
         let family = match address.ip() {

@@ -1,4 +1,4 @@
-//! Starts a command in a network namespace and passes signals to it. It does not depend on CNI networks.
+//! Starts a command in a network namespace and passes signals to it. This module does not depend on CNI networks.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -19,7 +19,8 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, ChildSetup, warn};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// The exit codes of a shell. A signal is added to the last one.
+/// The exit codes that a shell returns for a command that does not exist, that cannot be executed, or that a signal ended. In
+/// the last case the number of the signal is added.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 const KILLED: i32 = 128;
@@ -69,7 +70,7 @@ impl Launch<'_> {
         };
         mask.thread_block().map_err(failed)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
-        // The signal came before the mask was set.
+        // A signal came before the mask was set.
         if sys::is_interrupted() {
             return Err(Error::internal("cannot start the command: interrupted"));
         }
@@ -83,7 +84,7 @@ impl Launch<'_> {
         }
     }
 
-    /// Replaces this process by the command. Returns an exit code if that fails.
+    /// Replaces this process by the command. Returns an exit code if the command cannot be executed.
     pub fn exec(&self) -> Result<u8> {
         let started: Result<(), u8> =
             self.begin(|command| self.netns.run(|| Ok(Err(command.exec()))))?;

@@ -1,4 +1,4 @@
-//! The listening unix socket of a daemon, and the wait for connections and signals. It does not interpret the data.
+//! The listening unix socket of a daemon, and the wait for connections and signals. This module does not interpret the data.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -123,7 +123,7 @@ impl Listener {
         &self.path
     }
 
-    /// Waits for a connection or a signal. `read_timeout` is for all reads from the connection together.
+    /// Waits for a connection or a signal. `read_timeout` limits all reads from the connection together.
     pub fn wait(
         &self,
         signals: &Signals,

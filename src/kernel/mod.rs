@@ -1,5 +1,5 @@
-//! The interfaces of Linux except netlink: namespaces, files, locks, processes, sockets, kernel parameters. It does not depend
-//! on CNI.
+//! The interfaces of Linux except netlink: namespaces, files, locks, processes, sockets, kernel parameters. This code does not
+//! depend on CNI.
 
 pub(crate) mod child;
 pub(crate) mod clock;

@@ -96,12 +96,12 @@ impl NetNs {
         Ok(Self { file: Arc::new(file), path: path.into(), origin })
     }
 
-    /// Whether both are the same namespace.
+    /// Whether this and the other value are the same namespace.
     pub fn is(&self, other: &Self) -> Result<bool> {
         Ok(self.identity()? == other.identity()?)
     }
 
-    /// Whether the main thread of a process is in the namespace. Other threads are not examined.
+    /// Whether the main thread of any process is in the namespace. Other threads are not examined.
     pub fn has_process(&self) -> Result<bool> {
         let own = self.identity()?;
         let processes = std::fs::read_dir("/proc").map_err(|error| {
@@ -155,7 +155,7 @@ impl NetNs {
         }
     }
 
-    /// Locks the namespace against `Lock::try_make_exclusive` of other processes.
+    /// Takes a shared lock of the namespace: while it is held, no other process gets an exclusive lock.
     ///
     /// Any process in the namespace can hold the lock for any time. So nothing may depend on the lock: the result is
     /// `None` after the timeout, and the caller continues without it.
@@ -163,7 +163,8 @@ impl NetNs {
         self.lock(Mode::Shared, timeout)
     }
 
-    /// Locks the namespace against all other processes that lock it, also those of other programs.
+    /// Takes an exclusive lock of the namespace: no other process has a lock at the same time, not even a process of another
+    /// program.
     pub fn lock_exclusive(&self, timeout: Duration) -> Result<Option<Lock>> {
         self.lock(Mode::Exclusive, timeout)
     }
@@ -172,7 +173,7 @@ impl NetNs {
         Ok(self.try_lock(mode, timeout)?.then(|| Lock { netns: self.clone() }))
     }
 
-    /// False after the timeout.
+    /// Locks the namespace, or changes the mode of its lock. False after the timeout.
     fn try_lock(&self, mode: Mode, timeout: Duration) -> Result<bool> {
         flock::lock(&self.file, mode, timeout).map_err(|error| {
             let reason = sys::reason(&error);
@@ -180,13 +181,13 @@ impl NetNs {
         })
     }
 
-    /// Device and inode. After the end of this namespace, another one can get the same.
+    /// The device and the inode of the namespace. After its end, another namespace can get the same numbers.
     pub fn identity(&self) -> Result<(u64, u64)> {
         let metadata = self.metadata()?;
         Ok((metadata.dev(), metadata.ino()))
     }
 
-    /// The identity, and when the kernel made the inode, in seconds and nanoseconds. If only a process holds the
+    /// The identity, and the time at which the kernel made the inode, in seconds and nanoseconds. If only a process holds the
     /// namespace, each open can make a new inode.
     pub fn identity_and_time(&self) -> Result<((u64, u64), (i64, i64))> {
         let metadata = self.metadata()?;
@@ -241,8 +242,8 @@ impl NetNs {
 }
 
 impl Lock {
-    /// Makes the lock exclusive if no other process holds it; false if another one does. In both cases another process
-    /// may have held it meanwhile, so the caller must read again what it read before.
+    /// Makes the lock exclusive if no other process holds it; false if another process holds a lock. In both cases another
+    /// process may have had an exclusive lock meanwhile, so the caller must read again what it read before.
     pub fn try_make_exclusive(&self) -> Result<bool> {
         self.make_exclusive(Duration::ZERO)
     }

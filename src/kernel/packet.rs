@@ -26,22 +26,22 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Receives IPv4 packets for UDP port 68. The link has to be in the namespace of the calling thread.
+    /// A socket that receives IPv4 packets to UDP port 68. The link has to be in the namespace of the calling thread.
     pub fn for_dhcp(index: u32) -> io::Result<Self> {
         Self::open(index, ETH_P_IP, &TO_PORT_68)
     }
 
-    /// Receives ARP.
+    /// A socket that receives ARP messages.
     pub fn for_arp(index: u32) -> io::Result<Self> {
         Self::open(index, ETH_P_ARP, &[])
     }
 
-    /// Sends IPv4 packets only.
+    /// A socket that sends IPv4 packets, and receives nothing.
     pub fn for_sending(index: u32) -> io::Result<Self> {
         Ok(Self { socket: unbound()?, index, ethertype: ETH_P_IP })
     }
 
-    /// Sends IPv6 packets only.
+    /// A socket that sends IPv6 packets, and receives nothing.
     pub fn for_sending_v6(index: u32) -> io::Result<Self> {
         Ok(Self { ethertype: ETH_P_IPV6, ..Self::for_sending(index)? })
     }
@@ -83,7 +83,7 @@ impl PacketSocket {
         }
     }
 
-    /// The bytes that the kernel has not sent yet.
+    /// The number of bytes that the socket has accepted and the kernel has not sent yet.
     pub fn unsent_bytes(&self) -> io::Result<usize> {
         unsent_bytes(self.socket.as_fd())
     }
@@ -127,7 +127,7 @@ pub struct Arp {
 }
 
 const ARP_BYTES: usize = 28;
-/// Ethernet, IPv4, and the lengths of their addresses.
+/// The beginning of an ARP message: the numbers of Ethernet and of IPv4, and the lengths of their addresses.
 const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 impl Arp {

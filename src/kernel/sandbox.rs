@@ -98,7 +98,7 @@ fn mount_at(netns: &NetNs, path: &Path) -> Result<()> {
     // The path of `netns` has the id of this process, and /proc can be that of another PID namespace.
     let source = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
     mount(Some(source.as_str()), path, none, MsFlags::MS_BIND, none).map_err(|errno| {
-        // The error of the mount is reported. The next call can use the empty file.
+        // If this fails, the next call can use the empty file. The error of the mount is reported.
         let _ = fs::remove_file(path);
         failed("mount a network namespace on", path, &errno.into())
     })

@@ -105,7 +105,7 @@ pub fn survive_failed_writes() {
     }
 }
 
-/// Whether this process was interrupted.
+/// Whether SIGINT, SIGTERM or SIGHUP has come: see `catch_interrupts`.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_interrupt(_: c_int) {
@@ -202,7 +202,7 @@ pub fn detach(command: &mut Command) {
         chdir(c"/")?;
         SigSet::empty().thread_set_mask()?;
         // SAFETY: the call takes numbers only. It marks the descriptors, since the standard library still needs one. A kernel
-        // before 5.11 lacks it; then only descriptors that another program left open are inherited.
+        // before 5.11 lacks CLOSE_RANGE_CLOEXEC; then only descriptors that another program left open are inherited.
         unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, CLOSE_RANGE_CLOEXEC) };
         Ok(())
     };
@@ -229,7 +229,7 @@ pub struct ChildSetup {
     /// A file that is mounted over /etc/resolv.conf, and then unlinked.
     pub resolv_conf: Option<CString>,
     pub hostname: Option<CString>,
-    /// Mounts that the command does not see.
+    /// The paths of mounts that are unmounted for the child only.
     pub hidden: Vec<CString>,
 }
 
@@ -250,7 +250,7 @@ pub fn set_up_child(command: &mut Command, setup: ChildSetup, mut ready: PipeWri
         if let Some(file) = resolv_conf {
             let to = c"/etc/resolv.conf";
             match mount(Some(file.as_c_str()), to, NONE, MsFlags::MS_BIND, NONE) {
-                // The host has no such file.
+                // The host has no /etc/resolv.conf.
                 Err(Errno::ENOENT) => {}
                 mounted => mounted?,
             }
@@ -362,7 +362,7 @@ pub fn is_network_namespace(file: BorrowedFd<'_>) -> bool {
     kind < 0 || kind == libc::CLONE_NEWNET
 }
 
-/// The network namespace of a socket. This needs CAP_NET_ADMIN there.
+/// The network namespace of a socket. This needs CAP_NET_ADMIN in that namespace.
 pub fn namespace_of(socket: &impl AsRawFd) -> io::Result<File> {
     // SAFETY: the request takes no argument and returns a new descriptor.
     let file = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
@@ -448,7 +448,7 @@ pub fn tun_set_name_in_context(
     errno_of_child(pid)
 }
 
-/// Waits for a child that exits with 0 or an error number.
+/// Waits for a child that exits with 0 or an errno. Returns the errno as an error.
 fn errno_of_child(pid: libc::pid_t) -> io::Result<()> {
     let mut status = 0;
     // SAFETY: the pointer is that of a variable that outlives the call.

@@ -10,8 +10,8 @@ use crate::fault;
 use crate::kernel::{file, sys};
 use crate::names::IpFamily;
 
-/// The path of a parameter of one link: `net/ipv4/conf/eth0.100/arp_notify`. All paths here have slashes only, so a dot
-/// belongs to the name of a link. `all` and `default` are links, too.
+/// The path of a parameter of one link: `net/ipv4/conf/eth0.100/arp_notify`. All paths here have slashes only, so a dot belongs
+/// to the name of a link. `all` and `default` count as names of links.
 pub fn of_link(family: IpFamily, link: &str, key: &str) -> String {
     let directory = match family {
         IpFamily::V4 => "ipv4",

@@ -22,11 +22,11 @@ const DEVICE: &str = "/dev/net/tun";
 /// A tap to create.
 pub struct NewTap<'a> {
     pub name: &'a str,
-    /// The user id and the group id that may use the tap, beside root.
+    /// The user id and the group id that may use the tap, beside root: `owner` and `group`.
     pub owner: Option<u32>,
     pub group: Option<u32>,
     pub multi_queue: bool,
-    /// The SELinux context; empty for that of this process.
+    /// The SELinux context of the tap; empty for the context of this process.
     pub selinux_context: &'a str,
 }
 

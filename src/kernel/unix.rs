@@ -1,4 +1,4 @@
-//! Unix stream sockets with a deadline. It does not interpret the data.
+//! Unix stream sockets with a deadline. This module does not interpret the data.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -13,10 +13,10 @@ use nix::sys::socket::{
 use crate::fault;
 use crate::kernel::sys;
 
-/// The longest wait: a signal right before a wait does not end it. The same as in `child`.
+/// The longest timeout of one system call, because a signal right before the call does not end it. `child` has the same value.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// The name of a socket.
+/// The address of a listening socket.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Endpoint {
     Path(PathBuf),

@@ -1,5 +1,5 @@
-//! Deletion of conntrack entries. UDP has no end of a connection: an entry stays as long as packets arrive. They still get a
-//! translation that was removed, or do not get a new one.
+//! Deletion of conntrack entries. UDP has no end of a connection: an entry stays as long as packets arrive. These packets still
+//! get the NAT of the entry after its rule was removed, and do not get the NAT of a rule that was added later.
 
 use std::net::IpAddr;
 
@@ -15,10 +15,10 @@ use crate::netlink::{self, Attrs, Protocol, Requests, Socket, attribute, fixed, 
 pub struct FlowFilter {
     family: IpFamily,
     transport: Transport,
-    /// The destination of the first packet, before any translation.
+    /// The destination of the first packet, before any NAT: `port` and `address`. `address: None` selects every address.
     port: u16,
     address: Option<IpAddr>,
-    /// The source of replies: the destination after translation.
+    /// The source address of the replies: the destination of the first packet after NAT. `None` selects every address.
     answered_by: Option<IpAddr>,
 }
 
@@ -32,7 +32,7 @@ impl FlowFilter {
         Self { family, transport, port, address: None, answered_by: None }
     }
 
-    /// Selects only connections to this address.
+    /// Selects only connections whose first packet has this destination address.
     pub fn at(self, address: IpAddr) -> Self {
         Self { address: Some(address), ..self }
     }
@@ -42,15 +42,15 @@ impl FlowFilter {
         Self { answered_by: Some(address), ..self }
     }
 
-    /// Whether the addresses are of the filter's family. No connection matches otherwise, and the kernel would refuse the
-    /// filter.
+    /// Whether `address` and `answered_by` are of the filter's family. If not, no connection matches the filter, and the kernel
+    /// would refuse it.
     fn has_one_family(self) -> bool {
         let addresses = self.address.into_iter().chain(self.answered_by);
         addresses.into_iter().all(|address| self.family.has(address))
     }
 
-    /// Whether the kernel can evaluate the whole filter. It inverts conditions on IPv6 addresses (up to 6.18 at least,
-    /// `ctnetlink_filter_match_tuple`), so they are left out of the filter and evaluated here.
+    /// Whether the kernel can evaluate the whole filter. The kernel inverts conditions on IPv6 addresses (up to 6.18 at least,
+    /// `ctnetlink_filter_match_tuple`), so these conditions are not sent, and this module evaluates them.
     fn is_exact(self) -> bool {
         self.family == IpFamily::V4 || self.address.or(self.answered_by).is_none()
     }
@@ -135,7 +135,7 @@ impl Conntrack {
     pub fn delete(&self, filters: &[FlowFilter]) -> Result<()> {
         for family in IpFamily::ALL {
             let index = FilterIndex::of(family, filters);
-            // A dump takes about 20 ms even with few connections, so all filters share one.
+            // A dump takes about 20 ms even with few connections, so all filters of a family share one dump.
             let filter = match index.0.as_slice() {
                 [] => continue,
                 // Kernels before 6.10 read the filter as the incomplete tuple of one connection, and return EINVAL.
@@ -148,7 +148,7 @@ impl Conntrack {
         Ok(())
     }
 
-    /// Deletes the connections with one request, without a list.
+    /// Deletes the connections that the filter selects with one request, without listing them first.
     fn delete_at_once(&self, filter: FlowFilter) -> Result<(), netlink::Error> {
         let mut requests = Requests::new();
         requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
@@ -159,7 +159,7 @@ impl Conntrack {
         self.socket.commit(requests, |_| {})
     }
 
-    /// Deletes the connections from and to these addresses, also those that are translated to them.
+    /// Deletes the connections that have one of these addresses as source or destination, before or after NAT.
     pub fn delete_of(&self, addresses: &[IpAddr]) -> Result<()> {
         for family in IpFamily::ALL {
             if addresses.iter().any(|address| family.has(*address)) {
@@ -187,7 +187,8 @@ impl Conntrack {
             });
             request
         };
-        // The senders of packets determine the number of connections, so they are listed in parts.
+        // The senders of packets determine the number of connections, so at most `FLOWS_AT_ONCE` of one list are kept and
+        // deleted; then the rest is listed again.
         for _ in 0..LISTS_MAX {
             let mut found = Vec::new();
             let listed = self.socket.dump_each(&request, &mut |message| match message {
@@ -230,7 +231,7 @@ fn explained(error: netlink::Error) -> netlink::Error {
     if lacks { error.with_hint("the kernel lacks CONFIG_NF_CT_NETLINK") } else { error }
 }
 
-/// The attributes of a conntrack entry that are used here.
+/// The attributes of a conntrack entry that this module reads.
 struct Flow<'a> {
     original: &'a [u8],
     reply: &'a [u8],
@@ -266,7 +267,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// One direction of a connection.
+/// A tuple of a conntrack entry: addresses, protocol and port of the packets in one direction.
 #[derive(Clone, Copy)]
 struct Tuple<'a>(&'a [u8]);
 
@@ -302,12 +303,12 @@ impl<'a> Tuple<'a> {
 
 const CANNOT_DELETE: &str = "cannot delete connections";
 
-/// The receive buffer of a socket has room for about 256 answers.
+/// The number of requests in one datagram: the receive buffer of a socket has room for about 256 answers.
 const REQUESTS_AT_ONCE: usize = 128;
 
-/// The number of connections that are kept in memory, with a few hundred bytes each.
+/// The number of connections of one list that are kept in memory, with a few hundred bytes each.
 const FLOWS_AT_ONCE: usize = 16 << 10;
-/// The number of lists, for four million connections.
+/// The number of lists in one deletion: enough to delete four million connections.
 const LISTS_MAX: u32 = 256;
 
 /// The size of `struct nfgenmsg` (linux/netfilter/nfnetlink.h).
@@ -332,7 +333,8 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 const CTA_FILTER_ORIG_FLAGS: u16 = 1;
 const CTA_FILTER_REPLY_FLAGS: u16 = 2;
 
-/// The parts of a tuple that a filter compares. Source: net/netfilter/nf_internals.h, `enum ctattr_filter`.
+/// Flags in a filter: the parts of a tuple that the kernel compares. Source: net/netfilter/nf_internals.h, `enum
+/// ctattr_filter`.
 const CTA_FILTER_F_CTA_IP_SRC: u32 = 1 << 0;
 const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
 const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;

@@ -20,7 +20,7 @@ pub struct Requests {
 /// A request. Its bytes are in `Requests::attrs`.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// The offset of its header.
+    /// The offset of the header of this request in `Requests::attrs`.
     pub(super) at: usize,
     /// The beginning of the error message if the request fails: `cannot add link eth0`.
     pub(super) doing: String,
@@ -81,7 +81,7 @@ impl Requests {
         }
     }
 
-    /// Makes this errno a success of the last request.
+    /// If the kernel answers the last request with this errno, the request counts as successful.
     pub fn tolerate(&mut self, errno: i32) {
         if let Some(last) = self.list.last_mut() {
             last.tolerated = Some(errno);
@@ -137,7 +137,7 @@ impl Requests {
         self.attrs.bytes.len()
     }
 
-    /// Sets consecutive sequence numbers in the requests, and adds flags to the last one.
+    /// Sets consecutive sequence numbers in the requests, and adds flags to the last request.
     pub(super) fn seal(&mut self, first_sequence: u32, last_flags: u16) {
         let mut sequence = first_sequence;
         for request in &self.list {
@@ -201,7 +201,7 @@ impl Attrs {
         self.end(at);
     }
 
-    /// Returns the offset of the attribute.
+    /// Appends the header of an attribute, without its length yet. Returns the offset of this header.
     #[inline(never)]
     fn begin(&mut self, kind: u16) -> usize {
         let at = self.bytes.len();
@@ -237,7 +237,7 @@ impl<'a> Message<'a> {
     /// For NLMSG_ERROR and NLMSG_DONE: the errno, 0 for success, and the text of the extended acknowledgement.
     pub(super) fn outcome(&self) -> (i32, Option<Cow<'a, str>>) {
         let Some(code) = fixed(self.payload, 0).map(i32::from_ne_bytes) else {
-            // A DONE of very old kernels has no errno; an ERROR always has one.
+            // A DONE of very old kernels has no errno; an ERROR always has an errno.
             return (if self.kind == NLMSG_DONE { 0 } else { libc::EBADMSG }, None);
         };
         let errno = code.checked_neg().unwrap_or(libc::EBADMSG);
@@ -347,11 +347,11 @@ pub(crate) const NLM_F_EXCL: u16 = NlmF::EXCL.bits();
 pub(crate) const NLM_F_CREATE: u16 = NlmF::CREATE.bits();
 pub(crate) const NLM_F_APPEND: u16 = NlmF::APPEND.bits();
 
-/// The usual length of a datagram, so that the buffer does not grow step by step.
+/// The capacity of a new `Requests`: the usual length of a datagram, so that the buffer does not grow step by step.
 const REQUESTS_BYTES: usize = 256;
 
 const NLA_F_NESTED: u16 = 0x8000;
-/// The mask removes NLA_F_NESTED and NLA_F_NET_BYTEORDER.
+/// The bits of an attribute's type, without the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const HEADER_BYTES: usize = 16;
 

@@ -1,4 +1,4 @@
-//! Linux over netlink: links, addresses, routes, nf_tables, connection tracking. It does not depend on CNI.
+//! Linux over netlink: links, addresses, routes, nf_tables, connection tracking. This code does not depend on CNI.
 //!
 //! `message` has the bytes of requests and replies, `socket` the exchange with the kernel and its errors. The other modules
 //! have the objects in the messages.

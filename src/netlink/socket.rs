@@ -111,7 +111,7 @@ impl From<Error> for crate::error::Error {
     }
 }
 
-/// The subsystem of the kernel.
+/// The netlink protocol: NETLINK_ROUTE or NETLINK_NETFILTER.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Protocol {
     Route,
@@ -121,7 +121,7 @@ pub(crate) enum Protocol {
 /// A socket in the namespace that it was opened in.
 pub(crate) struct Socket {
     socket: NlSocket,
-    /// The number of the next request.
+    /// The sequence number of the next request.
     sequence: Cell<u32>,
     /// Whether strict checking is on: the kernel filters dumps, and refuses unknown filters.
     is_strict: Cell<bool>,
@@ -133,7 +133,7 @@ impl AsRawFd for Socket {
     }
 }
 
-/// The end of an exchange.
+/// The message that ends an exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
     /// The first answer to the last request.
@@ -158,12 +158,13 @@ impl Socket {
         let kernel = NetlinkAddr::new(0, 0);
         connect(socket.as_raw_fd(), &kernel).map_err(|errno| failed(errno.into()))?;
         socket.enable_ext_ack(true).map_err(failed)?;
-        // Errors without the refused request: those of a large transaction would not fit into the receive buffer.
+        // The kernel leaves the refused request out of its error messages: with it, the errors of a large transaction would not
+        // fit into the receive buffer.
         sys::set_netlink_option(&socket, libc::NETLINK_CAP_ACK).map_err(failed)?;
         Ok(Self {
             socket,
             sequence: Cell::new(1),
-            // Netfilter always filters.
+            // Netfilter always filters dumps, without strict checking.
             is_strict: Cell::new(matches!(protocol, Protocol::Netfilter)),
         })
     }
@@ -369,7 +370,7 @@ impl Socket {
         fault::kernel_request()?;
         let send = || uninterrupted(|| self.socket.send(&requests.attrs.bytes, Msg::empty()));
         match send() {
-            // Longer than net.core.wmem_default.
+            // The datagram is longer than the send buffer, net.core.wmem_default.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                 sys::widen_send_buffer(&self.socket, requests.attrs.bytes.len())?;
                 send().map(drop)
@@ -382,7 +383,7 @@ impl Socket {
     fn receive(&self, datagram: &mut Vec<u8>) -> io::Result<()> {
         loop {
             match uninterrupted(|| receive_from_kernel(self, datagram)) {
-                // A process sent it before the socket was connected to the kernel, so there are few.
+                // A process sent this datagram before the socket was connected to the kernel, so there are few such datagrams.
                 Ok(None) => {}
                 Ok(Some(length)) if length > datagram.len() => {
                     return Err(Errno::EMSGSIZE.into());
@@ -470,11 +471,12 @@ const DATAGRAM_BYTES: usize = 32 * 1024;
 /// container can create any number of objects there.
 const DUMP_BYTES_MAX: usize = 64 << 20;
 
-/// Each change of a listed object interrupts a dump. On a host with so many changes, a list cannot be read.
+/// The number of attempts to read a list, because each change of a listed object interrupts the dump. On a host with so many
+/// changes, a list cannot be read.
 const DUMP_ATTEMPTS_MAX: u32 = 5;
 
-/// The caller reads the object once for all pending events. The maximum ends the loop if events arrive faster than they are
-/// read.
+/// The number of events that one wait discards: the caller reads the object once for all pending events. The maximum ends the
+/// loop if events arrive faster than they are read.
 const EVENTS_AT_ONCE_MAX: u32 = 256;
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub fn forward(is_v6: bool) -> Option<Forward> {
     table?.forward()
 }
 
-/// Whether the table exists.
+/// Whether the filter table of iptables-legacy exists.
 fn is_in_use(is_v6: bool) -> bool {
     let file = if is_v6 { "ip6_tables_names" } else { "ip_tables_names" };
     // The file is readable by root only, and missing without the module.
@@ -42,9 +42,9 @@ fn is_in_use(is_v6: bool) -> bool {
     names.lines().any(|name| name == TABLE)
 }
 
-/// The table, and the offsets of its chains.
+/// The filter table, as the kernel returns it.
 struct Filter {
-    /// `struct ipt_getinfo`
+    /// `struct ipt_getinfo`, with the offsets of the built-in chains.
     info: [u8; INFO_BYTES],
     /// `struct ipt_get_entries`
     entries: Vec<u8>,
@@ -244,8 +244,8 @@ impl Filter {
         })
     }
 
-    /// The offset of the matches, the size of `struct ipt_entry`: after the two offsets it has a number, and two counters of 8
-    /// bytes.
+    /// The offset of the matches in an entry, which is the size of `struct ipt_entry`: `target_offset` and `next_offset` are
+    /// followed by `comefrom` and two counters of 8 bytes.
     fn matches_at(&self) -> usize {
         (self.target_offset_at() + 8).next_multiple_of(align_of::<u64>()) + 16
     }
@@ -269,8 +269,8 @@ struct Info {
     size: u32,
 }
 
-/// `struct ipt_get_entries`, for the offset of the rules. Their counters are u64, with an alignment of 4 on i386 and of 8
-/// elsewhere.
+/// `struct ipt_get_entries`, for the offset of the rules. The counters in the rules are u64, with an alignment of 4 on i386 and
+/// of 8 elsewhere.
 #[repr(C)]
 struct Entries {
     name: [u8; NAME_BYTES],
@@ -293,9 +293,9 @@ const TARGET_BYTES: usize = 32;
 
 /// `-NF_DROP - 1`, the encoding of DROP in rules.
 const VERDICT_DROP: i32 = -1;
-/// `-NF_ACCEPT - 1`
+/// `-NF_ACCEPT - 1`, the encoding of ACCEPT in rules.
 const VERDICT_ACCEPT: i32 = -2;
-/// `-NF_REPEAT - 1`
+/// `-NF_REPEAT - 1`, the encoding of RETURN in rules.
 const VERDICT_RETURN: i32 = -5;
 /// IFNAMSIZ
 const NAME_OF_LINK_BYTES: usize = 16;

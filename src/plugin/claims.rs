@@ -53,7 +53,8 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
     Ok(())
 }
 
-/// Makes a claim, and replaces the claim of an attachment that has ended. Returns the reason if another container keeps it.
+/// Makes a claim, and replaces the claim of an attachment that has ended. If another container keeps its claim, returns the
+/// reason.
 fn claim_address(
     records: &Records,
     claim: &str,
@@ -63,7 +64,7 @@ fn claim_address(
 ) -> io::Result<Option<Error>> {
     while let Some(file) = records.claim(claim, own)? {
         if let Some(record) = records.holder(claim) {
-            // Another interface of the same container may have the address.
+            // Two interfaces of one container are allowed to have the same address.
             if record.at.container_id == at.container_id {
                 return Ok(None);
             }

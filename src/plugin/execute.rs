@@ -23,14 +23,14 @@ use crate::kernel::sys;
 
 use super::Entry;
 
-/// execve(2) fails with ETXTBSY while a file is open for writing, as a plugin is during its installation. libcni retries as
-/// often.
+/// The maximum number of attempts to execute a plugin. execve(2) fails with ETXTBSY while the file is open for writing, for
+/// example during the installation of the plugin. libcni makes the same number of attempts.
 const BUSY_ATTEMPTS_MAX: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum depth of nested plugin processes, of which each executes the next one: CNIBOX_DEPTH counts them.
 const DEPTH_MAX: u32 = 8;
 
-/// The program for the type of a plugin.
+/// What is called for the `type` of a plugin.
 #[derive(Clone)]
 pub enum Program {
     /// A plugin of cnibox, called as a function.
@@ -104,7 +104,7 @@ pub fn execute(
 
 /// Asks an executable plugin for the versions that it supports. A plugin without the verb VERSION supports 0.1.0 only.
 ///
-/// Source: CNI specification 1.1.0, section 5, "Version"; 0.2.0 added the verb.
+/// Source: CNI specification 1.1.0, section 5, "Version"; specification 0.2.0 added the verb.
 pub fn supported_versions(path: &Path, limit: Option<Duration>) -> Result<Vec<String>> {
     keys! {
         struct Answer {
@@ -230,7 +230,7 @@ fn reported_error(path: &Path, output: &Output, status: ExitStatus) -> Error {
     forward_stderr(&output.stderr);
     match Json::parse(&output.stdout).and_then(|json| json.read::<Reported>("error")) {
         Ok(Reported { code, msg, details }) => {
-            // Code 3 (unknown container) means that this plugin needs no cleanup. Objects of its caller can still exist.
+            // Code 3 (unknown container) means that the delegate needs no DEL. Objects that its caller made can still exist.
             let code = Some(Code(code)).filter(|code| *code != Code::UNKNOWN_CONTAINER);
             Error::new(code.unwrap_or(Code::INTERNAL), msg).with_details(details)
         }

@@ -24,9 +24,9 @@ use crate::plugin::record::{self, Made, Record, Records};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Life {
     Alive,
-    /// It has provably ended, for this reason.
+    /// The attachment has provably ended, for this reason.
     Ended(String),
-    /// Neither is proved, for this reason.
+    /// Neither its life nor its end is proved, for this reason.
     Unknown(String),
 }
 
@@ -48,13 +48,13 @@ enum Answer {
 /// The object at the path of the attachment's namespace (CNI_NETNS).
 #[derive(Clone, Debug, PartialEq)]
 enum AtPath {
-    /// Not inspected: the answer of the kernel is sufficient.
+    /// The path was not inspected, because the answer of the kernel is sufficient.
     NotInspected,
     /// A namespace that contains the attachment's interface.
     Interface,
     /// The recorded namespace.
     Namespace,
-    /// No file, as process 1 sees the path.
+    /// There is no file at the path, as process 1 of the host sees it.
     Nothing,
     /// Another object, or an object that cannot be read: the reason, as text.
     Other(String),
@@ -116,9 +116,9 @@ pub struct Verdict {
 pub struct Witness {
     /// The namespace of this process.
     home: NetNs,
-    /// A socket in this namespace.
+    /// An rtnetlink socket in the namespace of this process.
     host: Rtnl,
-    /// The identity of this namespace: the present boot, and its cookie.
+    /// The identity of the namespace of this process: the present boot, and the cookie of the namespace.
     now: Identity,
     view: OnceCell<Result<HostView, String>>,
     links: OnceCell<Result<Vec<Link>>>,
@@ -192,7 +192,7 @@ impl Witness {
         Verdict { life, netns }
     }
 
-    /// Asks the kernel for the number of the recorded namespace.
+    /// Asks the kernel whether a namespace has the number of the record.
     fn answer(&self, record: Option<&Record>) -> Answer {
         let Some(record) = record else { return Answer::NotRecorded };
         if record.identity.is_of_another_boot(&self.now) {
@@ -334,7 +334,8 @@ pub fn owner_note(owner: &str) -> String {
     note_if_unknown(&life, named.or_else(|| Owner::named(owner)))
 }
 
-/// The same for an attachment with this life. `named` is `None` if only the hash of its name is known.
+/// The end of an error about an object of an attachment with this life, see `owner_note`. `named` is `None` if only a hash of
+/// the attachment's names is known.
 pub fn note_if_unknown(life: &Life, named: Option<(NetworkName, Attachment)>) -> String {
     let Life::Unknown(reason) = life else { return String::new() };
     let fix = match named {

@@ -21,9 +21,9 @@ const CONFIGURATION: &str = "/etc/cnibox/cnibox.conf";
 const KEY: &str = "log";
 const SYSLOG: &str = "/dev/log";
 const KMSG: &str = "/dev/kmsg";
-/// The facility `daemon` of syslog(3), times 8.
+/// The facility LOG_DAEMON of syslog(3). It is added to the priority of a line.
 const DAEMON: u8 = 3 << 3;
-/// The kernel refuses longer records, see printk's LOG_LINE_MAX.
+/// The longest line. The kernel refuses longer records in /dev/kmsg, see printk's LOG_LINE_MAX.
 const BYTES_MAX: usize = 976;
 
 /// The open log of a process.
@@ -31,7 +31,7 @@ const BYTES_MAX: usize = 976;
 pub struct Log {
     level: Level,
     sink: Sink,
-    /// TRACEPARENT, see the W3C recommendation "Trace Context".
+    /// The value of TRACEPARENT, which the field `trace` repeats, see the W3C recommendation "Trace Context".
     trace: String,
 }
 

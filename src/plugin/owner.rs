@@ -16,7 +16,8 @@ pub struct Owner(String);
 
 const ALIAS_PREFIX: &str = "cnibox ";
 
-/// Longer names are replaced by their hash. A container id of 64 digits with a short prefix, such as `k8s.io-`, is not.
+/// The longest network name and container id in an owner: a longer one is replaced by its hash. A container id of 64 digits
+/// with a short prefix, such as `k8s.io-`, is not replaced.
 const NETWORK_BYTES_MAX: usize = 40;
 const CONTAINER_ID_BYTES_MAX: usize = 70;
 
@@ -26,7 +27,7 @@ impl Owner {
         Self(format!("{}{container_id} {}", Self::prefix(network), at.ifname))
     }
 
-    /// The common prefix of all owners in a network.
+    /// The common prefix of the texts of all owners in a network.
     pub fn prefix(network: &NetworkName) -> String {
         format!("{} ", shortened(network, NETWORK_BYTES_MAX))
     }
@@ -35,7 +36,7 @@ impl Owner {
         &self.0
     }
 
-    /// The network, the container and the interface in the text of an owner.
+    /// The words for network, container and interface in the text of an owner. `None` if the text does not have three words.
     pub fn parts(text: &str) -> Option<[&str; 3]> {
         let mut parts = text.split(' ');
         let found = [parts.next()?, parts.next()?, parts.next()?];
@@ -68,7 +69,7 @@ impl Owner {
     /// The text of the owner that the alias of a link names.
     pub fn in_alias(alias: &str) -> Option<&str> {
         let text = alias.strip_prefix(ALIAS_PREFIX)?;
-        // An owner has three words. `steps::link::parent` adds more.
+        // An owner has three words. `steps::link::parent` adds more words after the owner to the alias.
         let end = text.match_indices(' ').nth(2).map_or(text.len(), |(end, _)| end);
         Some(&text[..end])
     }
@@ -93,13 +94,13 @@ pub struct Owners(Rc<OwnersParts>);
 
 struct OwnersParts {
     network: NetworkName,
-    /// The common prefix of all owners in the network.
+    /// The common prefix of the texts of all owners in the network.
     prefix: String,
     /// The attachments of the scope, or the keep set of a GC, with their owners.
     listed: Vec<(Attachment, Owner)>,
     /// The scope is the listed owners. If false, it is all owners of the network except the listed ones.
     has_listed: bool,
-    /// The scope is that of a DEL.
+    /// The scope is one attachment, as in a DEL.
     is_one: bool,
 }
 
@@ -144,7 +145,7 @@ impl Owners {
         self.0.listed.iter().any(|(at, owner)| is_of(at, owner)) == self.0.has_listed
     }
 
-    /// Whether the text is that of an owner in the scope.
+    /// Whether `text`, such as the comment of a rule, is the text of an owner in the scope.
     pub fn contain(&self, text: &str) -> bool {
         text.starts_with(&self.0.prefix) && self.has(|_, owner| owner.0 == text)
     }
@@ -155,7 +156,7 @@ fn shortened(name: &str, bytes_max: usize) -> String {
     if name.len() <= bytes_max { name.to_owned() } else { format!("#{:016x}", hash(name)) }
 }
 
-/// FNV-1a of 64 bits.
+/// The 64-bit FNV-1a hash of a text.
 pub fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -98,7 +98,8 @@ impl Made {
         (json::compact(self) + "\n").into_bytes()
     }
 
-    /// Whether both can be of one ADD. The MAC address or the addresses of another attachment of the same name differ.
+    /// Whether `self` and `other` can be what one ADD made: they have a common MAC address (or one of them has none), and the
+    /// same addresses. An earlier attachment of the same name had another MAC address or other addresses.
     pub fn is(&self, other: &Self) -> bool {
         let is_same_mac = self.macs.is_empty()
             || other.macs.is_empty()
@@ -107,7 +108,7 @@ impl Made {
     }
 }
 
-/// The first line of a file. Each other line is a [`Made`], of which the last one counts, or a [`Claims`].
+/// The first line of a record's file. Each other line is a [`Made`], of which the last one counts, or a [`Claims`].
 #[derive(Serialize, Deserialize)]
 struct Header {
     network: NetworkName,
@@ -124,7 +125,7 @@ struct Header {
     maker: Maker,
 }
 
-/// A line with names of claims.
+/// A line of a record's file: the names of claims that the attachment may have.
 #[derive(Serialize, Deserialize)]
 struct Claims {
     claims: Vec<String>,
@@ -144,8 +145,8 @@ fn claims_line(claims: &[String]) -> Vec<u8> {
 }
 
 impl Record {
-    /// Makes the record of a namespace, for an ADD that begins. `host` is a socket in the namespace of this process, `rtnl` one
-    /// in `netns`. Assigns a number to the namespace. Without CAP_NET_ADMIN the record has no number, and cannot prove an end.
+    /// Makes the record of an ADD that begins. `host` is a socket in the namespace of this process, `rtnl` a socket in `netns`.
+    /// Assigns a number (nsid) to `netns`. Without CAP_NET_ADMIN the record has no number, and cannot prove the end of `netns`.
     pub fn of(
         network: &NetworkName,
         at: &Attachment,
@@ -169,7 +170,8 @@ impl Record {
         })
     }
 
-    /// The content with the last two `Made` lines only, of which `now` is the second, and the claims of the present addresses.
+    /// The content of a shorter file: of the `Made` lines only the last one and `now`, and of the claims only those of the
+    /// addresses in `now`.
     fn shortened(&self, now: &Made) -> Vec<u8> {
         let is_present = |claim: &&String| {
             now.addresses.iter().any(|address| claim.starts_with(&claims::name(*address, "")))
@@ -214,16 +216,16 @@ impl Record {
     }
 }
 
-/// Whether the namespace at the path of a DEL is not the namespace of the record, but a later one. False if this is unknown.
-/// `host` is a socket in the namespace of this process.
+/// Whether `netns`, the namespace at the path of a DEL, is not the recorded namespace, but a later one. False if this is
+/// unknown. `host` is a socket in the namespace of this process.
 pub(super) fn is_of_another(
     record: &Record,
     request: &Request,
     netns: &NetNs,
     host: &Rtnl,
 ) -> Result<bool> {
-    // The record is not of this ADD if its addresses differ: then plugins that write no record have attached the container
-    // again.
+    // The record is not of the ADD whose result is `prevResult` if the addresses differ: then plugins that write no record have
+    // attached the container again.
     let matches_result = |made: &Made| match request.prev_result() {
         Ok(Some(result)) => made.is(&Made::of(&result)),
         _ => true,
@@ -236,7 +238,7 @@ pub(super) fn is_of_another(
     Ok(!is_of_namespace(record, netns, (host, &here))?)
 }
 
-/// Whether a record is of a namespace. `here` is the identity of the namespace of this process.
+/// Whether `netns` is the recorded namespace. `here` is the identity of the namespace of this process, `host` a socket in it.
 fn is_of_namespace(
     record: &Record,
     netns: &NetNs,
@@ -250,8 +252,8 @@ fn is_of_namespace(
     Ok(record.identity.is(&here.with_cookie(netns.rtnl()?.netns_cookie())))
 }
 
-/// Whether the record of an attachment is of the namespace that an ADD is about, and can prove its end. If not, it is of an
-/// earlier container of the same name, or was written in another namespace of a node.
+/// Whether `netns`, the namespace of an ADD, is the recorded namespace, and the record can prove the end of `netns`. If not,
+/// the record is of an earlier container of the same name, or was written in another namespace of a node.
 fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     let here = Identity::of(host.netns_cookie());
     // Without cookies (a kernel before 5.14) namespaces cannot be compared: only a record of another boot is not current.
@@ -262,7 +264,8 @@ fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     Ok(is_seen_from_here && is_of_namespace(record, netns, (host, &here))?)
 }
 
-/// Writes the record of an ADD before the plugin runs. A chained plugin leaves a record that is current, and returns `None`.
+/// Writes the record of an ADD before the plugin runs. For a chained plugin, a record of the present namespace stays as it is,
+/// and `None` is returned.
 pub(super) fn begin(cx: &Context<'_>, at: &Attachment, maker: Maker) -> Option<Begun> {
     let begin = || -> Result<Option<Begun>> {
         // No namespace, no record: an IPAM plugin can be called before the namespace exists.
@@ -300,7 +303,7 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> 
             Ok(())
         }
         (Verb::Del(at), _) => match records.read(network, at) {
-            // Also remove the claims: the record took over those of the record that it replaced, and no plugin has removed
+            // Also remove the claims: the record took over the claims of the record that it replaced, and no plugin has removed
             // them.
             Some(found) if may_remove(&found) => records.discard(&found),
             Some(_) => Ok(()),

@@ -26,7 +26,7 @@ enum Namespace {
     Open(NetNs),
 }
 
-/// Reads the rules and adds changes to the batch.
+/// A function that reads the rules and adds changes to the batch.
 type Build = Box<dyn FnMut(&Nft, &mut nft::Batch) -> Result<()>>;
 
 /// The changes of one plugin to nf_tables, until the session is committed.
@@ -47,7 +47,7 @@ pub struct Session {
     /// Links of the host that the session deletes at its end.
     links: RefCell<Vec<Link>>,
     turns: Arc<Turns>,
-    /// The timeout of an executed plugin.
+    /// The timeout of a plugin that is executed as a process.
     limit: Option<Duration>,
     /// The caller writes the record of the attachment, so the plugins write none.
     is_recorded: bool,
@@ -153,7 +153,7 @@ impl Session {
         self.is_recorded
     }
 
-    /// The timeout of an executed plugin. None: no timeout.
+    /// The timeout of a plugin that is executed as a process. `None`: no timeout.
     pub fn limit(&self) -> Option<Duration> {
         self.limit
     }
@@ -163,7 +163,7 @@ impl Session {
         &self.turns
     }
 
-    /// The host's netlink socket.
+    /// The rtnetlink socket in the host's namespace.
     pub fn host(&self) -> Result<&Rtnl> {
         once(&self.host, Rtnl::open)
     }
@@ -173,7 +173,7 @@ impl Session {
         once(&self.host_netns, || self.host()?.netns())
     }
 
-    /// The container's netlink socket.
+    /// The rtnetlink socket in the container's namespace.
     pub fn container(&self) -> Result<&Rtnl> {
         once(&self.container, || self.required_netns()?.rtnl())
     }
@@ -230,15 +230,15 @@ impl Session {
         self.links.borrow_mut().push(link);
     }
 
-    /// Deletes links of the host, and those of `delete_link_later`.
+    /// Deletes these links of the host, and the links that were passed to `delete_link_later`.
     pub fn delete_links(&self, links: Vec<Link>) -> Result<()> {
         let mut all = self.links.take();
         all.extend(links);
         if all.is_empty() { Ok(()) } else { self.host()?.del_links(&all) }
     }
 
-    /// Commits the pending changes of nf_tables. Calls `before` before the transaction if it changes something, and again if
-    /// the transaction is repeated. A session can be committed several times.
+    /// Commits the pending changes of nf_tables. If the transaction has changes, calls `before` before it, and again if it is
+    /// repeated. A session can be committed several times.
     pub fn commit_after(&self, before: &dyn Fn() -> Result<()>) -> Result<()> {
         let mut pending = self.pending.take();
         if pending.is_empty() {

@@ -62,7 +62,7 @@ use crate::steps::link::{host_link, veth};
 use limits::{Limits, Rates};
 
 const IFB: &str = "ifb";
-/// The length of the reference's ifb names. It is also the maximum length of a link name.
+/// The length of the names that the reference gives to ifbs. It is also the maximum length of a link name.
 const IFB_NAME_BYTES: usize = 15;
 /// The kernel's default queue length of an Ethernet link.
 const QUEUE_PACKETS: u32 = 1000;
@@ -99,7 +99,7 @@ keys! {
     }
 }
 
-/// The reference's message.
+/// The error text of the reference for a call without `prevResult`.
 const WITHOUT_RESULT: &str = "must be called as chained plugin";
 
 impl Plugin for Bandwidth {
@@ -148,7 +148,7 @@ impl Plugin for Bandwidth {
         if let Some(bucket) = &limits.egress {
             undo.push("remove the ifb", || remove_ifbs(host, network, at, owner, Some(&end)));
             let selector = limits.selector(AddressField::Destination);
-            // The queue of an htb class is as long as the link's. The queue of tbf does not depend on it.
+            // The queue of an htb class is as long as the queue of the link. The queue of tbf does not depend on the link.
             let queue_len = if selector.is_some() { QUEUE_PACKETS } else { 0 };
             let ifb = make_ifb(host, network, at, owner, (end.mtu, queue_len))?;
             shape(host, &ifb, bucket, selector.as_ref(), limits.fair_queue)?;
@@ -198,7 +198,7 @@ impl Plugin for Bandwidth {
         let host = cx.session.host()?;
         let owners = Owners::of(cx, scope);
         if let Some((at, owner)) = owners.one() {
-            // Without the namespace, the kernel has removed the pair, or removes it with the interface.
+            // Without the namespace, the kernel has removed the veth pair with the limits, or will remove it soon.
             return match netns {
                 Some(_) => clear(cx, at, owner),
                 None => {
@@ -253,8 +253,8 @@ fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     failures.into_result()
 }
 
-/// Deletes the ifbs together with the veth pair, if a later plugin in the DEL of the chain deletes it: the kernel waits only
-/// once.
+/// Leaves the deletion of the ifbs to the session: if a later plugin in the DEL of the chain deletes the veth pair, one request
+/// deletes all, and the kernel waits only once.
 fn delete_later(cx: &Context<'_>, ifbs: Vec<Link>) {
     ifbs.into_iter().for_each(|ifb| cx.session.delete_link_later(ifb));
 }
@@ -269,7 +269,7 @@ fn is_possible(host: &Rtnl, limits: &Limits) -> Result<()> {
     if limits.egress.is_none() {
         return Ok(());
     }
-    // The request must fail: a kernel with ifb refuses the MAC address, any other kernel the kind.
+    // This request always fails: a kernel with ifb refuses the MAC address, and a kernel without ifb refuses the link kind.
     let new = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
     match host.make_link(&new, IFB, &[]) {
         Err(error) if error.is_unsupported() => Err(without_ifb(error)),
@@ -286,7 +286,7 @@ fn peer_of(host: &Rtnl, link: Option<Link>) -> Result<Option<Link>> {
     link.map_or(Ok(None), |link| veth::peer(host, &link))
 }
 
-/// The reference's message.
+/// The error text of the reference for an interface without a veth peer on the host.
 const NO_PEER: &str = "no veth peer of container interface found in host ns";
 
 /// The host end of the pair. Fails if the previous result does not list it.
@@ -307,7 +307,7 @@ fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link>
 }
 
 /// Whether an earlier ADD set exactly these limits. Then a second ADD changes nothing, so its failure cannot remove the
-/// limits of the first.
+/// limits of the first ADD.
 fn are_already_set(
     host: &Rtnl,
     at: &Attachment,
@@ -351,8 +351,8 @@ fn shape(
     let mut batch = Batch::new();
     batch.shape(link.index, &link.name, bucket, selector);
     if fair_queue && selector.is_none() {
-        // `share_fairly` replaces this queue, if the kernel has fq_codel. CHECK accepts either. The kernel does not list the
-        // inner queue of tbf, so CHECK could not compare that one.
+        // `share_fairly` replaces this queue, if the kernel has fq_codel. CHECK accepts both queues. The kernel does not list
+        // the inner queue of tbf, so CHECK could not compare it.
         batch.queue(link.index, &link.name, bucket, selector);
     }
     host.commit(batch)?;
@@ -403,8 +403,8 @@ fn ifb_names(network: &NetworkName, at: &Attachment) -> [String; 2] {
 }
 
 /// The ifbs of the attachment. `end` is the host end of its pair, if it exists. An ifb without an alias was made by the
-/// reference, possibly for another interface of the container, or by an ADD that was killed. It counts unless another link
-/// redirects to it.
+/// reference, possibly for another interface of the container, or by an ADD that was killed. It belongs to the attachment
+/// unless another link redirects to it.
 fn ifbs(
     host: &Rtnl,
     network: &NetworkName,

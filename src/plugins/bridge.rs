@@ -146,7 +146,8 @@ struct HostState<'a> {
     validated: &'a Validated,
 }
 
-/// The result of the IPAM plugin with gateways and default routes added, and the gateway addresses that were set on the host.
+/// The result of the IPAM plugin with gateways and default routes added, the gateway addresses that were set on the host, and
+/// the VLAN gateway that has them.
 #[derive(Default)]
 struct Addressing {
     success: Success,
@@ -443,7 +444,7 @@ impl Bridge {
         rules.set(cx)
     }
 
-    /// Must run in the container's namespace.
+    /// Enables or disables duplicate address detection of the interface. Must run in the container's namespace.
     fn set_sysctls(&self, ifname: &str) -> Result<()> {
         if self.enable_dad {
             sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, ifname, "enhanced_dad"), "1")?;

@@ -238,8 +238,8 @@ impl Dhcp {
         journal.remove(&key).map(|()| true)
     }
 
-    /// Requests the removal of marked leases from a daemon that started in the meantime: it may have read the journal before
-    /// the mark. With `auto`, starts a daemon.
+    /// Asks the daemon to remove the marked leases: a daemon that started in the meantime may have read the journal before the
+    /// leases were marked. With `auto`, starts the daemon first.
     fn remove_marked(&self, path: &Path, request: &Request) -> Result<(), Failure> {
         if self.keys.is_auto() {
             socket::start(path).map_err(Failure::Down)?;

@@ -182,7 +182,7 @@ impl Flannel {
         Ok(keys.config(cx.request, &SubnetEnv::read(Path::new(&self.subnet_file))?))
     }
 
-    /// The configuration that ADD saved. Without a file, the present one.
+    /// The configuration of the delegate that ADD saved. Without a saved file, the configuration from the present keys.
     fn config_of_add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Json> {
         match saved_conf::find(&self.data_dir, cx.request, at)? {
             Some(SavedConf { config, .. }) => Ok(config),
@@ -199,7 +199,7 @@ impl Flannel {
     }
 }
 
-/// The request of the delegate with a saved configuration.
+/// The request for the delegate: `config` with the version, the previous result and the valid attachments of this call.
 fn with_config(cx: &Context<'_>, config: Json) -> Result<Request> {
     let mut config = ConfigObject(config);
     // The version of this call decides which verbs exist.
@@ -227,7 +227,7 @@ struct Keys {
     routes: Vec<Json>,
 }
 
-/// A JSON object that is changed: the configuration of the delegate, or its `ipam`.
+/// A JSON object whose keys this plugin sets: the configuration of the delegate, or its `ipam`.
 struct ConfigObject(Json);
 
 impl Keys {

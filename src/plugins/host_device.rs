@@ -185,7 +185,7 @@ impl HostDevice {
         let container = netns.map(|_| cx.session.container()).transpose()?;
         let recorded = records::find(at)?;
         match &recorded {
-            // Another network moved the device. Its own DEL or GC returns it.
+            // Another network moved the device. The DEL or GC of that network returns it.
             Some(saved) if !saved.is_of(&cx.request.network, at) => return Ok(()),
             Some(_) => {}
             None => records::record(at).remove_aside(),
@@ -217,8 +217,8 @@ impl HostDevice {
         }
     }
 
-    /// Returns a link that has the name of the interface, but not the recorded state as an alternative name. It can be a device
-    /// that the reference moved, a device that the container changed, or another link.
+    /// Returns a link of the container to the host if it can be the device. The link has the name of the interface, but not the
+    /// recorded state as an alternative name: the reference moved it, the container changed it, or it is another link.
     fn return_unmarked(
         &self,
         cx: &Context<'_>,

@@ -142,7 +142,7 @@ impl Ipam for HostLocal {
             if missing.is_none() && !held.is_empty() {
                 return Ok(());
             }
-            // If a file is unreadable, it can be the missing reservation: then its error is returned.
+            // An unreadable file can be the reservation that was not found: then the error of this file is returned.
             locked.all_readable()?;
             let details =
                 missing.map(|ip| format!("{ip} is not reserved for it")).unwrap_or_default();

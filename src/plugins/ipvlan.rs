@@ -40,7 +40,7 @@ use crate::steps::link::interface::{NewInterface, Property, SingleLink};
 use crate::steps::link::mtu;
 use crate::steps::link::parent::Parent;
 
-/// IPVLAN_MODE_* and IPVLAN_F_* (linux/if_link.h). The first of each is the default.
+/// The modes (IPVLAN_MODE_*) and the flags (IPVLAN_F_*) of linux/if_link.h. The first mode and the first flag are the default.
 const MODES: &[(&str, u16)] = &[("l2", 0), ("l3", 1), ("l3s", 2)];
 const FLAGS: &[(&str, u16)] = &[("bridge", 0), ("private", 1), ("vepa", 2)];
 

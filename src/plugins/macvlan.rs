@@ -46,7 +46,7 @@ use crate::steps::link::interface::{self, NewInterface, Property, SingleLink};
 use crate::steps::link::mtu;
 use crate::steps::link::parent::Parent;
 
-/// MACVLAN_MODE_* (linux/if_link.h). The first is the default.
+/// The values of `mode`: MACVLAN_MODE_* (linux/if_link.h). The first value is the default.
 const MODES: [(&str, u32); 4] = [("bridge", 4), ("private", 1), ("vepa", 2), ("passthru", 8)];
 
 pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[Facts::ON_LO], ..Facts::NONE };

@@ -85,7 +85,7 @@ use removal::Removal;
 
 pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[("", "")], ..Facts::NONE };
 
-/// The reference's message.
+/// The error text of the reference for a call without `prevResult`.
 const WITHOUT_RESULT: &str = "must be called as chained plugin";
 
 impl Plugin for Portmap {
@@ -122,8 +122,8 @@ impl Plugin for Portmap {
             let host = cx.session.host()?;
             bindings.iter().try_for_each(|bindings| allow_loopback(host, bindings))?;
         }
-        // An error is only a warning: the ports are published, and the kernel translates an older connection after its next
-        // pause.
+        // An error is only a warning: the ports are published, and the kernel translates an older UDP connection after a pause
+        // in its packets.
         if let Err(error) = delete_untranslated(cx, &bindings) {
             cx.warn(error);
         }
@@ -172,7 +172,8 @@ impl Plugin for Portmap {
         }
         let host = cx.session.host()?;
         for bindings in &bindings {
-            // If the route to the container is missing, the route to its address is that of an uplink of the host.
+            // If the route to the container is missing, the host routes its address to an uplink, which must not get
+            // `route_localnet`.
             let is_in_result = |link: &Link| {
                 result.interfaces.is_empty() || result.interface_index(&link.name, "").is_some()
             };
@@ -219,7 +220,7 @@ impl Plugin for Portmap {
 const FEATURES: [Feature; 5] =
     [Feature::Tables, Feature::Nat, Feature::Masquerade, Feature::Fib, Feature::Conntrack];
 
-/// Whether the host has the family. A host without IPv6 needs no IPv6 rules.
+/// Whether the host has the address family. A host without IPv6 needs no IPv6 rules.
 fn is_present(family: Family) -> bool {
     family != Family::Ip6 || sysctl::exists("net/ipv6")
 }
@@ -341,7 +342,7 @@ fn warn_of_return_path(
     }
 }
 
-/// Removes all ports of the containers that have ended without a DEL and that publish one of these ports. Returns whether
+/// Removes all ports of each container that has ended without a DEL and that publishes a host port of `all`. Returns whether
 /// there was such a container.
 fn remove_ended(cx: &Context<'_>, nft: &Nft, all: &[PortBindings<'_>]) -> Result<bool> {
     let mut owners = BTreeSet::new();
@@ -398,7 +399,7 @@ fn replace_reference_rules(
     Ok(())
 }
 
-/// Fails if an element or rule is missing, and the Go plugin did not publish the ports.
+/// Fails if an element or rule of cnibox is missing, unless the Go plugin published the ports.
 fn check_published(
     cx: &Context<'_>,
     at: &Attachment,
@@ -417,8 +418,8 @@ fn check_published(
     Ok(())
 }
 
-/// When the session commits, removes the port bindings of the owners and the rules of the Go plugin, and then the connections
-/// to the ports.
+/// When the session commits, removes the port bindings of the owners and the rules of the Go plugin, and then deletes the UDP
+/// connections to the removed ports from conntrack.
 fn remove_later(
     cx: &Context<'_>,
     owners: Owners,
@@ -447,7 +448,7 @@ fn remove_now(cx: &Context<'_>, owners: &Owners, settings: &Settings) -> Result<
     }
 }
 
-/// Adds the deletions of the port bindings to the batch. Returns the connections that must not be translated any more.
+/// Adds the deletions of the port bindings to the batch. Returns conntrack filters for the UDP connections to these ports.
 fn remove(
     nft: &Nft,
     batch: &mut Batch,
@@ -472,7 +473,7 @@ fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
 }
 
 /// Fails if `route_localnet` of the link to the container is 0, or if no rule of cnibox drops packets to 127.0.0.0/8 from this
-/// link. The kernel also enables it on a link if that of `all` is 1.
+/// link. If `route_localnet` of `all` is 1, the kernel enables it on every link.
 fn check_loopback(host: &Rtnl, nft: &Nft, bindings: &PortBindings<'_>) -> Result<()> {
     let Some(link) = link_to_container(host, bindings)? else { return Ok(()) };
     let name = &link.name;
@@ -489,7 +490,7 @@ fn check_loopback(host: &Rtnl, nft: &Nft, bindings: &PortBindings<'_>) -> Result
     Ok(())
 }
 
-/// The link by which the host reaches a container under its IPv4 address.
+/// The link of the host's route to the IPv4 address of the container. `None` for IPv6, or without such a route.
 fn link_to_container(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<Option<Link>> {
     if bindings.family == IpFamily::V6 {
         return Ok(None);
@@ -498,8 +499,8 @@ fn link_to_container(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<Option<
     index.map_or(Ok(None), |index| host.link_at(index))
 }
 
-/// Deletes UDP connections to a port that are older than its publication. The kernel does not translate them while packets
-/// keep coming.
+/// Deletes the UDP connections to the published ports from conntrack. The kernel does not translate a connection that is older
+/// than the rules while its packets keep coming.
 fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()> {
     let to_ports = udp_connections(cx, all)?;
     delete_flows(&to_ports.into_iter().map(|(flows, _)| flows).collect::<Vec<_>>())
@@ -513,7 +514,7 @@ fn delete_answered_by_host(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result
     delete_flows(&answered.collect::<Vec<_>>())
 }
 
-/// The UDP connections to the published ports, on each address of the host.
+/// A conntrack filter for each published UDP port and each address of the host that it is published on, with that address.
 fn udp_connections(
     cx: &Context<'_>,
     all: &[PortBindings<'_>],
@@ -526,7 +527,7 @@ fn udp_connections(
             let to_port = FlowFilter::to_port(family, Transport::Udp, mapping.host_port);
             match mapping.host_ip {
                 HostIp::One(ip) => flows.push((to_port.at(ip), ip)),
-                // Connections that the host forwards to this port of other hosts stay.
+                // One filter for each address of the host: connections that it forwards to this port of other hosts stay.
                 HostIp::Any | HostIp::AnyOf(_) => {
                     if addresses.is_none() {
                         let mut all = cx.session.host()?.all_addresses()?;

@@ -55,7 +55,7 @@ keys! {
     }
 }
 
-/// The reference's message.
+/// The error text of the reference for a call without `prevResult`.
 const WITHOUT_RESULT: &str = "This plugin must be called as chained plugin";
 
 impl Plugin for Sbr {
@@ -135,7 +135,7 @@ impl Plugin for Sbr {
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.check_keys().map_err(Error::into_not_available)?;
         if cx.session.host()?.rules(IpFamily::V4)?.is_empty() {
-            // With this kernel option, every namespace has the rule for the main table.
+            // With CONFIG_IP_MULTIPLE_TABLES, every namespace has the rule for the main table.
             let missing = Error::internal(
                 "cannot add routing rules: the kernel lacks CONFIG_IP_MULTIPLE_TABLES",
             );
@@ -153,7 +153,7 @@ struct Attached {
     sources: Vec<IpAddr>,
     /// The addresses of interfaces that name another owner.
     of_others: Vec<IpAddr>,
-    /// The interface of another owner has lost its addresses, so a rule of an unknown address can belong to it.
+    /// An interface of another owner has lost its addresses, so a rule for an unknown address can belong to that interface.
     others_lack_addresses: bool,
 }
 

@@ -180,7 +180,8 @@ impl Keys {
     }
 }
 
-/// Parses the addresses of the configuration and adds those of CNI_ARGS. Called only if no other addresses replace them.
+/// Parses the addresses of the configuration and adds those of CNI_ARGS. Called only if neither
+/// `runtimeConfig.ips` nor `args.cni.ips` replaces them.
 fn configured(keys: &[AddressKeys], env_ips: Vec<Address>) -> Result<Vec<Address>> {
     let mut addresses = Vec::with_capacity(keys.len() + env_ips.len());
     for AddressKeys { address, gateway } in keys {
@@ -201,7 +202,7 @@ fn parse(text: &str, code: Code, wanted: &str) -> Result<IpNet> {
         .map_err(|_| Error::new(code, format_args!("{wanted} in CIDR notation, got: '{text}'")))
 }
 
-/// Sets the gateway of each address to the one in its subnet. If there are several, to the last one.
+/// Sets the gateway of each address to the gateway of the list that is in its subnet. If several are, the last one is used.
 fn set_gateways(addresses: &mut [Address], gateways: &str) -> Result<()> {
     for text in gateways.split(',').map(str::trim).filter(|_| !gateways.is_empty()) {
         let gateway = text::parse_ip(text).map_err(|_| {

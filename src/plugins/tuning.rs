@@ -76,7 +76,7 @@ keys! {
     }
 }
 
-/// The reference's message.
+/// The error text of the reference for a call without `prevResult`.
 const WITHOUT_RESULT: &str = "Required prevResult missing";
 
 impl Plugin for Tuning {
@@ -115,7 +115,7 @@ impl Plugin for Tuning {
             if let Some(mac) = wanted.mac {
                 interface.mac = mac.to_string();
             }
-            // As in the reference, an interface without an MTU gets none.
+            // As in the reference, an interface that has no MTU in the result gets none.
             interface.mtu = wanted.mtu.filter(|_| interface.mtu != 0).unwrap_or(interface.mtu);
         }
         Ok(result)
@@ -189,7 +189,7 @@ impl Tuning {
         if wanted.is_empty() { Ok(()) } else { state::check_writable(&self.data_dir) }
     }
 
-    /// Writes the values from before the first ADD of the attachment to the file.
+    /// Writes the values that the container had before the first ADD of the attachment to the file of the attachment.
     fn save<'a>(
         &self,
         cx: &Context<'_>,
@@ -267,7 +267,7 @@ fn merged(
         for (key, value) in list {
             let path = key::path(key, ifname)?;
             match merged.iter().position(|(known, _)| *known == path) {
-                // The list has two spellings of one sysctl.
+                // Two keys of the list name the same sysctl.
                 Some(at) if at >= earlier => return Err(duplicate(key)),
                 Some(at) => merged[at].1 = (*value).into(),
                 None => merged.push((path, (*value).into())),

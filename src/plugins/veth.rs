@@ -51,7 +51,7 @@ use crate::steps::link::{chained, configure, forwarding, gateway, host_link, mtu
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{localnet, masquerade};
 
-/// RT_SCOPE_HOST (linux/rtnetlink.h).
+/// The scope of the routes of the host end: RT_SCOPE_HOST (linux/rtnetlink.h).
 const SCOPE_HOST: u8 = 254;
 
 /// The index of the container's interface in the result of ADD.
@@ -91,7 +91,7 @@ impl Plugin for Veth {
         let mac = veth::requested_mac(cx)?;
         let host = cx.session.host()?;
         let mut undo = Undo::new(cx);
-        // The claim of an address has no link name: the host has one route to it, whichever pair the route leads to.
+        // Claims without a link name are common to all pairs: the host has one route to an address, and it leads to one pair.
         let mut success = delegate::add_ipam(cx, at, Some(""), &mut undo)?;
         success.ips.iter().try_for_each(require_gateway)?;
 
@@ -305,8 +305,8 @@ fn subnet_routes(success: &Success, index: u32) -> Vec<Route> {
     routes
 }
 
-/// The routes of the result. All addresses of the subnet are behind the gateway here, and the kernel refuses a route via an
-/// address behind a gateway unless the route is `onlink`.
+/// The routes of the result for the container. All addresses of the subnet are behind the gateway here, and the kernel refuses
+/// a route via an address behind a gateway unless the route is `onlink`.
 fn result_routes(success: &Success, index: u32) -> Vec<Route> {
     let is_behind_gateway = |via: IpAddr| {
         success.ips.iter().any(|ip| ip.address.contains(&via))
@@ -317,7 +317,7 @@ fn result_routes(success: &Success, index: u32) -> Vec<Route> {
     routes
 }
 
-/// `IP dev vethX scope host` for each address of the container.
+/// The routes of the host: `IP dev vethX scope host` for each address of the container.
 fn host_routes(success: &Success, index: u32) -> Vec<Route> {
     let to_container = |ip: &Ip| Route {
         dev: Some(index),

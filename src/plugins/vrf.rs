@@ -42,7 +42,7 @@ use interface::SavedRoutes;
 
 /// The timeout until the kernel accepts packets to a restored IPv6 address. If the link is up, it takes microseconds.
 const ADDRESSES_TIMEOUT: Duration = Duration::from_secs(5);
-/// The reference begins its search at the same table.
+/// The first table in the search for an unused table. The reference begins its search at the same table.
 const FIRST_TABLE: u32 = 1;
 const KIND: &str = "vrf";
 
@@ -57,7 +57,7 @@ keys! {
     }
 }
 
-/// The reference's message.
+/// The error text of the reference for a call without `prevResult`.
 const WITHOUT_RESULT: &str = "missing prevResult from earlier plugin";
 
 impl Plugin for Vrf {
@@ -274,7 +274,7 @@ fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<IpFamily>> {
     Ok(families)
 }
 
-/// Names the kernel option if the kernel has no VRFs.
+/// Adds the missing kernel option to the error if the kernel has no VRFs.
 fn with_kernel_option(error: netlink::Error) -> Error {
     let is_unsupported = error.is_unsupported();
     if is_unsupported { error.with_hint("the kernel lacks CONFIG_NET_VRF") } else { error }.into()

@@ -32,9 +32,9 @@ pub struct CacheEntry {
     pub config: Vec<u8>,
     /// CNI_NETNS. libcni before 1.2 does not store it; then this is the `sandbox` of the interface in the result, or empty.
     pub netns: PathBuf,
-    /// CNI_ARGS.
+    /// CNI_ARGS of ADD.
     pub args: String,
-    /// An object, or `Null`.
+    /// The capability arguments of ADD: an object, or `Null`.
     pub capability_args: Json,
     /// The result of the last plugin of ADD, or `Null`.
     pub result: Json,
@@ -68,7 +68,7 @@ pub struct Cache {
 /// All files of a cache.
 #[derive(Debug, Default)]
 pub struct Entries {
-    /// In the order of the file names.
+    /// The content of the usable files, in the order of the file names.
     pub entries: Vec<CacheEntry>,
     /// One error per file that cannot be used.
     pub damaged: Vec<Error>,
@@ -83,7 +83,8 @@ impl Operation {
         format!("{verb} {}", self.generation)
     }
 
-    /// `None` for an entry of the cache, and for a pending record that a release up to 0.2.0 wrote.
+    /// Parses the value of `operation`. `None` for an entry of the cache, which does not have this key, and for a pending
+    /// record that a release up to 0.2.0 wrote.
     fn parse(text: &str) -> Option<Self> {
         let (verb, generation) = text.split_once(' ')?;
         let verb = match verb {
@@ -190,26 +191,26 @@ keys! {
     struct Document {
         "kind" => kind: String,
         "containerId" => container_id: String,
-        /// In base64.
+        /// The network configuration of ADD, in base64.
         "config" => config: String,
         "ifName" => if_name: String,
         "networkName" => network_name: String,
         #[serde(skip_serializing_if = "String::is_empty")]
         "netns" => netns: String,
-        /// Pairs of key and value.
+        /// CNI_ARGS as pairs of key and value.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         "cniArgs" => cni_args: Vec<Vec<String>>,
         #[serde(skip_serializing_if = "Json::is_null")]
         "capabilityArgs" => capability_args: Json,
         #[serde(skip_serializing_if = "Json::is_null")]
         "result" => result: Json,
-        /// Only in pending records.
+        /// Verb and generation of the operation; only in pending records.
         #[serde(skip_serializing_if = "String::is_empty")]
         "operation" => operation: String,
     }
 }
 
-/// The `sandbox` of an interface in a result, if it is a path. A virtual machine has another text there.
+/// The `sandbox` of an interface in a result, if it is a path. The `sandbox` of a virtual machine can be another text.
 fn sandbox<'a>(result: &'a Json, ifname: &str) -> Option<&'a str> {
     let Json::Array(interfaces) = result.get("interfaces")? else { return None };
     let of_name =
@@ -249,7 +250,7 @@ impl Cache {
             return Ok(Some(of_old_runtime(network, at, json)));
         }
         let entry = CacheEntry::parse(&json).map_err(|error| unusable(&path, error))?;
-        // `a-b` and `c` share a file with `a` and `b-c`.
+        // Network `a-b` with container `c` has the same file as network `a` with container `b-c`.
         if entry.network != *network || entry.at != *at {
             let belongs = format!("it belongs to {}", entry.title());
             return Err(unusable(&path, Error::config(belongs)));
@@ -257,7 +258,7 @@ impl Cache {
         Ok(Some(entry))
     }
 
-    /// The entry of another attachment, if the file of this attachment belongs to it.
+    /// The entry in the file of this attachment, if it is the entry of another attachment with the same file name.
     pub fn holder(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let entry = CacheEntry::parse(&read(&self.path(network, at)).ok()??).ok()?;
         (entry.network != *network || entry.at != *at).then_some(entry)
@@ -324,7 +325,7 @@ impl Cache {
         let path = self.path(&entry.network, &entry.at);
         let document = json::compact(&entry.document());
         if document.len() > file::BYTES_MAX {
-            // A DEL reads at most so many bytes.
+            // A DEL reads at most `BYTES_MAX` bytes, so it could not read this file.
             return Err(cannot_write(&path, &file::too_long(file::BYTES_MAX)));
         }
         replace(&path, document.as_bytes())
@@ -361,7 +362,7 @@ fn unusable(path: &Path, error: Error) -> Error {
     error.context(format!("cannot use cache entry {}", path.display()))
 }
 
-/// Returns `None` if the file does not exist.
+/// Reads a JSON file. Returns `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<Json>> {
     match fault::file_operation().and_then(|()| file::read(path)) {
         Ok(bytes) => Json::parse(&bytes).map(Some).map_err(|error| unusable(path, error)),

@@ -33,7 +33,7 @@ pub struct CallSettings {
     pub timeout: Duration,
     /// CNI_NETNS_OVERRIDE.
     pub netns_override: Option<OsString>,
-    /// The queues of this process's threads for the locks of files.
+    /// The queues in which the threads of this process wait for the locks of files.
     pub turns: Arc<Turns>,
     /// The log of plugin calls in this process.
     pub log: Option<Log>,
@@ -47,7 +47,7 @@ pub struct Parameters<'a> {
     pub netns: &'a Path,
     /// CNI_ARGS.
     pub args: &'a str,
-    /// An object, or `Null`.
+    /// The capability arguments: an object, or `Null`.
     pub capability_args: &'a Json,
 }
 
@@ -61,7 +61,7 @@ pub struct Chain<'a> {
 /// The error of a failed ADD.
 pub struct FailedAdd {
     pub error: Error,
-    /// The first plugin failed, and it is in this executable: such a plugin undoes its own changes.
+    /// Whether the plugin that failed is the first of the list and in this executable: such a plugin undoes its own changes.
     pub changed_nothing: bool,
 }
 
@@ -229,7 +229,7 @@ impl Chain<'_> {
         parts: &mut Parts,
     ) -> Result<()> {
         let result = self.parse_result_of_add(Some(result))?;
-        // ADD and CHECK have the same request, and CNI versions before 0.4.0 have ADD only.
+        // The request of ADD, because CNI versions before 0.4.0 have no CHECK. The request of a CHECK is the same.
         let (request, verb) = self.request("ADD", plugin, result, None)?;
         let Verb::Add(at) = &verb else { return Ok(()) };
         match self.program(&request.conf.kind) {
@@ -245,8 +245,8 @@ impl Chain<'_> {
         }
     }
 
-    /// Runs DEL or GC of the plugins. The nf_tables changes of plugins in this executable become one transaction at the end;
-    /// those before an executed plugin are committed before its call.
+    /// Runs DEL or GC of the plugins. The nf_tables changes of plugins in this executable become one transaction at the end.
+    /// Before the call of an executed plugin, the changes of the plugins before it are committed.
     fn run_all<'p>(
         &self,
         command: &str,
@@ -317,7 +317,7 @@ impl Chain<'_> {
             "CNI_IFNAME" => at.map(|at| at.ifname.to_string().into()),
             "CNI_NETNS" => Some(netns.into()),
             "CNI_ARGS" => Some(args.into()),
-            // GC requires CNI_PATH.
+            // GC requires CNI_PATH: `:` is not empty, and names no directory.
             "CNI_PATH" if path.is_empty() => Some(":".into()),
             "CNI_PATH" => Some(path.clone()),
             "CNI_NETNS_OVERRIDE" => self.settings.netns_override.clone(),

@@ -93,8 +93,8 @@ impl Network {
         }))
     }
 
-    /// All networks of a directory, in the order of a look-up by name: if several have one name, the first counts. A missing
-    /// directory has none.
+    /// All networks of a directory, in the order of a look-up by name: if several have the same name, `find` uses the first.
+    /// Empty if the directory is missing.
     pub fn all(directory: &Path) -> Result<Vec<(PathBuf, Result<Self>)>> {
         files(directory).map(Self::load_all)
     }
@@ -136,7 +136,8 @@ impl Network {
         Self::parse(bytes, false, None)
     }
 
-    /// `file` is the path of the list: `add_from_directory` reads further plugins beside it.
+    /// Parses the JSON text of a network. `is_list`: the text must have `plugins`. `file` is the path of the list:
+    /// `add_from_directory` reads further plugins beside it. `None`: no further plugins are read.
     fn parse(bytes: &[u8], is_list: bool, file: Option<&Path>) -> Result<Self> {
         let json = Json::parse(bytes)?;
         let keys: Keys = json.read("network configuration")?;
@@ -217,7 +218,7 @@ impl Network {
         list.push(("plugins".into(), Json::Array(self.plugins.clone())));
         self.bytes = Json::Object(list).to_compact().into_bytes();
         if self.bytes.len() > INPUT_BYTES_MAX {
-            // DEL reads the list from the cache, and reads at most so many bytes.
+            // DEL reads the list from the cache, and reads at most INPUT_BYTES_MAX bytes.
             return Err(Error::config(format_args!(
                 "the list with the plugins in {} has more than {INPUT_BYTES_MAX} bytes",
                 beside.display()

@@ -29,11 +29,11 @@ struct ConfirmFile {
 /// An object that a run would remove.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Candidate {
-    /// Empty for an object that every run examines, also a run for one network.
+    /// The name of the object's network. Empty for an object that every run examines, also a run for another network.
     pub(super) network: String,
     /// The object as text. It identifies the object.
     pub(super) object: String,
-    /// Differs for a later object of the same name.
+    /// A text that differs for a later object with the same `object`.
     pub(super) incarnation: String,
     pub(super) proof: String,
     /// The time of the first run since which every run found the object, in seconds since boot.
@@ -56,7 +56,7 @@ impl Candidate {
 pub(super) struct Confirmation {
     path: PathBuf,
     boot: String,
-    /// In seconds since boot.
+    /// The time of the current run, in seconds since boot.
     now: i64,
     /// The objects of earlier runs, sorted by `object`.
     earlier: Vec<Candidate>,
@@ -88,8 +88,8 @@ impl Confirmation {
         INTERVAL_MIN_S.saturating_sub_signed(self.now.saturating_sub(since))
     }
 
-    /// Removes the object of the last `seconds_until_confirmed`, because GC removes it. A later object with its name starts
-    /// anew.
+    /// Drops the object of the last call of `seconds_until_confirmed` from the current run, because GC removes the object. A
+    /// later object with its name must be found by two runs again.
     pub(super) fn remove_last(&mut self) {
         self.found.pop();
     }
@@ -107,7 +107,7 @@ impl Confirmation {
 }
 
 impl ConfirmFile {
-    /// `None` if the file is missing, damaged, or of another boot.
+    /// Reads the file. `None` if it is missing, damaged, of another boot, or has a time in the future.
     fn read(path: &Path, boot: &str, now: i64) -> Option<Self> {
         let saved: Self = json::read(&file::read(path).ok()?).ok()?;
         // A time in the future comes from another time namespace.
@@ -124,7 +124,7 @@ pub(super) fn seconds_since_last_run(path: &Path) -> Option<u64> {
     now.checked_sub(saved.run)?.try_into().ok()
 }
 
-/// In seconds since boot.
+/// The current time, in seconds since boot.
 fn now() -> i64 {
     i64::try_from(clock::since_boot().as_secs()).unwrap_or(i64::MAX)
 }
@@ -140,7 +140,7 @@ mod tests {
         Candidate::new("net", object.into(), incarnation.into(), proof)
     }
 
-    /// The waits of a run that finds these objects.
+    /// For a run that finds these objects: the result of `seconds_until_confirmed` for each.
     fn run(path: &Path, boot: &str, now: i64, objects: &[Candidate]) -> Vec<u64> {
         let mut run = Confirmation::at(path.into(), boot.into(), now);
         let waits =

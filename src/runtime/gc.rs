@@ -81,7 +81,7 @@ pub struct Remainder {
 pub struct Waiting {
     pub what: String,
     pub reason: String,
-    /// The time until that run.
+    /// The time until a run may remove the object.
     pub seconds: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct Collected {
     pub errors: Vec<Error>,
 }
 
-/// The entries of the cache in the networks of a GC.
+/// The networks of a GC, with the owners and the addresses of their cache entries.
 #[derive(Debug, Default)]
 pub(super) struct CacheSummary {
     pub(super) networks: Vec<NetworkName>,
@@ -107,7 +107,7 @@ pub(super) struct CacheSummary {
 /// A GC in progress.
 pub(super) struct GcRun<'a> {
     pub(super) options: Options,
-    /// `None` without `--confirm`.
+    /// The objects that `gc --confirm` found, in earlier runs and in this one. `None` without `--confirm`.
     confirmation: Option<Confirmation>,
     pub(super) collected: Collected,
     /// Called with a line for each object immediately, because the process can be killed before its end.
@@ -196,8 +196,8 @@ impl Runtime {
         sys::catch_interrupts();
         let witness = Witness::new()?;
         let dead = self.dead_namespaces(&witness);
-        // This ends their attachments. With `--confirm` the namespaces stay until the attachments are removed: they are the
-        // proof.
+        // The removal of a namespace ends the attachments in it. With `--confirm`, the namespaces stay until these attachments
+        // are removed: a namespace of a killed process is the proof that its attachments may be removed.
         if !options.is_dry_run && !options.confirm {
             self.remove_dead_namespaces(&witness);
         }
@@ -249,7 +249,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// The file of `gc --confirm`.
+    /// The path of the file of `gc --confirm`.
     fn confirmation(&self) -> PathBuf {
         self.state.join("confirm")
     }
@@ -402,14 +402,14 @@ impl Runtime {
     }
 }
 
-/// Updates the set of `steps::nft::localnet` here, because GC calls no plugin if there is nothing to remove.
+/// Updates the set of `steps::nft::localnet`. GC does this itself, because it calls no plugin if nothing is to be removed.
 fn refresh_localnet() -> Result<()> {
     let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
     let host = Rtnl::open()?;
     nft.transact(|nft, batch| localnet::refresh(nft, &host, batch))
 }
 
-/// Whether rules of the Go plugins name an attachment. Only its DEL or the operator removes them.
+/// Whether rules of the Go plugins name an attachment. Only a DEL of the attachment or the operator removes such rules.
 fn has_rules_of_reference(network: &NetworkName, at: &Attachment) -> Result<bool> {
     match Nft::open_if_supported()? {
         Some(nft) => rules_of_reference::have_attachment(&nft, network, at),

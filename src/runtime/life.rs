@@ -47,7 +47,7 @@ impl Runtime {
         if let (Some(netns), None) = (&verdict.netns, &found)
             && witness.view().is_ok()
         {
-            // An error, such as a missing permission, is no failure: there is only less proof later.
+            // If the record cannot be written, for example without the permission, a later call has less proof, but no failure.
             let _ = self.adopt(witness, entry, netns, made);
         }
         // The found record is of a later ADD. If its container is alive, a DEL of this entry would remove that container's

@@ -41,7 +41,7 @@ pub struct Target<'a> {
     pub netns: Option<&'a Path>,
     /// CNI_ARGS. Empty: DEL and CHECK use the value in the cache.
     pub args: &'a str,
-    /// An object. `Null`: DEL and CHECK use the value in the cache.
+    /// The capability arguments: an object. `Null`: DEL and CHECK use the value in the cache.
     pub capability_args: &'a Json,
 }
 
@@ -277,7 +277,7 @@ impl Runtime {
 
     /// Runs STATUS of each plugin. Fails if an ADD would fail.
     pub fn status(&self, network: &Network) -> Result<()> {
-        // Older versions have no STATUS.
+        // CNI versions before 1.1.0 have no STATUS.
         if network.version < Version::V1_1_0 {
             return Ok(());
         }
@@ -433,7 +433,8 @@ impl Runtime {
     }
 }
 
-/// The known entry of an attachment, with the configuration and the parameters of the call in place of its own.
+/// The known entry of an attachment, with the configuration of the call, and with CNI_ARGS and the capability arguments of
+/// the call if these are given. Without a known entry: a new entry with all values of the call.
 fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry>) -> CacheEntry {
     let of_call = CacheEntry {
         network: network.name.clone(),

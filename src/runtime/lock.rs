@@ -20,10 +20,11 @@ use crate::names::{ContainerId, NetworkName};
 /// The longest wait for other holders, as in the store of host-local.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The maximum size of a note. `netns_lock` writes a purpose and the identity of a namespace.
+/// The maximum size of a note, which is the text in a lock file. `netns_lock` writes the purpose and the identity of a
+/// namespace.
 const NOTE_BYTES_MAX: usize = 4096;
 
-/// The prefix of a lock file's name; the name of the namespace follows.
+/// The prefix in the name of the lock file of a namespace; the name of the namespace follows.
 const NAMESPACE: &str = "namespace-";
 
 /// A held lock. Drop releases it.

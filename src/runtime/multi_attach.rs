@@ -18,7 +18,7 @@ pub struct NewAttachment {
     pub at: Attachment,
     /// CNI_ARGS.
     pub args: String,
-    /// An object, or `Null`.
+    /// The capability arguments: an object, or `Null`.
     pub capability_args: Json,
 }
 
@@ -49,7 +49,8 @@ impl Runtime {
         Ok(results)
     }
 
-    /// `keep` also releases the lock of the container, which the ADD to the next network takes.
+    /// Attaches a namespace to one network. `keep` also releases the lock of the container, which the ADD to the next network
+    /// takes.
     fn attach_one(&self, wanted: &NewAttachment, netns: &Path) -> Result<Success> {
         let NewAttachment { network, at, args, capability_args } = wanted;
         let target = Target { at, netns: Some(netns), args, capability_args };

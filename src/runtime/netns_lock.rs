@@ -126,7 +126,7 @@ impl Runtime {
             Error::internal(format_args!("cannot open {}: {error}", path.display()))
         })?;
         let Some(netns) = found else {
-            // An empty file: the process died after it created the file and before the mount.
+            // An empty file is at the path: the process died after it created the file and before it mounted the namespace.
             let is_empty = fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
             return Ok(if is_empty { NamedState::Stale } else { NamedState::Foreign });
         };
@@ -151,7 +151,7 @@ impl Runtime {
     }
 }
 
-/// Removes a namespace without a confirmation. Returns false: the namespace does not stay.
+/// The `remove` of `remove_dead` that needs no confirmation. Returns false: the namespace does not stay.
 fn remove(path: &Path, _: &str) -> Result<bool> {
     sandbox::remove_namespace(path).map(|()| false)
 }

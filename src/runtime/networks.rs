@@ -4,7 +4,7 @@
 //! - containerd uses the files in the order of their names. It uses no network after a broken file, and does not check whether
 //!   the plugins exist.
 //! - CRI-O uses the same order. It skips a broken file, a network with a missing plugin, and a second network of the same name.
-//! - podman does the same, but reads only lists.
+//! - podman does the same as CRI-O, but reads only lists.
 //!
 //! Sources: `loadFromConfDir` of go-cni, `loadNetworks` of ocicni, `loadNetworks` of podman's libnetwork/cni.
 
@@ -33,7 +33,7 @@ pub struct ListedNetwork {
     pub built_in: Vec<String>,
 }
 
-/// The positions that are assigned for one runtime.
+/// The names of the networks that one runtime uses, and the number of assigned positions.
 #[derive(Default)]
 struct Order {
     names: Vec<NetworkName>,

@@ -29,7 +29,7 @@ use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::networks::{bridge, subnets};
 
-/// Old runtimes read `cniVersion`; new runtimes take the highest version in `cniVersions`.
+/// `cniVersion` of a new network, which old runtimes use, and `cniVersions`, of which new runtimes use the highest.
 const VERSION: &str = "0.4.0";
 const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 /// The subnets to choose from, by their first three bytes: first those of podman, 10.89.0.0/24 to 10.255.255.0/24, then those
@@ -47,9 +47,9 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub struct NewNetwork {
     pub name: NetworkName,
     pub kind: Kind,
-    /// If empty, a free subnet is chosen.
+    /// The subnets of the network. If empty, a free subnet is chosen.
     pub subnets: Vec<IpNet>,
-    /// Each is in one of the subnets. A subnet without a gateway here gets its first address as gateway.
+    /// The gateways; each is in one of `subnets`. A subnet for which this has no gateway gets its first address as gateway.
     pub gateways: Vec<IpAddr>,
     /// The name of the bridge. `None`: a free name is chosen.
     pub bridge: Option<IfName>,
@@ -58,7 +58,7 @@ pub struct NewNetwork {
     pub mode: Option<String>,
     pub mtu: Option<u32>,
     pub vlan: Option<u32>,
-    /// Containers of other bridges cannot reach the containers of this bridge.
+    /// Whether `ingressPolicy` is `same-bridge`: containers of other bridges with a policy cannot reach those of this bridge.
     pub isolate: bool,
 }
 
@@ -292,7 +292,7 @@ impl NewNetwork {
         Ok(self.subnets.clone())
     }
 
-    /// The content of the file.
+    /// The list of plugins of the new network: the content of its file.
     fn list<'a>(&'a self, subnets: &[IpNet], bridge: &'a str) -> Result<List<'a>> {
         let mut plugins = vec![self.interface(bridge, self.ipam(subnets)?)];
         if !self.kind.has_parent() {

@@ -76,7 +76,7 @@ impl Runtime {
         let remains = Remains::find(self)?;
         for (pool, owned, reason) in remains.reservations() {
             let holder = &owned.reservation.holder;
-            // A GC without these two options has already run the DEL of the attachment.
+            // A GC without `--confirm` and `--dry-run` has already run the DEL of the attachment.
             let is_left_to_del = (run.options.confirm || run.options.is_dry_run)
                 && remains.has_ended_attachment(&pool.network, holder);
             if is_chosen(pool) && !is_left_to_del && !sys::is_interrupted() {
@@ -103,7 +103,7 @@ impl Runtime {
         let is_dry_run = run.options.is_dry_run;
         match if is_dry_run { Ok(true) } else { self.release(pool, &owned.reservation) } {
             Ok(true) => run.note_remainder(RELEASE, what, reason.into()),
-            // Another process has released it.
+            // Another process has released the reservation since it was listed.
             Ok(false) => {}
             Err(error) => run.collected.errors.push(error),
         }

@@ -40,7 +40,7 @@ fn follow(prefix: &Path, bus: Option<&OsStr>, change: &Change) -> Result<String>
     Ok(described(moved, is_cached))
 }
 
-/// The moved objects as text for the log; empty for none.
+/// The text for the log: the number of moved rules, and whether the cache entry was updated. Empty if nothing was changed.
 fn described(moved: usize, is_cached: bool) -> String {
     let rules = match moved {
         0 => String::new(),
@@ -64,7 +64,8 @@ fn move_rules(change: &Change, bus: Option<&OsStr>) -> Result<usize> {
         moves.push(Move { owner: owner.clone(), from, to });
     }
     let Some(nft) = Nft::open_if_supported()?.filter(|_| !moves.is_empty()) else { return Ok(0) };
-    // Move the sources first: they are recorded in elements, which move with the rules. After a failure the retry finds them.
+    // Move the sources of firewalld first: the elements that record them move with the rules. So after a failure, the retry
+    // still finds the old elements.
     if cfg!(feature = "firewall") {
         firewall::follow_sources(&nft, bus, &moves)?;
     }

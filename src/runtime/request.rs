@@ -40,7 +40,7 @@ pub fn configuration(
     let valid = valid_attachments.map(list);
     let added = [
         ("runtimeConfig", runtime_config),
-        // The list of valid attachments, under the key of a draft of GC.
+        // The key of the valid attachments in a draft of the specification of GC.
         ("cni.dev/attachments", valid.clone()),
         ("cni.dev/valid-attachments", valid),
     ];

@@ -257,7 +257,7 @@ fn add_plugin(network: &Network, plugin: &Json, pools: &mut Vec<Pool>) -> Result
                 set.ranges().iter().for_each(|range| pool.add(range));
             }
         }
-        // The runtime passes the ranges with each ADD.
+        // The configuration needs no ranges, because the runtime passes them with each ADD.
         Err(_) if conf::declares(plugin, "ipRanges") => {}
         Err(error) => return Err(error),
     }
@@ -340,7 +340,7 @@ fn pod(entry: &CacheEntry) -> Option<(String, String)> {
 struct Evidence<'a> {
     runtime: &'a Runtime,
     pending: Vec<(CacheEntry, Life)>,
-    /// The same as in [`Survey`].
+    /// The records of attachments without a cache entry, as in [`Survey`].
     records: Vec<(Record, Life)>,
     attachments: Vec<(CacheEntry, Life)>,
     /// The errors of damaged cache entries and pending records.

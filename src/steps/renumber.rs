@@ -17,14 +17,14 @@ pub struct Change {
     pub leases: Vec<(Success, Success)>,
 }
 
-/// Updates the rules of the host and the cache entry after a change. Idempotent, also after a partial update. Returns a text
-/// about the updated objects.
+/// A function that updates the rules of the host and the cache entry after a change. Idempotent, also after a partial update.
+/// Returns a text about the updated objects.
 ///
-/// The path is a prefix for all paths of the host.
+/// The first parameter is a prefix for all paths of the host.
 pub type Follow = Box<dyn Fn(&Path, &Change) -> Result<String> + Send + Sync>;
 
 impl Change {
-    /// Pairs of the earlier and the current address.
+    /// One pair of the earlier and the current address for each member of `leases`.
     pub fn address_pairs(&self) -> Vec<(IpNet, IpNet)> {
         let net = |success: &Success| success.ips.first().map(|ip| ip.address);
         self.leases.iter().filter_map(|(old, new)| Some((net(old)?, net(new)?))).collect()

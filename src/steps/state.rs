@@ -51,7 +51,7 @@ impl StateFile {
         file::replace_private(&self.path, content).map_err(|error| self.cannot("write", &error))
     }
 
-    /// Removes the temporary file of a killed `write`. This lists the directory.
+    /// Removes the temporary file that a killed process left in `write`. To find the file, lists the directory.
     pub fn remove_aside(&self) {
         file::sweep_of(&self.path);
     }
@@ -75,8 +75,8 @@ impl StateFile {
     }
 }
 
-/// Locks the directory until the returned file is dropped; creates the directory if it is missing. If several attachments can
-/// write one file and the first one owns it, they need this lock. Fails with code 11 after 10 s.
+/// Locks the directory until the returned file is dropped; creates the directory if it is missing. The lock is needed if
+/// several attachments can write one file, and the first of them owns the file. Fails with code 11 after 10 s.
 pub fn lock(dir: &str) -> Result<File> {
     lock_within(dir, LOCK_WAIT_MAX)
 }
@@ -91,7 +91,7 @@ fn lock_within(dir: &str, limit: Duration) -> Result<File> {
     Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(file::holder(&file)))
 }
 
-/// For STATUS: fails if no state file can be written.
+/// For STATUS: fails if no state file can be written in the directory.
 pub fn check_writable(dir: &str) -> Result<()> {
     store::check_writable(Path::new(dir))
 }

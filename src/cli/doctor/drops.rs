@@ -106,14 +106,14 @@ fn families(table: Table<'_>) -> &'static [IpFamily] {
 
 /// The rules of a table after an ADD in a network, as packets of its containers pass them.
 struct RulesAfterAdd {
-    /// For packets from the containers.
+    /// The rules that packets from the containers pass.
     from: Program,
-    /// For packets to the containers.
+    /// The rules that packets to the containers pass.
     to: Program,
 }
 
 impl RulesAfterAdd {
-    /// One value for each network of the host.
+    /// Computes the rules after an ADD in each network of the host: one value for each network.
     fn of_each(host: &Host<'_>, program: &Program, table: Option<Table<'_>>) -> Result<Vec<Self>> {
         let of = |net: &ConfiguredNetwork| {
             let passed = |end| passage::passed(program, table, net.passage(), end);

@@ -43,7 +43,7 @@ pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// S_ISVTX of stat(2).
+/// The sticky bit in the mode of a directory: S_ISVTX of inode(7).
 const STICKY: u32 = 0o1000;
 const WHY_WRITABLE: &str = "Its writers can become root: runtimes execute its plugins as root.";
 

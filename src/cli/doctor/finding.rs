@@ -37,11 +37,11 @@ pub(super) struct Finding {
     #[serde(rename = "kind")]
     pub(super) harm: Harm,
     pub(super) what: String,
-    /// Why it matters.
+    /// Why the finding matters.
     pub(super) why: &'static str,
     /// The command that fixes the fault. Empty if it is unknown whether there is a fault.
     pub(super) fix: String,
-    /// `--fix` removes the fault.
+    /// Whether `doctor --fix` removes the fault.
     #[serde(skip)]
     pub(super) is_fixable: bool,
 }

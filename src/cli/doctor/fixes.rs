@@ -51,7 +51,7 @@ pub(super) fn location_of_accept(by: &DroppedBy, passage: Option<&Passage>) -> R
     if is_inside { by.location.clone() } else { by.from.clone() }
 }
 
-/// Docker leaves the rules of this chain to the administrator.
+/// The chain whose rules Docker leaves to the administrator.
 const DOCKER_USER: &str = "DOCKER-USER";
 
 /// The commands that accept the traffic of a network; instructions in words if no command can.
@@ -62,7 +62,7 @@ pub(super) fn fix(
     families: &[IpFamily],
     uplinks: &[&Link],
 ) -> String {
-    // A command that inserts a rule moves the later ones.
+    // A command that inserts a rule changes the numbers of the rules after it. So the command for the last rule is the first.
     let mut to_accept = to_accept.to_vec();
     to_accept.sort_by_key(|(_, before)| std::cmp::Reverse(target.number(before)));
     let mut commands = Vec::new();
@@ -90,8 +90,8 @@ fn in_words(target: &DroppingChain<'_>, chain: &str, net: &ConfiguredNetwork) ->
     format!("edit chain {chain} of table {table}: accept the packets of network {name}")
 }
 
-/// firewalld accepts packets from the sources of its zones. While firewalld runs, the plugin `firewall` adds containers as
-/// sources.
+/// The fix for a chain of firewalld, in words or as a command. firewalld accepts packets from the sources of its zones. While
+/// firewalld runs, the plugin `firewall` adds containers as sources.
 fn in_words_of_firewalld(net: &ConfiguredNetwork) -> String {
     let (name, file) = (&net.network.name, quoted(net.network.file.display()));
     let backend = net.plugin("firewall").map(|plugin| plugin.text_at("backend"));
@@ -109,7 +109,8 @@ fn in_words_of_firewalld(net: &ConfiguredNetwork) -> String {
 
 /// The conditions of an accept rule.
 enum Accept {
-    /// From the link or subnet of the containers to this link: an uplink, or the bridge itself if the host does not route.
+    /// Packets from the link or subnet of the containers to this link: an uplink, or the bridge itself if the host does not
+    /// route.
     Out(Source, String),
     Answers,
     Published,
@@ -257,5 +258,5 @@ pub(super) fn manager_of<'a>(
     }
 }
 
-/// The table of firewalld.
+/// The name of the nf_tables table of firewalld.
 pub(super) const FIREWALLD: &str = "firewalld";

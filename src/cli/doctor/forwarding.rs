@@ -76,7 +76,7 @@ pub(super) fn reverse_path_filter(host: &Host<'_>, found: &mut Findings) -> Resu
     let all = of_link("all");
     for index in uplinks {
         let Some(link) = host.rtnl.link_at(index)? else { continue };
-        // The kernel uses the larger of both values.
+        // The kernel uses the larger of two values: that of `all` and that of the link.
         if all.clone().max(of_link(&link.name)) == "1" {
             let name = &link.name;
             found.add(

@@ -84,7 +84,7 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// Whether a network uses a plugin, with this key if it is not empty.
+    /// Whether a network uses a plugin. If `key` is not empty: whether a network uses the plugin and sets this key.
     pub(super) fn uses(&self, kind: &str, key: &str) -> bool {
         for plugin in self.networks.iter().flat_map(ConfiguredNetwork::plugins) {
             if conf::kind(plugin) == kind && (key.is_empty() || is_set(plugin, key)) {
@@ -228,5 +228,5 @@ fn has_socket(path: &str) -> Result<bool> {
     }))
 }
 
-/// The default path, as in the reference.
+/// The default path of the daemon's socket, as in the reference.
 const DHCP_SOCKET: &str = "/run/cni/dhcp.sock";

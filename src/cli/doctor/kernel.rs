@@ -27,7 +27,8 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut missing = Vec::new();
     for entry in host.plugins {
         for (kind, option) in entry.facts.kinds {
-            // With an invalid MAC address, no link is created: a kernel that supports the kind fails with another error.
+            // The MAC address is invalid, so no link is created: a kernel that supports the kind refuses the address, and any
+            // other kernel refuses the kind.
             let mac = Some(Mac([0; 6]));
             let probe = NewLink { name: "cnibox-probe", mac, ..NewLink::default() };
             let made = scratch.rtnl()?.make_link(&probe, kind, &[]);
@@ -79,7 +80,7 @@ fn add_missing(
     }
 }
 
-/// Runs STATUS in the namespace of this thread.
+/// Runs STATUS of a plugin in the namespace of this thread.
 fn status(host: &Host<'_>, entry: &Entry, keys: &str) -> Result<()> {
     let plugin = entry.name;
     let comma = if keys.is_empty() { "" } else { "," };

@@ -53,7 +53,8 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// One finding for all leaks that the same command removes. The finding names the first leak; the number counts the others.
+/// One finding for all leaks that the same command removes. The finding names the first leak; the number is that of the other
+/// leaks.
 #[derive(Default)]
 struct Leaks(Vec<(Finding, usize)>);
 

@@ -82,7 +82,7 @@ impl Uplinks {
             name: IfName::new(name).ok(),
             prefix: "",
             index: link.map(|link| link.index),
-            // A new link is in group 0.
+            // A link that does not exist yet will be in group 0.
             group: Some(link.map_or(0, |link| link.group)),
             net: None,
         }

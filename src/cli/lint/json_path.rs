@@ -46,7 +46,8 @@ impl<'a> JsonPath<'a> {
 }
 
 impl Segment<'_> {
-    /// The key or the item, and its value. Keys are equal in any case; of equal keys the last counts.
+    /// Finds this segment in a value: returns a key and its value, or an item twice. Keys are compared without regard to case;
+    /// of equal keys the last counts.
     fn enter<'t>(&self, value: &'t RawValue) -> Option<(&'t RawValue, &'t RawValue)> {
         match self {
             Self::Key(key) => {

@@ -22,12 +22,12 @@ pub(super) struct Known<'a> {
 
 /// The type of an object that can have any keys.
 const FREE: &str = "object";
-/// This object can have keys of other programs.
+/// The key of an object that can have keys of other programs.
 const ARGS: &str = "args";
 /// The type of a key that another program reads.
 pub(super) const ANY: &str = "any";
 const PORT_MAPPINGS: &str = "portMappings";
-/// The manual says so of a key that the Go plugin ignores.
+/// The sentence with which the manual marks a key that the Go plugin ignores.
 const IGNORED: &str = "The reference ignores it.";
 
 impl<'a> Known<'a> {
@@ -137,7 +137,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// `prefix` is the path of the object in the manual, with a dot at its end: `ipam.ranges[][].`.
+    /// Examines the keys of an object. `prefix` is the path of the object in the manual, with a dot at its end:
+    /// `ipam.ranges[][].`.
     fn object<'b>(
         &self,
         document: &mut Document,
@@ -151,7 +152,7 @@ impl Walk<'_> {
             let path = path.key(name);
             let row = self.row(&full);
             if let Some(row) = row {
-                // Of keys that differ only in case, the one as in the manual counts.
+                // If keys differ only in case, the key with the spelling of the manual counts.
                 let key = row.path.rsplit('.').next().unwrap_or_default();
                 if name != key && entries.iter().any(|(other, _)| other == key) {
                     continue;
@@ -191,7 +192,7 @@ impl Walk<'_> {
         self.keys.iter().find(|key| !key.is_in_args && key.path.eq_ignore_ascii_case(full))
     }
 
-    /// The remainders of the paths that begin with `beginning`.
+    /// Of all keys of the configuration whose path begins with `beginning`: the rest of the path.
     fn below(&self, beginning: &str) -> Vec<&str> {
         let mut below = Vec::new();
         for key in self.keys {

@@ -31,7 +31,7 @@ const KEYS: [(&str, &str); 10] = [
     ("nerdctlLabels", ANY),
 ];
 
-/// Examines a network configuration. `index` is the index of the document, for the claims.
+/// Examines a network configuration. `index` is the index of the document, which each claim of the network gets.
 pub(super) fn examine(
     document: &mut Document,
     json: &Json,

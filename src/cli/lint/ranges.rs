@@ -62,13 +62,13 @@ pub(super) fn examine(
         let sets = match parsed {
             Ok(sets) => sets,
             Err(error) => {
-                // The prefix is removed: each range is parsed alone, so the index of the set is always 0.
+                // Remove the beginning of the text: each range is parsed alone, so the index of the set is always 0.
                 let text = error.to_string();
                 document.fault(&path, text.strip_prefix("invalid range set 0: ").unwrap_or(&text));
                 continue;
             }
         };
-        // One set of one range.
+        // `sets` has one set with one range.
         for range in sets.iter().flat_map(RangeSet::ranges) {
             if let Some(gateway) = gateway
                 && !range.subnet.contains(&gateway)

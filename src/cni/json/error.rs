@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-/// Prints as `ipam.ranges[0][1].subnet: invalid type: integer `5`, expected a string`.
+/// The error of a conversion. Its text is `ipam.ranges[0][1].subnet: invalid type: integer `5`, expected a string`.
 #[derive(Debug)]
 pub struct Error(Box<Content>);
 

@@ -50,7 +50,7 @@ fn replaced(bytes: &[u8]) -> String {
     text
 }
 
-/// An escaped code unit of UTF-16, for its length.
+/// An example of an escaped UTF-16 code unit. Only its length is used.
 const SURROGATE: &str = "\\ud800";
 
 /// The positions of escaped surrogates that are not part of a pair.
@@ -74,7 +74,7 @@ fn lone_surrogates(text: &str) -> Vec<usize> {
     lone
 }
 
-/// Parses the text of a value at a level, which serde_json has validated.
+/// Parses the text of a value, which serde_json has validated. `level` is the number of arrays and objects around the value.
 fn value(raw: &RawValue, level: usize) -> serde_json::Result<Json> {
     let text = raw.get();
     Ok(match text.as_bytes().first() {

@@ -127,7 +127,7 @@ impl Json {
         }
     }
 
-    /// The error for a value of another type.
+    /// The error for a value of a type other than `expected`.
     #[cold]
     pub fn wrong_type(&self, expected: &str) -> Error {
         self.invalid("type", expected)

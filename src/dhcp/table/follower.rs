@@ -1,6 +1,6 @@
 //! Updates the host after a server changed a lease. First a thread of `step` changes the interface. Then the thread of this
 //! file changes the rules of the host and the cache entries, for all leases that need it, without the lock of the table. The
-//! record keeps the former leases until both are done, so the next daemon repeats an update that a crash interrupts.
+//! record keeps the former leases until both threads are done, so the next daemon repeats an update that a crash interrupts.
 //!
 //! While an attachment has no lease, its rules stay: there is no new address for them.
 
@@ -106,7 +106,7 @@ impl Table {
         let table = Arc::clone(self);
         match Builder::new().spawn(move || table.follow_all()) {
             Ok(_) => state.has_follower = true,
-            // The next packet or deadline of any lease repeats this.
+            // The next packet or deadline of any lease calls `follow` again.
             Err(error) => warn(format_args!("warning: cannot start a thread: {error}")),
         }
     }

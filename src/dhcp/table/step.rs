@@ -88,7 +88,7 @@ impl Table {
             state.releasing.push(key.clone());
             MutexGuard::unlocked(state, || self.release_and_remove(&work.record, work.clients));
             state.releasing.retain(|other| other != key);
-            // Only after the RELEASE, which is sent through the link: an ADD that fails removes the link.
+            // Answer the waiting requests only after the RELEASE. It is sent through the link, which an ADD that fails removes.
             if let Some(entry) = entry {
                 let _ = entry.answer.set(Err(error));
             }
@@ -107,7 +107,7 @@ impl Table {
         let key = &record.request.key;
         let packets = clients.release(Time::now());
         if !packets.is_empty() {
-            // After a crash, the next daemon sends the packets.
+            // Because of the mark, the next daemon sends the RELEASE if this one is killed before.
             let marked = self.journal.mark(key).map(drop);
             marked.unwrap_or_else(|error| log(key, &error.to_string()));
             match self.send_release(record, &packets) {
@@ -153,7 +153,7 @@ impl Table {
 }
 
 impl LeaseWork {
-    /// `None` if a thread handles events of the lease.
+    /// Takes the values out of an entry. `None` if another thread handles events of the lease.
     fn take(entry: &mut LeaseEntry) -> Option<Self> {
         Some(Self {
             clients: entry.clients.take()?,
@@ -185,7 +185,7 @@ impl LeaseWork {
         match event {
             LeaseEvent::Adopt => match table.verify(&self.record) {
                 Err(SiteError::Gone(reason)) => {
-                    // Only a client with a lease can release it.
+                    // Give the clients their leases, because a client without a lease sends no RELEASE.
                     self.clients.resume_to_release(&self.record, now);
                     return vec![ClientEvent::Gone(reason)];
                 }
@@ -212,7 +212,7 @@ impl LeaseWork {
                     apply::change(&table.site(&self.record), &before, &|text| log(key, text));
                 self.applied = Some(match changed {
                     Ok(()) => Ok(self.record.leases()),
-                    // The report of the removed link ends the lease.
+                    // The lease does not end here, but with the kernel's report of the removed link.
                     Err(SiteError::Gone(reason)) => Err(Error::internal(reason)),
                     Err(SiteError::Failed(error)) => Err(error),
                 });
@@ -255,7 +255,7 @@ impl LeaseWork {
         }
     }
 
-    /// Writes the lease that a client got to the journal. Other events update the host.
+    /// Writes the lease that a client got to the journal. The interface and the host are changed later, by other events.
     fn bound(&mut self, table: &Table) -> Result<()> {
         self.renew_record();
         if !self.is_new {

@@ -25,7 +25,7 @@ pub fn build(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Option<Vec<u8>> {
     }
     packet.extend(payload);
     let pseudo = pseudo_sum(&packet[..IP_BYTES], udp_size);
-    // Zero would mean that there is no checksum.
+    // In UDP, the value 0 means that the packet has no checksum.
     let checksum = match !fold(pseudo + sum(&packet[IP_BYTES..])) {
         0 => u16::MAX,
         checksum => checksum,
@@ -42,7 +42,7 @@ pub fn payload(packet: &[u8]) -> Option<&[u8]> {
     if first >> 4 != 4 || header.len() < IP_BYTES {
         return None;
     }
-    // An Ethernet frame of less than 60 bytes is padded.
+    // Cut the packet to its total length: an Ethernet frame of less than 60 bytes is padded.
     let udp = packet.get(header.len()..word(header, 2)?.into())?;
     let is_fragment = word(header, 6)? & 0x3fff != 0;
     if header[9] != UDP || is_fragment || fold(sum(header)) != u16::MAX {
@@ -79,7 +79,7 @@ fn pseudo_sum(header: &[u8], udp_size: u16) -> u32 {
     sum(&header[12..IP_BYTES]) + u32::from(UDP) + u32::from(udp_size)
 }
 
-/// The ones' complement sum in 16 bits.
+/// Folds a sum into 16 bits (ones' complement): adds the upper bits to the lower 16 bits until no upper bits are left.
 fn fold(mut sum: u32) -> u16 {
     loop {
         match u16::try_from(sum) {

@@ -38,7 +38,7 @@ pub struct BootRequest<'a> {
     pub broadcast: bool,
     pub ciaddr: Ipv4Addr,
     pub mac: Mac,
-    /// Sorted by code.
+    /// The code and the value of each option, sorted by code.
     pub options: &'a [(u8, Vec<u8>)],
 }
 
@@ -92,7 +92,7 @@ impl Reply {
         }
         let mut options = Options::default();
         options.read(field)?;
-        // The order is that of RFC 3396, section 7.
+        // The fields are read in the order of RFC 3396, section 7: options, file, sname.
         let overload = options.u8(OVERLOAD).unwrap_or(0);
         if overload & 1 != 0 {
             options.read(&header[FILE])?;
@@ -196,7 +196,7 @@ pub mod tests {
         bytes[44..48].copy_from_slice(&[15, 1, b'c', END]);
         let read = Reply::parse(&bytes, 9, MAC).unwrap();
         assert_eq!((read.options.domain().as_str(), read.options.mtu()), ("a.bc", Some(1400)));
-        // Without the option the fields are names.
+        // Without option 52 (overload), the fields `file` and `sname` are names and have no options.
         bytes[245] = 0;
         assert_eq!(Reply::parse(&bytes, 9, MAC).unwrap().options.domain(), "a");
     }

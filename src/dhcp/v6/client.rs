@@ -30,7 +30,7 @@ const CONFIRM_MAX: Time = Time::from_secs(10);
 const RENEW_RETRY: Retry =
     Retry { first: Time::from_secs(10), longest: Time::from_secs(600), count: u32::MAX };
 const DECLINE_RETRY: Retry = Retry { first: SECOND, longest: Time::MAX, count: 4 };
-/// The longest wait between two SOLICIT in seconds, and the values of a server that are accepted.
+/// The longest wait between two SOLICIT in seconds, and the range in which a server can set another value.
 const SOL_MAX_RT_S: u32 = 3600;
 const SOL_MAX_RT_RANGE_S: std::ops::RangeInclusive<u32> = 60..=86_400;
 /// The longest delay before the first CONFIRM: a daemon resumes all its clients at once.
@@ -51,7 +51,7 @@ const INFINITE: u32 = u32::MAX;
 /// The identity of a client, and the timeout for its first lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// See `duid::of`.
+    /// The DUID of the client (see `duid::of`).
     pub duid: Vec<u8>,
     pub iaid: u32,
     /// The caller probes a new address before it is used. Meanwhile the client has no lease: an earlier one is lost.
@@ -101,9 +101,9 @@ enum State {
     Idle,
     /// The client waits before the next SOLICIT.
     Pausing,
-    /// With the preference and the DUID of the best server that has answered in the first wait.
+    /// The client sends SOLICIT. The value: preference and DUID of the best server that has answered in the first wait.
     Soliciting(Option<(u8, Vec<u8>)>),
-    /// With the DUID of the server.
+    /// The client sends REQUEST to the server with this DUID.
     Requesting(Vec<u8>),
     /// The server granted the lease; the caller checks the address.
     Probing(Lease),
@@ -296,7 +296,7 @@ impl Client {
         let retry = self.retry();
         let is_first = self.sent == 0;
         if is_first && matches!(self.state, State::Soliciting(_)) {
-            // The first SOLICIT waits for all servers.
+            // After the first SOLICIT, the client waits at least `first` for the answers of all servers.
             return retry.first + self.random.up_to(retry.first / 10);
         }
         let base = if is_first { retry.first } else { self.wait * 2 };
@@ -314,7 +314,7 @@ impl Client {
         }
     }
 
-    /// Ends the wait at the end of the state, if that is earlier.
+    /// Ends the current wait at the end of the state, if that is earlier: 10 s of CONFIRM, or T2 in RENEWING.
     fn limit_wait(&mut self) {
         let limit = match (&self.state, &self.lease) {
             (State::Confirming, _) => self.began + CONFIRM_MAX,
@@ -326,7 +326,7 @@ impl Client {
 
     fn timeout(&mut self, now: Time, out: &mut Vec<Action>) {
         let rebind_at = self.lease.as_ref().map_or(Time::ZERO, |lease| lease.rebind_at);
-        // The first wait of a SOLICIT is shorter than `LISTEN_TIME`, so it is over.
+        // `best` is set only in the first wait of SOLICIT. That wait is shorter than `LISTEN_TIME`, so this event is its end.
         let best = match &mut self.state {
             State::Soliciting(best) => best.take(),
             _ => None,
@@ -423,8 +423,8 @@ impl Client {
         }
     }
 
-    /// The best address of a reply: that of the lease, else the first usable one. The error is the reason why the reply has
-    /// none.
+    /// The best address of a reply: the address of the lease, else the first usable address. The error is the reason why the
+    /// reply has no usable address.
     fn choose<'a>(&self, reply: &'a Reply) -> Result<(&'a Ia, Address), &'static str> {
         const NONE: &str = "the server has no address (NoAddrsAvail)";
         let ia = reply.ia.as_ref().ok_or(match reply.status {

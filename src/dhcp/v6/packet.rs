@@ -75,7 +75,7 @@ impl Message<'_> {
             // Preferred and valid lifetime are 0: the server chooses them.
             put(&mut address, IA_ADDRESS, &[&value.octets(), &[0; 8]]);
         }
-        // T1 and T2 are 0, too.
+        // T1 and T2 are 0: the server chooses them, too.
         put(&mut bytes, IA_NA, &[&self.iaid.to_be_bytes(), &[0; 8], &address]);
         put(&mut bytes, ELAPSED_TIME, &[&self.elapsed_cs.to_be_bytes()]);
         if ![MessageType::CONFIRM, MessageType::RELEASE, MessageType::DECLINE].contains(&self.kind)

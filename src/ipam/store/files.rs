@@ -59,7 +59,8 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads a whole file. Usually this is one system call, because a reservation is not empty and fits into the buffer.
 fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
     let mut content = vec![0; 512];
-    // Any other length: check that the file is regular. A FIFO can return nothing, and a device can have no end.
+    // If nothing was read, or the buffer is full: check that the file is regular. A FIFO can return nothing, and a device
+    // can have no end.
     let length = match file.read(&mut content) {
         Ok(length) if 0 < length && length < 512 => length,
         result => file::regular(file).and(result)?,

@@ -29,7 +29,7 @@ use super::files;
 use format::{BUCKET_BYTES, Bits, Block, Bucket, Header, IndexEntry, Level, SLOTS, damaged};
 pub(super) use format::{FileKind, IndexedFile};
 
-/// The buckets and the header are one page of memory, which is enough for a small host.
+/// The number of buckets in the smallest index. With the header they are one page of memory, which is enough for a small host.
 const BUCKETS_MIN: usize = 7;
 const PAGE_BYTES: usize = BUCKET_BYTES * (1 + BUCKETS_MIN);
 /// More buckets than any host needs: a header with a larger number is damaged.
@@ -52,7 +52,7 @@ pub(super) struct IndexPath {
 }
 
 pub(super) struct Index {
-    /// `None` while the index is built in memory.
+    /// The open file of the index. `None` while the index is built in memory.
     file: Option<File>,
     header: Header,
     /// The bytes of the file, if it is one page; empty otherwise.
@@ -112,7 +112,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Whether the index is valid for a state of the directory.
+    /// Whether the index is valid for a state of the directory in a boot.
     pub(super) fn is_of(&self, directory: &DirState, boot: u64) -> bool {
         self.header.directory == *directory && self.header.boot == boot
     }
@@ -126,7 +126,7 @@ impl Index {
         &self.header.directory
     }
 
-    /// Whether a reservation is of an earlier boot.
+    /// Whether the index has a reservation of an earlier boot.
     pub(super) fn has_older(&self) -> bool {
         self.header.older > 0
     }
@@ -435,7 +435,7 @@ fn hash_of(address: u128) -> u64 {
     digest(0, &address.to_le_bytes())
 }
 
-/// The number of the block of 256 that has a number, and the bit in it.
+/// The number of the block that contains an address or a block of the level below, and the bit for it in the block.
 fn split(number: u128) -> (u128, u8) {
     (number >> 8, number.to_le_bytes()[0])
 }

@@ -26,7 +26,7 @@ pub struct Reservation {
     pub modified: Option<SystemTime>,
     /// The index proves that the reservation was made in an earlier boot of this host.
     pub is_of_earlier_boot: bool,
-    /// Changes when the file is written again or replaced.
+    /// The identity of the file: it changes when the file is written again or replaced.
     identity: u64,
     /// The digest of the content.
     owner: u64,
@@ -37,7 +37,7 @@ pub struct Reservation {
 pub enum Holder {
     /// Old releases of the reference wrote the container id alone.
     Container(ContainerId, Option<IfName>),
-    /// `cnibox ipam reserve` wrote it.
+    /// The operator: `cnibox ipam reserve` wrote the file.
     Operator,
     /// Text that no plugin writes.
     Other(String),

@@ -68,8 +68,8 @@ impl<'a> Locked<'a> {
         index.is_of(&state, self.paths.boot?).then_some(index)
     }
 
-    /// If no source is loaded: reads all files, and, in the first run of this call, builds an index. If no index can be
-    /// built, look-ups use the files.
+    /// If no source is loaded: reads all files, and builds an index if this is the first read of the call. If no index can
+    /// be built, look-ups use the files.
     fn load(&mut self) -> Result<()> {
         if !matches!(self.source, LookupSource::NotLoaded) {
             return Ok(());
@@ -172,7 +172,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Whether an address is taken. Confirms a taken address with its file.
+    /// Whether an address is taken. If it is taken in the index, also reads its file, and drops an index that differs.
     fn is_taken(&mut self, ip: IpAddr) -> Result<bool> {
         loop {
             let is_taken = self.look_up(
@@ -186,7 +186,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Whether an address is free, by its file. Drops an index that differs.
+    /// Whether an address that is free in the index is also free by its file. Drops an index that differs.
     pub fn is_free(&mut self, ip: IpAddr) -> Result<bool> {
         let is_free = matches!(self.owner_of(ip), Owner::Incomplete);
         if !is_free && !self.reads_files() {

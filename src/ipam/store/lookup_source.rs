@@ -26,7 +26,7 @@ pub(super) struct AddressFiles(Vec<(IpAddr, Option<AddressFile>)>);
 /// The content of one file with an address as its name.
 pub(super) struct AddressFile {
     pub(super) owner: Owner,
-    /// See `files::read_identified`.
+    /// The identity of the file (see `files::read_identified`).
     pub(super) identity: u64,
     /// The reservation was made in an earlier boot of this host. False if the boot is unknown: the address may be in use.
     pub(super) is_older: bool,
@@ -84,7 +84,7 @@ pub(super) fn read_files(dir: &Path, aside: &str) -> Result<(AddressFiles, bool)
         let (owner, identity) = match read {
             Ok((content, identity)) => (Owner::parse(&content), identity),
             Err(error) if error.kind() == ErrorKind::NotFound => match files::is_absent(&path) {
-                // A program without the lock removed it.
+                // A program without the lock has removed the file.
                 Ok(true) => continue,
                 _ => (Owner::NotRegular, 0),
             },

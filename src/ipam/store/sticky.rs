@@ -20,7 +20,7 @@ const BUCKETS: u64 = 4096;
 const BUCKET_BYTES: usize = 512;
 const ENTRY_BYTES: usize = 24;
 const ENTRIES_MAX: usize = 21;
-/// Any change of the format raises it.
+/// The version of the format, as a part of each seed. Any change of the format raises it.
 const VERSION: u64 = 1 << 32;
 
 pub(super) struct Sticky {

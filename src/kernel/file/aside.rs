@@ -21,7 +21,7 @@ use crate::kernel::flock::{self, Limit, Mode};
 
 /// The longest file name: NAME_MAX (linux/limits.h).
 const NAME_BYTES_MAX: usize = 255;
-/// `.` and 64 bits in hexadecimal.
+/// The length of RANDOM in the name of a temporary file, with the dot before it: 64 bits in hexadecimal.
 const RANDOM_BYTES: usize = 17;
 /// The number of attempts to write a file: a sweep can remove the temporary file before its writer has locked it.
 const ATTEMPTS_MAX: u32 = 10;
@@ -139,7 +139,7 @@ pub fn sweep_of(path: &Path) {
     sweep_names(path.parent().unwrap_or(path), &is_of_path);
 }
 
-/// Errors are ignored: every reader skips the temporary files.
+/// `sweep` for the temporary files whose names `is_wanted` accepts. Errors are ignored: every reader skips temporary files.
 fn sweep_names(directory: &Path, is_wanted: &dyn Fn(&[u8]) -> bool) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -9,7 +9,8 @@ const TICKS_PER_SECOND: u64 = 100;
 
 const UNKNOWN: &str = "the holder is unknown without /proc/locks";
 
-/// The kernel writes a page of /proc/locks at a time. If any process takes or releases a lock meanwhile, lines can be missing.
+/// The number of attempts to find the holder. The kernel writes a page of /proc/locks at a time. If any process takes or
+/// releases a lock meanwhile, lines can be missing.
 const READS_MAX: usize = 10;
 
 /// Names the process that holds the flock(2) of a file, as a clause of an error message. Reads /proc/locks.

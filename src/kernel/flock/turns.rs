@@ -7,8 +7,8 @@ use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 
 use super::Limit;
 
-/// The queues of the threads that share it. A path has a queue only while a thread holds or awaits a turn there, so the
-/// memory does not grow with the number of paths ever used. A new `Turns` allocates nothing.
+/// The queues of the threads that share this value, one queue for each path. A path has a queue only while a thread holds or
+/// awaits a turn there, so the memory does not grow with the number of paths ever used. A new `Turns` allocates nothing.
 ///
 /// Two spellings of one path are two queues. That costs fairness only: the flock(2) still excludes their threads from each
 /// other.
@@ -166,7 +166,7 @@ mod tests {
                 }
             }
             drop(first);
-            // This thread returns at once, and must queue again.
+            // This thread asks for a turn again at once, and must wait behind the others.
             let _turn = take(&turns, "/a", LONG);
             order.lock().push(9);
         });

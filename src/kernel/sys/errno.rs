@@ -7,8 +7,8 @@ pub(crate) fn errno_text(errno: i32) -> &'static str {
     text.filter(|text| !text.is_empty()).unwrap_or("Unknown error")
 }
 
-/// A line for each number, from 0 on.
-/// Source: errno(3), and linux/errno.h for the numbers, which are those of x86 and ARM.
+/// The texts, one line for each error number, from 0 on. Source: errno(3), and linux/errno.h for the numbers, which are those
+/// of x86 and ARM.
 const TEXTS: &str = "
 Operation not permitted
 No such file or directory

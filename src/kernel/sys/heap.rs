@@ -25,14 +25,14 @@ const ALIGNMENT_MAX: usize = 4096;
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 /// The number of block sizes: 16 bytes to 64 KiB.
 const SIZES: usize = (BLOCK_BYTES_MAX / ALIGNMENT).ilog2() as usize + 1;
-/// Enough for the largest inputs: 15,000 names of containers take 100,000 blocks, for which the C library would need
-/// 4,000 system calls. Unused pages cost nothing; a usual call uses 6.
+/// The length of the piece. It is enough for the largest inputs: 15,000 names of containers take 100,000 blocks, for which the
+/// C library would need 4,000 system calls. Unused pages cost nothing; a usual call uses 6.
 const PIECE_BYTES: usize = if cfg!(test) { 128 << 10 } else { 8 << 20 };
 
-/// The attempts after which a waiting thread sleeps. The lock is held for nanoseconds, so one or two are enough unless the
-/// holder was interrupted.
+/// The number of attempts to get the lock after which a waiting thread sleeps. The lock is held for nanoseconds, so one or two
+/// are enough unless the holder was interrupted.
 const YIELDS_MAX: u32 = 8;
-/// Much longer than the lock is held, and much shorter than the run of the process.
+/// The time that a waiting thread sleeps: much longer than the lock is held, and much shorter than the run of the process.
 const SLEEP: Duration = Duration::from_micros(50);
 
 #[cfg(target_env = "musl")]
@@ -59,7 +59,7 @@ struct FreeBlocks {
     free: [*mut u8; SIZES],
 }
 
-/// A block of the piece, and whether it is all zeros for sure.
+/// A block of the piece, and whether all its bytes are surely zero.
 struct Block {
     address: *mut u8,
     is_zero: bool,
@@ -136,7 +136,7 @@ impl Heap {
         unsafe { self.dealloc(address, layout) };
     }
 
-    /// Returns `None` if the piece has no such block. Inlined, because every allocation calls it.
+    /// A block of the piece for the layout; `None` if the piece has no such block. Inlined, because every allocation calls it.
     #[inline(always)]
     fn block(&self, layout: Layout) -> Option<Block> {
         if layout.size() > BLOCK_BYTES_MAX || layout.align() > ALIGNMENT {

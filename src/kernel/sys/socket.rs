@@ -54,7 +54,7 @@ fn link_address(index: u32, ethertype: u16) -> io::Result<(libc::sockaddr_ll, li
     Ok((address, length))
 }
 
-/// Sets an option that is a number.
+/// Sets a socket option whose value is a number.
 pub fn set_socket_option(
     socket: BorrowedFd<'_>,
     level: c_int,
@@ -158,7 +158,8 @@ fn empty_address() -> (libc::sockaddr_nl, libc::socklen_t) {
     (sender, length)
 }
 
-/// Only the kernel sends from port 0: the kernel binds the socket of a process to another port before it sends.
+/// Whether the kernel sent a datagram with this sender. Only the kernel sends from port 0: the kernel binds the socket of a
+/// process to another port before it sends.
 fn is_kernel(sender: &libc::sockaddr_nl, length: libc::socklen_t) -> bool {
     length as usize == size_of_val(sender) && sender.nl_pid == 0
 }
@@ -172,13 +173,13 @@ pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or_default())
 }
 
-/// Raises the number of files that this process may open to its hard limit. A failure is ignored.
+/// Sets the number of files that this process may open to its hard limit, but at most to 65,536. A failure is ignored.
 pub fn raise_file_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls use one structure, which outlives them.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            // Some systems allow a billion.
+            // On some systems the hard limit is a billion.
             limit.rlim_cur = limit.rlim_max.min(65536);
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }

@@ -26,11 +26,11 @@ pub struct Batch {
     pub(super) requests: Requests,
     /// The kernel features that the changes need.
     pub(super) features: Vec<(Family, Feature)>,
-    /// The number of messages without the first, which begins the batch.
+    /// The number of messages after NFNL_MSG_BATCH_BEGIN, which begins the batch.
     changes: usize,
     /// The id of the next set, unique in the transaction.
     next_set: u32,
-    /// The kernel refuses the transaction if the rules have another generation.
+    /// The kernel refuses the transaction (ERESTART) if the rules have another generation than this. `None`: no condition.
     expected: Option<Generation>,
 }
 
@@ -46,7 +46,7 @@ impl Batch {
         Self::begin(None)
     }
 
-    /// A transaction that the kernel refuses if the generation has changed; see `Nft::transact`.
+    /// A transaction that the kernel refuses if the rules have another generation than this; see `Nft::transact`.
     pub fn expecting(generation: Generation) -> Self {
         Self::begin(Some(generation))
     }
@@ -161,7 +161,8 @@ impl Batch {
         self.push_elements(NLM_F_CREATE | NLM_F_EXCL, table, set, elements)
     }
 
-    /// Adds the missing ones of these elements. An existing key is an error only if its data differs; its comment stays.
+    /// Adds those of these elements whose key the set lacks. An existing key is an error only if its data differs; the existing
+    /// element keeps its comment.
     pub fn ensure_elements(
         &mut self,
         table: Table<'_>,
@@ -206,7 +207,7 @@ impl Batch {
         self.requests.byte_count() + END_BYTES
     }
 
-    /// Splits the changes into consecutive transactions with at most that many bytes each. If the batch expects a generation,
+    /// Splits the changes into consecutive transactions with at most `bytes_max` bytes each. If the batch expects a generation,
     /// each transaction expects the generation after the previous one, so that no other program makes a change in between.
     pub(super) fn split(self, bytes_max: usize) -> Vec<Self> {
         let (mut expected, features) = (self.expected, self.features);
@@ -257,19 +258,20 @@ pub(super) fn write_elements(
     attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS, write);
 }
 
-/// `struct nfgenmsg` of a transaction. Its resource is the subsystem, in network byte order.
+/// `struct nfgenmsg` of the messages that begin and end a transaction: `res_id` is the number of the subsystem, in network byte
+/// order.
 fn batch_header() -> [u8; 4] {
     let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
     [0, 0, high, low]
 }
 
-/// The list of elements is an attribute, of at most 65,535 bytes; an element takes up to about 450, with the longest
-/// comment and the longest name of a chain.
+/// The most elements in one message: their list is one attribute, of at most 65,535 bytes; an element takes up to about 450
+/// bytes, with the longest comment and the longest name of a chain.
 const ELEMENTS_PER_MESSAGE: usize = 128;
 
-/// The first message of a batch, with a generation.
+/// The length of the first message of a batch, NFNL_MSG_BATCH_BEGIN, with a generation.
 const BEGIN_BYTES: usize = 28;
-/// The last message of a batch.
+/// The length of the last message of a batch, NFNL_MSG_BATCH_END.
 const END_BYTES: usize = 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Chains: declarations, and chains that the kernel has.
+//! Chains to be added, and chains that the kernel has.
 
 use super::comment::Comment;
 use super::consts::{
@@ -18,13 +18,13 @@ pub struct NewChain<'a> {
     pub comment: Option<&'a Comment>,
 }
 
-/// Where packets enter a chain: `type nat hook postrouting priority 100; policy accept;`
+/// The type, the hook, the priority and the policy of a base chain: `type nat hook postrouting priority 100; policy accept;`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
     pub kind: ChainKind,
     pub hook: Hook,
-    /// Lower is earlier. The families ip, ip6 and inet have filter at 0, dstnat at -100, srcnat at 100; bridge has
-    /// filter at -200, dstnat at -300.
+    /// Of two chains at one hook, the one with the lower priority gets a packet first. The families ip, ip6 and inet have
+    /// filter at 0, dstnat at -100, srcnat at 100; bridge has filter at -200, dstnat at -300.
     pub priority: i32,
     pub policy: Policy,
 }
@@ -45,7 +45,7 @@ pub enum Hook {
     Forward = 2,
     Output = 3,
     Postrouting = 4,
-    /// In the family bridge: brouting.
+    /// In the family bridge this number is the hook brouting.
     Ingress = 5,
 }
 
@@ -61,7 +61,7 @@ pub enum Policy {
 pub struct Chain {
     pub name: String,
     pub handle: u64,
-    /// The number of its rules, plus the number of rules and map elements that lead to it.
+    /// The number of rules in the chain, plus the number of rules and map elements that jump or go to the chain.
     pub uses: u32,
     /// `None` for a chain that is entered by jumps only.
     pub base: Option<Base>,
@@ -120,7 +120,7 @@ impl NewChain<'_> {
 }
 
 impl Chain {
-    /// Reads a chain from a message; `None` also for a chain of another table.
+    /// Reads a chain from a message; `None` if the message is malformed, or about a chain of another table.
     pub(super) fn read(table: &str, message: &[u8]) -> Option<Self> {
         Self::read_with_table(message).filter(|(of, _)| of == table).map(|(_, chain)| chain)
     }

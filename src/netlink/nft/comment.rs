@@ -10,7 +10,8 @@ use super::consts::{
 use crate::error::{Error, Result};
 use crate::netlink::{Attrs, text};
 
-/// The longest comment, in bytes: the kernel keeps 256 (NFT_USERDATA_MAXLEN), three of which are kind, length and NUL.
+/// The longest comment, in bytes: the kernel keeps 256 bytes of user data (NFT_USERDATA_MAXLEN), three of which are kind,
+/// length and NUL.
 pub const COMMENT_BYTES_MAX: usize = 253;
 
 /// The longest comment, in bytes, that nft reads: `nft list ruleset` prints longer ones, `nft -f` refuses them.
@@ -73,7 +74,7 @@ impl Comment {
         Self::find(user_data, NFTNL_UDATA_SET_COMMENT)
     }
 
-    /// The text up to the first NUL, as the match `comment` of iptables keeps it.
+    /// The comment in the data of the iptables match `comment`: the text up to the first NUL.
     pub(super) fn from_text(value: &[u8]) -> Self {
         Self(text(value).into_owned())
     }

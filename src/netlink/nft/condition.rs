@@ -9,7 +9,7 @@ use super::register::Register;
 use super::value::{Transport, padded_name};
 use crate::names::IfName;
 
-/// `field & mask == value`, or `!=`. Mask and value are as long as the field.
+/// `field & mask == value`, or `!=` if `is_equal` is false. Mask and value are as long as the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub field: Field,
@@ -97,7 +97,7 @@ impl Condition {
         Self { field: Field::CtMark, ..Self::mark(mask, value) }
     }
 
-    /// `ct state established,related`: any of them
+    /// `ct state established,related`: the packet has one of these states
     pub fn ct_state(state: CtState) -> Self {
         Self::any_bit(Field::CtState, state.0.into())
     }
@@ -199,8 +199,8 @@ impl Condition {
         found
     }
 
-    /// The condition of a comparison. iptables compares a name up to its NUL, and a name with `+` up to the `+`; nft compares
-    /// all 16 bytes.
+    /// The condition that a comparison of the loaded bits of the field means. iptables compares a name up to its NUL, and a
+    /// name with `+` up to the `+`; nft compares all 16 bytes.
     fn compared(field: Field, is_equal: bool, mask: &[u8], value: &[u8]) -> Self {
         let mut mask = mask.to_vec();
         if !(field.is_name() && value.contains(&0)) {
@@ -216,7 +216,7 @@ impl IntoIterator for Condition {
     type Item = Expr;
     type IntoIter = std::vec::IntoIter<Expr>;
 
-    /// The expressions of the condition.
+    /// The expressions of the condition: load; bitwise AND if the mask has bits that are 0 and the field is no name; compare.
     fn into_iter(self) -> Self::IntoIter {
         let Self { field, is_equal, mask, mut value } = self;
         let register = Register::FIRST;

@@ -3,7 +3,7 @@
 //! Source: linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h. All attributes are in network byte order,
 //! except values of registers.
 
-/// NFT_DATA_VERDICT is the data type of a verdict map. Other maps have one of the types of nft.
+/// NFT_DATA_VERDICT is the data type of a verdict map. For other maps it is a type of nft, made of the constants TYPE_* below.
 pub(super) use nix::libc::{
     NF_ACCEPT, NF_DROP, NFT_CONTINUE, NFT_DATA_VERDICT, NFT_GOTO, NFT_JUMP, NFT_RETURN,
 };
@@ -13,7 +13,7 @@ pub(super) const NFNL_MSG_BATCH_END: u16 = 0x11;
 pub(super) const NFNL_BATCH_GENID: u16 = 1;
 pub(super) const NFNL_SUBSYS_NFTABLES: u16 = 10;
 
-/// Message types, below NFNL_SUBSYS_NFTABLES.
+/// Message types: NFNL_SUBSYS_NFTABLES in the upper byte, the number of the message in the lower byte.
 pub(super) const NFT_MSG_NEWTABLE: u16 = message(0);
 pub(super) const NFT_MSG_GETTABLE: u16 = message(1);
 pub(super) const NFT_MSG_NEWCHAIN: u16 = message(3);
@@ -77,7 +77,7 @@ pub(super) const NFTA_SET_FIELD_LEN: u16 = 1;
 pub(super) const NFT_SET_INTERVAL: u32 = 0x4;
 pub(super) const NFT_SET_MAP: u32 = 0x8;
 pub(super) const NFT_SET_TIMEOUT: u32 = 0x10;
-/// Rules can change the set.
+/// A flag of a set: rules can add and delete its elements.
 pub(super) const NFT_SET_EVAL: u32 = 0x20;
 
 pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
@@ -104,7 +104,7 @@ pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
 pub(super) const NFT_REG_VERDICT: u32 = 0;
 /// The first of four registers of 16 bytes.
 pub(super) const NFT_REG_1: u32 = 1;
-/// The first of sixteen registers of 4 bytes, which share the memory of the other registers.
+/// The first of sixteen registers of 4 bytes, which share the memory of the registers of 16 bytes.
 pub(super) const NFT_REG32_00: u32 = 8;
 
 pub(super) const NFTA_EXPR_NAME: u16 = 1;
@@ -118,7 +118,8 @@ pub(super) const NFTA_BITWISE_DREG: u16 = 2;
 pub(super) const NFTA_BITWISE_LEN: u16 = 3;
 pub(super) const NFTA_BITWISE_MASK: u16 = 4;
 pub(super) const NFTA_BITWISE_XOR: u16 = 5;
-/// Absent before Linux 5.6. 0 is "mask and xor"; other values are other operations, such as shifts.
+/// The operation of a bitwise expression; absent before Linux 5.6. 0 is "mask and xor"; other values are other operations, such
+/// as shifts.
 pub(super) const NFTA_BITWISE_OP: u16 = 6;
 
 pub(super) const NFTA_BYTEORDER_SREG: u16 = 1;
@@ -210,7 +211,7 @@ pub(super) const ICMP_PKT_FILTERED: u8 = 13;
 /// Source: linux/icmpv6.h.
 pub(super) const ICMPV6_ADM_PROHIBITED: u8 = 1;
 
-/// Attributes of `match` and of `target`: extensions of iptables.
+/// Attributes of the expressions `match` and `target`, which contain extensions of iptables.
 pub(super) const NFTA_TARGET_NAME: u16 = 1;
 pub(super) const NFTA_TARGET_REV: u16 = 2;
 pub(super) const NFTA_TARGET_INFO: u16 = 3;
@@ -223,7 +224,7 @@ pub(super) const TYPE_INET_PROTOCOL: u32 = 12;
 pub(super) const TYPE_INET_SERVICE: u32 = 13;
 pub(super) const TYPE_MARK: u32 = 19;
 pub(super) const TYPE_IFNAME: u32 = 41;
-/// Bits per type in the number of a concatenation.
+/// The number of bits of each type in the type number of a concatenation.
 pub(super) const TYPE_BITS: u32 = 6;
 
 /// User data, which the kernel keeps for nft: kind and length of a byte each, then the value.

@@ -94,7 +94,8 @@ impl Declaration {
         (name.as_deref() == Some(set)).then_some(declaration)
     }
 
-    /// Whether an element is the begin or the end of an interval. In a concatenation each element has both ends.
+    /// Whether each element of the set is either the begin or the end of an interval. In a concatenation each element has both
+    /// ends.
     fn has_intervals(&self) -> bool {
         self.flags & NFT_SET_INTERVAL != 0 && self.parts.is_empty()
     }
@@ -188,7 +189,7 @@ impl Contents {
         (matches, any)
     }
 
-    /// Adds an element that can have the key.
+    /// Adds an element to `matches` if it can have the key.
     fn add_match<'c>(&self, matches: &mut Vec<Match<'c>>, interval: &'c Interval, fit: Fit) {
         let fit = if self.is_changing() { fit.and(Fit::Maybe) } else { fit };
         if fit != Fit::No {
@@ -226,7 +227,7 @@ impl Contents {
     }
 }
 
-/// The key before this one. The key must not be 0.
+/// The key minus 1, as a number in network byte order. The key must not be 0.
 fn before(key: &[u8]) -> Vec<u8> {
     let mut key = key.to_vec();
     for byte in key.iter_mut().rev() {

@@ -188,7 +188,8 @@ impl<'a> Arguments<'a> {
 }
 
 impl Verdict {
-    /// Reads the data of an immediate or of an element of a verdict map. `None` for verdicts internal to the kernel.
+    /// Reads the verdict in the data of an immediate or of an element of a verdict map. `None` for verdicts internal to the
+    /// kernel.
     pub(super) fn read(data: &[u8]) -> Option<Self> {
         let verdict = attribute(data, NFTA_DATA_VERDICT)?;
         let code = i32::from_be_bytes(fixed(attribute(verdict, NFTA_VERDICT_CODE)?, 0)?);
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(Expr::read_all(Family::Ip, attrs.as_slice()), [Expr::Other(String::new())]);
     }
 
-    /// The bytes that nft 1.0.6 sends for `fib daddr type local`'s first half, and for `jump net2`.
+    /// The bytes that nft 1.0.6 sends for the first expression of `fib daddr type local`, and for `jump net2`.
     #[test]
     fn expressions_are_those_of_nft() {
         let load = Expr::Load { field: Field::FibDaddrType, bytes: 4, to: Register::FIRST };

@@ -36,7 +36,7 @@ pub enum Expr {
     /// Loads bytes of a header that are not exactly one field.
     LoadPayload {
         header: u32,
-        /// In bytes.
+        /// The offset in the header, in bytes.
         offset: u32,
         bytes: u8,
         to: Register,
@@ -52,10 +52,10 @@ pub enum Expr {
         mask: Vec<u8>,
         xor: Vec<u8>,
     },
-    /// Converts numbers of this size from one byte order to the other.
+    /// Converts numbers of `size` bytes each from one byte order to the other.
     SwapBytes {
         register: Register,
-        /// The length of all numbers together. A rest that is shorter than a number does not change.
+        /// The length of all numbers together, in bytes. A rest that is shorter than a number does not change.
         bytes: u8,
         size: u8,
     },
@@ -82,7 +82,7 @@ pub enum Expr {
         first: Vec<u8>,
         last: Vec<u8>,
     },
-    /// Looks up registers in a set or map of the table.
+    /// Looks up a key in a set or map of the table. The key is in the registers from `key` on.
     Lookup {
         set: String,
         key: Register,
@@ -106,7 +106,7 @@ pub enum Expr {
     Redirect {
         port: Option<Register>,
     },
-    /// `reject`: the kind of the answer, and its code.
+    /// `reject`: the kind of the answer, NFT_REJECT_*, and its ICMP code.
     Reject {
         kind: u32,
         code: u8,
@@ -125,12 +125,12 @@ pub enum Expr {
         revision: u32,
         info: Vec<u8>,
     },
-    /// The name of another expression, in a rule of another program. Its arguments are not kept, so the rule cannot be written
-    /// again.
+    /// An expression of another kind, by its name, in a rule of another program. The arguments are not kept, so the rule cannot
+    /// be written again.
     Other(String),
 }
 
-/// The use of the result of a lookup.
+/// What a lookup does with its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// Matches if the set has the key.
@@ -261,7 +261,7 @@ impl Expr {
         });
     }
 
-    /// The name that the kernel uses.
+    /// The name of the expression in the kernel (NFTA_EXPR_NAME).
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Load { field, .. } => field.expression(),
@@ -408,7 +408,7 @@ fn write_nat(
 }
 
 impl Verdict {
-    /// Writes the data of an immediate or of an element of a verdict map.
+    /// Writes the verdict as the data of an immediate or of an element of a verdict map.
     pub(super) fn write(&self, attrs: &mut Attrs) {
         let (code, chain) = match self {
             Self::Accept => (NF_ACCEPT, None),

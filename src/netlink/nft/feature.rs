@@ -6,7 +6,7 @@ use super::expr::Expr;
 /// A feature that has its own kernel option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Tables of the family.
+    /// Tables of the family that is listed with the feature.
     Tables,
     /// Chains of the type nat, `snat` and `dnat`.
     Nat,
@@ -20,7 +20,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// The feature that an expression needs, if it is optional.
+    /// The feature that an expression needs; `None` if the expression has no kernel option of its own.
     pub(super) fn of(expr: &Expr) -> Option<Self> {
         match expr.name() {
             "nat" => Some(Self::Nat),
@@ -33,7 +33,7 @@ impl Feature {
         }
     }
 
-    /// The name of the kernel's option.
+    /// The name of the kernel option that adds the feature to tables of the family.
     pub(super) fn option(self, family: Family) -> &'static str {
         match (self, family) {
             (Self::Tables, Family::Ip) => "CONFIG_NF_TABLES_IPV4",

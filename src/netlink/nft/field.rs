@@ -65,20 +65,20 @@ pub enum Field {
     CtMark,
     /// `fib daddr type`
     FibDaddrType,
-    /// `fib saddr . iif oif exists`, as a number
+    /// `fib saddr . iif oif`: 1 if the route exists, 0 if it is missing
     FibSaddrIif,
-    /// `fib daddr . iif oif exists`, as a number
+    /// `fib daddr . iif oif`: 1 if the route exists, 0 if it is missing
     FibDaddrIif,
 }
 
 /// The expression that loads a field, and its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FieldSource {
-    /// The header, and the offset in it in bytes.
+    /// The header, NFT_PAYLOAD_*_HEADER, and the offset of the field in the header, in bytes.
     Payload(u32, u32),
     Meta(u32),
     Ct(u32),
-    /// The flags, and the result.
+    /// The flags, NFTA_FIB_F_*, and the result, NFT_FIB_RESULT_*.
     Fib(u32, u32),
 }
 
@@ -189,7 +189,7 @@ impl Field {
         }
     }
 
-    /// The registers of a concatenation of fields.
+    /// Each field of a concatenation, and the register that it is loaded to.
     pub(super) fn concatenated(fields: &[Self]) -> impl Iterator<Item = (Self, Register)> {
         let mut next = Register::FIRST;
         fields.iter().map(move |field| {
@@ -235,7 +235,7 @@ impl Field {
         matches!(self, Self::Iifname | Self::Oifname)
     }
 
-    /// The expression that loads the field.
+    /// The name of the expression that loads the field.
     pub(super) fn expression(self) -> &'static str {
         match self.source() {
             FieldSource::Payload(..) => "payload",

@@ -10,7 +10,7 @@ use super::register::{REGISTERS_BYTES, Register};
 /// Rules with equal meanings have the same effect on every packet. Some rules with the same effect have different meanings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Meaning {
-    /// The actions, each with the conditions before it, sorted.
+    /// The actions of the rule in their order, each with the conditions before it. The conditions are sorted.
     steps: Vec<(Vec<Constraint>, Action)>,
 }
 
@@ -98,7 +98,7 @@ impl Meaning {
 
 /// Executes the expressions of a rule with symbolic registers.
 struct SymbolicMachine {
-    /// The content of each byte; `None` if the rule did not load it.
+    /// The content of each byte of the registers; `None` if the rule did not load it.
     registers: Vec<Option<SymbolicByte>>,
     /// The conditions since the last action, sorted and without duplicates.
     conditions: Vec<Constraint>,
@@ -194,14 +194,14 @@ impl SymbolicMachine {
         loaded.take(count).collect()
     }
 
-    /// Adds a condition.
+    /// Adds a condition to those of the next action.
     fn require(&mut self, condition: Constraint) {
         if let Err(at) = self.conditions.binary_search(&condition) {
             self.conditions.insert(at, condition);
         }
     }
 
-    /// Ends the conditions with an action.
+    /// Adds an action, with the conditions since the last action.
     fn end_step(&mut self, action: Action) {
         let conditions = std::mem::take(&mut self.conditions);
         self.steps.push((conditions, action));
@@ -235,7 +235,7 @@ impl SymbolicMachine {
             Lookup::Verdict => self.end_step(Action::VerdictMap(bytes, set.into())),
             Lookup::Load(to) => {
                 self.require(Constraint::In(bytes.clone(), set.into()));
-                // The length of the data is unknown here.
+                // The length of the map's data is unknown here, so the data fills all registers from `to` on.
                 let of_map = |at| SymbolicByte::whole(Origin::Map(set.into(), bytes.clone(), at));
                 self.fill(to, (0..REGISTERS_BYTES - to.byte()).map(of_map));
             }
@@ -244,7 +244,7 @@ impl SymbolicMachine {
 }
 
 impl Constraint {
-    /// For a single bit, "not 0" is "1".
+    /// The condition that not all of these bits have their values. Of a single bit, "not 0" is the same as "1".
     fn is_not(bits: Vec<Bits>) -> Self {
         match bits.as_slice() {
             [] => Self::Never,

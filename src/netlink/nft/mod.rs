@@ -1,4 +1,4 @@
-//! nf_tables: tables, chains, rules, sets and maps as plain values, and transactions that change them. It does not
+//! nf_tables: tables, chains, rules, sets and maps as plain values, and transactions that change them. This module does not
 //! depend on the purpose of a rule.
 //!
 //! Costs: after a transaction that deletes an object, or adds a chain that exists, the close of the socket waits 4 to 18 ms
@@ -72,7 +72,7 @@ pub enum Family {
     Ip6 = 10,
 }
 
-/// The name of a table. Each family has its own tables.
+/// The family and the name of a table. Each family has its own tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table<'a> {
     pub family: Family,
@@ -88,7 +88,7 @@ pub struct Nft {
     socket: Socket,
     /// The tables of the namespace, which `transact_on_tables` lists. `None`: not listed.
     tables: RefCell<Option<Vec<(Family, String)>>>,
-    /// See `Nft::is_partial`.
+    /// Whether only a part of the last batch was committed.
     is_partial: Cell<bool>,
 }
 
@@ -116,7 +116,7 @@ impl Nft {
         }
     }
 
-    /// `None` if the kernel lacks nf_tables: there can be no rules.
+    /// Opens a socket. `None` if the kernel lacks nf_tables: there can be no rules.
     pub fn open_if_supported() -> Result<Option<Self>, netlink::Error> {
         let Some(nft) = Self::open_if_any()? else { return Ok(None) };
         Ok(nft.is_supported()?.then_some(nft))
@@ -141,7 +141,7 @@ impl Nft {
             be32_of(value).map(Generation)
         };
         match self.socket.get(request, read) {
-            // The kernel accepts 0 as every generation.
+            // A transaction that expects generation 0 is accepted in every generation.
             Ok(generation) => Ok(generation.unwrap_or(Generation(0))),
             Err(error) if is_without_nf_tables(&error) => {
                 Err(error.with_hint(format!("the kernel lacks {NF_TABLES}")))
@@ -213,7 +213,7 @@ impl Nft {
         done
     }
 
-    /// Not generic, so that the code is not copied for each caller.
+    /// `transact` without a generic parameter, so that the code is not copied for each caller.
     fn transact_dyn(&self, build: &mut dyn FnMut(&Self, &mut Batch) -> Result<()>) -> Result<()> {
         for _ in 0..TRANSACT_ATTEMPTS_MAX {
             let mut batch = Batch::expecting(self.generation()?);
@@ -287,7 +287,7 @@ impl Display for Table<'_> {
     }
 }
 
-/// Each retry means that another writer succeeded, so N writers that make one transaction each need at most N attempts.
-/// Writers without a pause can starve another one: with 32 threads that add and delete without a pause, 32 attempts were not
-/// enough in at least one of 6,400 calls.
+/// The most attempts of `transact`. Each retry means that another writer succeeded, so N writers that make one transaction each
+/// need at most N attempts. Writers without a pause can starve another writer: with 32 threads that add and delete without a
+/// pause, 32 attempts were not enough in at least one of 6,400 calls.
 const TRANSACT_ATTEMPTS_MAX: u32 = 1000;

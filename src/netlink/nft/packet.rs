@@ -36,7 +36,7 @@ pub struct Side {
     pub net: Option<IpNet>,
 }
 
-/// A byte with unknown bits, which are 0 in the value.
+/// A byte of which some bits can be unknown. An unknown bit is 0 in `known` and in `value`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Byte {
     known: u8,
@@ -128,7 +128,7 @@ pub(super) fn at_most(bytes: &[Byte], value: &[u8]) -> Fit {
     }
 }
 
-/// The least and the greatest value. The kernel compares with memcmp(3), as slices are compared.
+/// The least and the greatest value that the bytes can have. The kernel compares with memcmp(3), as slices are compared.
 fn bounds(bytes: &[Byte]) -> [Vec<u8>; 2] {
     let least = bytes.iter().map(|byte| byte.value).collect();
     [least, bytes.iter().map(|byte| byte.value | !byte.known).collect()]
@@ -191,7 +191,8 @@ impl Packet {
         }
     }
 
-    /// Source: linux/ip.h, `struct iphdr`; linux/ipv6.h, `struct ipv6hdr`. The packet is not a fragment.
+    /// The IP header of the packet, which is not a fragment. Source: linux/ip.h, `struct iphdr`; linux/ipv6.h, `struct
+    /// ipv6hdr`.
     fn network_header(&self) -> Vec<Byte> {
         let mut header = vec![Byte::UNKNOWN; if self.family == IpFamily::V4 { 20 } else { 40 }];
         let (addresses, bytes) = match self.family {
@@ -221,7 +222,8 @@ impl Packet {
         header
     }
 
-    /// Source: linux/tcp.h, `struct tcphdr`. A connection begins with SYN alone; all further segments have ACK.
+    /// The TCP header, up to the flags. Source: linux/tcp.h, `struct tcphdr`. A connection begins with SYN alone; all further
+    /// segments have ACK.
     fn transport_header(&self) -> Vec<Byte> {
         let mut header = vec![Byte::UNKNOWN; TCP_FLAGS_AT + 1];
         header[TCP_FLAGS_AT] = match self.state {
@@ -231,7 +233,7 @@ impl Packet {
         header
     }
 
-    /// The flags of TCP.
+    /// The byte of the TCP header with the flags.
     pub(super) fn tcp_flags(&self) -> Byte {
         self.transport_header()[TCP_FLAGS_AT]
     }
@@ -270,7 +272,7 @@ const TCP_ACK: u8 = 0x10;
 mod tests {
     use super::*;
 
-    /// The first two bytes are known, the last two are not.
+    /// An address in 10.1.0.0/16: the first two bytes are known, the last two are not.
     fn in_net() -> Vec<Byte> {
         [known(&[10, 1]), vec![Byte::UNKNOWN; 2]].concat()
     }

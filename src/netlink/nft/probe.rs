@@ -46,7 +46,7 @@ impl Nft {
         Ok(missing)
     }
 
-    /// Whether the kernel accepts a transaction that uses the features. It is not committed.
+    /// Whether the kernel accepts a transaction that uses the features. The transaction is not committed.
     fn has(&self, features: &[(Family, Feature)]) -> Result<bool, netlink::Error> {
         let mut batch = Batch::new();
         for (family, feature) in features {
@@ -87,12 +87,12 @@ pub(super) fn is_without_nf_tables(error: &netlink::Error) -> bool {
 pub(super) const NF_TABLES: &str = "CONFIG_NF_TABLES";
 
 /// Whether the errno can be that of a missing feature: ENOENT for expressions and types of chains, EPROTO for conntrack in
-/// bridges, the other two for families.
+/// bridges, EOPNOTSUPP and EAFNOSUPPORT for families.
 fn can_be_missing_feature(errno: i32) -> bool {
     matches!(errno, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTO)
 }
 
-/// The table exists only in transactions that are not committed.
+/// The name of the table of the probe. This table exists only in transactions that are not committed.
 const SCRATCH_TABLE: &str = "cnibox_probe";
 
 /// Adds a rule or chain that needs the feature.

@@ -19,7 +19,7 @@ use crate::netlink::{Attrs, text};
 /// The chains and sets of a table.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// Each chain with its rules, in the order of the names.
+    /// Each chain with its rules, sorted by the names of the chains.
     chains: Vec<(String, Vec<Rule>)>,
     sets: Vec<(String, Contents)>,
 }
@@ -32,15 +32,17 @@ pub const NOT_IN_KERNEL: u64 = 0;
 pub enum Outcome {
     Accepted,
     Dropped(DroppedBy),
-    /// Some packets can be dropped. The rule is the first one with an unknown effect.
+    /// Some of the packets can be dropped. The doubt is the first rule with an unknown effect; if there is none, the rule that
+    /// drops.
     Unknown(Doubt),
 }
 
-/// The rule that drops a packet.
+/// The rule, or the policy of a chain, that drops a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DroppedBy {
     pub location: RuleLocation,
-    /// The rule of the base chain that leads to that rule, or is that rule.
+    /// The rule of the base chain that is, or leads to, the rule at `location`. If the policy drops: the first rule that
+    /// returns, or else the policy.
     pub from: RuleLocation,
 }
 
@@ -52,7 +54,7 @@ pub struct Doubt {
     pub on: String,
 }
 
-/// A rule of a chain.
+/// The place of a rule: its chain and its handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLocation {
     pub chain: String,
@@ -195,7 +197,7 @@ struct ChainResults {
     accepts: bool,
     /// The last rule that drops packets: it drops those that the other rules pass on.
     drop: Option<DroppedBy>,
-    /// The packet reaches the end of the chain, or returns.
+    /// The packet can reach the end of the chain, or return from the chain.
     continues: bool,
     /// The first rule that returns, or goes to a chain that returns.
     first_return: Option<RuleLocation>,
@@ -206,7 +208,7 @@ struct ChainResults {
 struct Evaluation<'a> {
     program: &'a Program,
     packet: &'a Packet,
-    /// For each chain of the program the results, if it was evaluated.
+    /// The results of each chain of the program; `None` if the chain was not evaluated yet.
     results: Vec<Option<ChainResults>>,
     depth: u32,
 }
@@ -220,7 +222,7 @@ struct Effects {
 }
 
 impl Evaluation<'_> {
-    /// The results of a chain, evaluated once.
+    /// The results of a chain. Each chain is evaluated only once.
     fn chain(&mut self, name: &str) -> ChainResults {
         let at = self.program.find(name);
         if let Some(Some(known)) = at.map(|at| &self.results[at]) {
@@ -287,7 +289,8 @@ impl Evaluation<'_> {
         ChainResults { continues: true, ..results }
     }
 
-    /// Adds the results of another chain. Returns whether the packet can come back.
+    /// Adds the results of `chain`, to which the rule at `from` leads. Returns whether the packet can come back from that
+    /// chain.
     fn enter(&mut self, results: &mut ChainResults, chain: &str, from: &RuleLocation) -> bool {
         let entered = self.chain(chain);
         results.accepts |= entered.accepts;
@@ -301,7 +304,7 @@ impl Evaluation<'_> {
     }
 }
 
-/// More than the kernel's limit for jumps (NFT_JUMP_STACK_SIZE).
+/// The greatest depth of jumps that is evaluated: more than the kernel allows (NFT_JUMP_STACK_SIZE).
 const DEPTH_MAX: u32 = 64;
 
 impl Effects {

@@ -17,7 +17,7 @@ use super::{Family, Nft, Table};
 use crate::error::Result;
 use crate::netlink::{Attrs, Requests, text};
 
-/// An object that can exist.
+/// A table, a chain or a set, which can exist or be missing.
 #[derive(Clone, Copy, Debug)]
 pub enum Object<'a> {
     Table(Table<'a>),
@@ -27,7 +27,7 @@ pub enum Object<'a> {
 }
 
 impl Nft {
-    /// Whether each object exists, in their order. One datagram has all requests.
+    /// For each of `objects`, in the same order, whether it exists. One datagram has all requests.
     pub fn exist(&self, objects: &[Object<'_>]) -> Result<Vec<bool>> {
         let mut requests = Requests::new();
         for object in objects {
@@ -38,7 +38,7 @@ impl Nft {
         Ok(found.iter().map(Option::is_some).collect())
     }
 
-    /// The elements with these keys, in their order; `None` also if the set or the table is missing.
+    /// The element of each key, in the order of `keys`; `None` if the element, the set or the table is missing.
     pub fn elements_at(
         &self,
         table: Table<'_>,
@@ -167,7 +167,7 @@ impl Nft {
         self.list_of(table, NFT_MSG_GETRULE, doing, filter, read)
     }
 
-    /// Lists objects of one table.
+    /// Lists objects of one table. Sends no request if `lacks` is true for the table.
     fn list_of<T>(
         &self,
         table: Table<'_>,
@@ -229,5 +229,5 @@ impl Object<'_> {
     }
 }
 
-/// The receive buffer of a socket has room for about 256 answers.
+/// The number of requests in one datagram: the receive buffer of a socket has room for about 256 answers.
 const REQUESTS_AT_ONCE: usize = 128;

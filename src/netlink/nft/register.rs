@@ -2,12 +2,12 @@
 
 use super::consts::{NFT_REG_1, NFT_REG_VERDICT, NFT_REG32_00};
 
-/// All registers together.
+/// The length of all registers together, in bytes.
 pub(super) const REGISTERS_BYTES: usize = REGISTERS as usize * size_of::<u32>();
 
 const REGISTERS: u8 = 16;
 
-/// One of sixteen registers of four bytes. Longer values take several, beginning with this one.
+/// One of sixteen registers of four bytes. A longer value takes several registers, beginning with this register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register(u8);
 
@@ -28,14 +28,14 @@ impl Register {
         usize::from(self.0) * size_of::<u32>()
     }
 
-    /// The number in messages. Where one of the older registers of 16 bytes begins, it is the number of that register, as in
-    /// nft.
+    /// The number of the register in messages. Where one of the older registers of 16 bytes begins, nft uses the number of that
+    /// register, and so does this function.
     pub(super) fn number(self) -> u32 {
         let word = u32::from(self.0);
         if word.is_multiple_of(4) { NFT_REG_1 + word / 4 } else { NFT_REG32_00 + word }
     }
 
-    /// The register with this number; `None` also for the register of verdicts.
+    /// The register with this number; `None` if there is no such register, and for NFT_REG_VERDICT.
     pub(super) fn of(number: u32) -> Option<Self> {
         let word = match number {
             NFT_REG_VERDICT => return None,

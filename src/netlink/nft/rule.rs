@@ -1,4 +1,4 @@
-//! Rules: declarations, and rules that the kernel has, of cnibox, nft or iptables.
+//! Rules to be added, and rules that the kernel has: those of cnibox, nft and iptables.
 
 use super::Family;
 use super::comment::Comment;
@@ -72,7 +72,7 @@ impl<'a> NewRule<'a> {
 }
 
 impl Rule {
-    /// The chain of its verdict `jump` or `goto`.
+    /// The chain that the rule jumps or goes to; `None` if it has no verdict `jump` or `goto`.
     pub fn leads_to(&self) -> Option<&str> {
         self.exprs.iter().find_map(|expr| match expr {
             Expr::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain)) => Some(chain.as_str()),
@@ -90,7 +90,7 @@ impl Rule {
         Condition::all_of(&self.exprs)
     }
 
-    /// The data of a match of iptables.
+    /// The data of the iptables match with the name `wanted`; `None` if the rule has no such match.
     pub fn xt_match(&self, wanted: &str) -> Option<&[u8]> {
         self.exprs.iter().find_map(|expr| match expr {
             Expr::XtMatch { name, info, .. } if name == wanted => Some(info.as_slice()),
@@ -98,7 +98,7 @@ impl Rule {
         })
     }
 
-    /// Reads a rule from a message; `None` also for a rule of another table.
+    /// Reads a rule from a message; `None` if the message is malformed, or about a rule of another table.
     pub(super) fn read(family: Family, table: &str, message: &[u8]) -> Option<Self> {
         let (mut chain, mut handle, mut exprs, mut comment) = (None, None, Vec::new(), None);
         for (kind, value) in attributes_of(message) {

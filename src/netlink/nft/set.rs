@@ -45,7 +45,7 @@ pub struct Set {
 pub struct Element {
     /// In the format of `pack`.
     pub key: Vec<u8>,
-    /// The data of a map.
+    /// The data of the key in a map; `None` in a set.
     pub data: Option<Datum>,
     pub comment: Option<Comment>,
 }
@@ -85,7 +85,7 @@ fn write_type(attrs: &mut Attrs, types: &[Type], kind: u16, length: u16) {
 }
 
 impl Set {
-    /// Reads a set from a message; `None` also for a set of another table.
+    /// Reads a set from a message; `None` if the message is malformed, or about a set of another table.
     pub(super) fn read(table: &str, message: &[u8]) -> Option<Self> {
         let (mut name, mut flags, mut comment) = (None, 0, None);
         for (kind, value) in attributes_of(message) {

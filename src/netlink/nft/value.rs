@@ -39,7 +39,7 @@ pub enum Type {
     Mark,
 }
 
-/// A key or a datum, or a part of one.
+/// A key or a datum, or a part of a concatenation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     Address(IpAddr),
@@ -87,7 +87,7 @@ impl Type {
         }
     }
 
-    /// The number and the size of a concatenation, or of a single type.
+    /// The type number of a concatenation or of a single type, and the length of its values in bytes.
     pub(super) fn concatenated(types: &[Self]) -> (u32, usize) {
         let number = types.iter().fold(0, |number, one| number << TYPE_BITS | one.number());
         let bytes = match types {
@@ -97,7 +97,7 @@ impl Type {
         (number, bytes)
     }
 
-    /// The byte order, if nft needs it to print values: those of some single types.
+    /// The byte order of values of these types, if nft needs it to print them: only for a single `ifname` or `mark`.
     pub(super) fn byte_order(types: &[Self]) -> Option<u32> {
         matches!(types, [Self::IfName | Self::Mark]).then_some(BYTEORDER_HOST_ENDIAN)
     }
@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(Type::concatenated(&[kind]).1, pack(&[value]).len());
             assert_eq!(Type::concatenated(&[kind, kind]).1, pack(&[value, value]).len());
         }
-        // `inet_proto . inet_service`, as nft 1.0.6 has it.
+        // The type number that nft 1.0.6 has for `inet_proto . inet_service`.
         assert_eq!(Type::concatenated(&[Type::InetProto, Type::InetService]).0, 0x30d);
     }
 }

@@ -19,7 +19,8 @@ fn write(info: &mut [u8], at: usize, value: u16) {
     info[at..at + 2].copy_from_slice(&value.to_ne_bytes());
 }
 
-/// Source: linux/netfilter/xt_conntrack.h, `struct xt_conntrack_mtinfo3`; its size, in bytes, is then aligned.
+/// `struct xt_conntrack_mtinfo3`: its length in bytes before the padding at its end, and the offsets of its fields. Source:
+/// linux/netfilter/xt_conntrack.h.
 const MTINFO3_BYTES: usize = 164;
 const MTINFO3_MATCH_FLAGS: usize = 146;
 const MTINFO3_INVERT_FLAGS: usize = 148;
@@ -37,7 +38,7 @@ const XT_TCP_INV_FLAGS: u8 = 4;
 pub(super) fn fit(name: &str, revision: u32, info: &[u8], packet: &Packet) -> Fit {
     match (name, revision) {
         ("comment", _) => Some(Fit::Yes),
-        // Revision 2 differs in the ports only.
+        // Revision 2 of this match differs from revision 3 in the ports only.
         ("conntrack", 2 | 3) => conntrack(info, packet),
         ("state", _) => fixed(info, 0).map(|mask| {
             // Source: linux/netfilter/xt_state.h.
@@ -71,13 +72,14 @@ fn conntrack(info: &[u8], packet: &Packet) -> Option<Fit> {
     Some(fit)
 }
 
-/// Source: linux/netfilter/xt_tcpudp.h, `struct xt_tcp`.
+/// Whether the packet fulfils the match `tcp`; `None` if `info` is too short. Source: linux/netfilter/xt_tcpudp.h, `struct
+/// xt_tcp`.
 fn tcp(info: &[u8], packet: &Packet) -> Option<Fit> {
     let port = |at| fixed(info, at).map(u16::from_ne_bytes);
     let [option, mask, flags, inverted] = fixed(info, 8)?;
     let mut fit = if option == 0 { Fit::Yes } else { Fit::Maybe };
     for at in [0, 4] {
-        // The ports are unknown.
+        // The ports of the packet are unknown, so only a condition on all ports is met for sure.
         let is_any = (port(at)?, port(at + 2)?) == (0, u16::MAX) && inverted & 0x3 == 0;
         fit = fit.and(if is_any { Fit::Yes } else { Fit::Maybe });
     }
@@ -85,7 +87,7 @@ fn tcp(info: &[u8], packet: &Packet) -> Option<Fit> {
     Some(fit.and(if inverted & XT_TCP_INV_FLAGS == 0 { flags_fit } else { flags_fit.not() }))
 }
 
-/// The effect of a target on a packet.
+/// The effect of an iptables target on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum XtEffect {
     GoesOn,

@@ -25,7 +25,7 @@ pub struct Address {
     pub scope_link: bool,
     /// The kernel added no route to the prefix (IFA_F_NOPREFIXROUTE).
     pub no_prefix_route: bool,
-    /// Set by configuration, not learned from router advertisements.
+    /// IFA_F_PERMANENT: set by configuration without a lifetime, not learned from router advertisements.
     pub permanent: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Address {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewAddress {
     pub net: IpNet,
-    /// IPv6: without duplicate address detection, so it is usable at once.
+    /// IPv6: the kernel does no duplicate address detection, so the address is usable at once.
     pub no_dad: bool,
     /// The kernel adds no route to the prefix.
     pub no_prefix_route: bool,
@@ -162,7 +162,7 @@ fn encode_net(index: u32, net: &IpNet, attrs: &mut Attrs) {
 }
 
 impl Address {
-    /// The index of the link, and the address.
+    /// Reads the index of the link, and the address, from the payload of a message.
     fn parse(payload: &[u8]) -> Option<(u32, Self)> {
         let [family, prefix_len, flags, scope] = fixed(payload, 0)?;
         let index = u32::from_ne_bytes(fixed(payload, 4)?);

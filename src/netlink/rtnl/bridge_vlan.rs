@@ -18,9 +18,9 @@ use crate::netlink::{Attrs, Requests, attributes, fixed};
 pub struct VlanRange {
     pub first: u16,
     pub last: u16,
-    /// The VLAN of incoming frames without a tag. A range with this flag has one VLAN.
+    /// PVID: incoming frames without a tag are in this VLAN. A range with this flag has one VLAN.
     pub is_pvid: bool,
-    /// Frames go out without a tag.
+    /// Frames of these VLANs leave the port without a tag.
     pub untagged: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct VlanRange {
 pub struct PortVlans {
     pub index: u32,
     pub name: String,
-    /// The index of the bridge of the port. For a bridge it is its own index.
+    /// The index of the bridge that the port belongs to. For a bridge, its own index.
     pub bridge: u32,
     /// IFLA_LINK, as in `Link::peer`. `None` if both ends of the veth pair have the same index, in different namespaces.
     pub peer: Option<u32>,
@@ -60,7 +60,7 @@ impl PortVlans {
 }
 
 impl Rtnl {
-    /// All bridges and their ports. The kernel cannot filter this list.
+    /// All bridges and their ports, with their VLANs. The kernel cannot filter this list.
     pub fn bridge_ports(&self) -> Result<Vec<PortVlans>> {
         let request = || {
             let mut request = Requests::new();
@@ -128,7 +128,7 @@ impl VlanRange {
     }
 }
 
-/// struct bridge_vlan_info
+/// Appends a struct bridge_vlan_info: flags, VLAN.
 fn put_info(spec: &mut Attrs, flags: u16, vlan: u16) {
     let ([a, b], [c, d]) = (flags.to_ne_bytes(), vlan.to_ne_bytes());
     spec.bytes(IFLA_BRIDGE_VLAN_INFO, &[a, b, c, d]);

@@ -23,34 +23,35 @@ pub(super) const IFF_PROMISC: u32 = 0x100;
 pub(super) const IFF_ALLMULTI: u32 = 0x200;
 pub(super) const IF_OPER_UP: u8 = 6;
 
-/// In IFLA_AF_SPEC of AF_INET: attributes with the numbers of the parameters (linux/ip.h).
+/// In IFLA_AF_SPEC of AF_INET: the parameters `net.ipv4.conf.LINK.*`, one attribute for each (linux/ip.h).
 pub(super) const IFLA_INET_CONF: u16 = 1;
 pub(super) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
-/// In IFLA_AF_SPEC of AF_INET6: an array of 32-bit numbers, one for each parameter (linux/ipv6.h).
+/// In IFLA_AF_SPEC of AF_INET6: the parameters `net.ipv6.conf.LINK.*`, an array of 32-bit numbers, and an index in it
+/// (linux/ipv6.h).
 pub(super) const IFLA_INET6_CONF: u16 = 2;
 pub(super) const DEVCONF_ACCEPT_RA: usize = 3;
-/// In IFLA_INFO_SLAVE_DATA of a port of a bridge.
+/// Attributes in IFLA_INFO_SLAVE_DATA of a port of a bridge.
 pub(super) const IFLA_BRPORT_STATE: u16 = 1;
 pub(super) const IFLA_BRPORT_MODE: u16 = 4;
 pub(super) const IFLA_BRPORT_ISOLATED: u16 = 33;
-/// In IFLA_INFO_DATA of a bridge.
+/// An attribute in IFLA_INFO_DATA of a bridge.
 pub(super) const IFLA_BR_VLAN_PROTOCOL: u16 = 8;
-/// In IFLA_AF_SPEC of a bridge's port, and the flags in it (linux/if_bridge.h).
+/// An attribute in IFLA_AF_SPEC of a bridge's port, and the flags in this attribute (linux/if_bridge.h).
 pub(super) const IFLA_BRIDGE_VLAN_INFO: u16 = 2;
 pub(super) const BRIDGE_VLAN_INFO_PVID: u16 = 0x2;
 pub(super) const BRIDGE_VLAN_INFO_UNTAGGED: u16 = 0x4;
 pub(super) const BRIDGE_VLAN_INFO_RANGE_BEGIN: u16 = 0x8;
 pub(super) const BRIDGE_VLAN_INFO_RANGE_END: u16 = 0x10;
-/// For IFLA_EXT_MASK: adds the VLANs of bridges as ranges; omits the counters of IPv6, a fifth of the answer
-/// (linux/rtnetlink.h).
+/// Bits of IFLA_EXT_MASK. The first adds the VLANs of bridges, as ranges; the second omits the counters of IPv6, a fifth of the
+/// answer (linux/rtnetlink.h).
 pub(super) const RTEXT_FILTER_BRVLAN_COMPRESSED: u32 = 0x4;
 pub(super) const RTEXT_FILTER_SKIP_STATS: u32 = 0x8;
 
-/// The default table (linux/rtnetlink.h).
+/// The main routing table (linux/rtnetlink.h).
 pub const RT_TABLE_MAIN: u32 = 254;
 /// A flag of a route: the gateway need not be in a prefix of the link (linux/rtnetlink.h).
 pub(super) const RTNH_F_ONLINK: u32 = 0x4;
-/// Attributes of a rule, and the action that selects a table (linux/fib_rules.h).
+/// Attributes of a policy rule, and the action that selects a table (linux/fib_rules.h).
 pub(super) const FRA_SRC: u16 = 2;
 pub(super) const FRA_PRIORITY: u16 = 6;
 pub(super) const FRA_SUPPRESS_IFGROUP: u16 = 13;
@@ -59,7 +60,7 @@ pub(super) const FRA_TABLE: u16 = 15;
 pub(super) const FRA_L3MDEV: u16 = 19;
 pub(super) const FRA_PROTOCOL: u16 = 21;
 pub(super) const FR_ACT_TO_TBL: u8 = 1;
-/// In RTA_METRICS, and an attribute that `libc` lacks for musl (linux/rtnetlink.h).
+/// Two attributes in RTA_METRICS, and an attribute of a route that `libc` lacks for musl (linux/rtnetlink.h).
 pub(super) const RTAX_MTU: u16 = 2;
 pub(super) const RTAX_ADVMSS: u16 = 8;
 pub(super) const RTA_VIA: u16 = 18;

@@ -28,7 +28,7 @@ use crate::netlink::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link(pub Box<LinkState>);
 
-/// The fields of a link.
+/// The fields of a `Link`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkState {
     pub index: u32,
@@ -45,16 +45,17 @@ pub struct LinkState {
     pub peer: Option<u32>,
     /// The peer is in another namespace.
     pub peer_is_elsewhere: bool,
-    /// The id of that namespace. `None` if it has ended: the kernel is about to remove this link.
+    /// If `peer_is_elsewhere`: the id of the peer's namespace. `None` if that namespace has ended: the kernel is about to
+    /// remove this link.
     pub peer_netns: Option<Nsid>,
-    /// IFF_UP: the link is configured up. `operstate_up` is whether it can carry traffic.
+    /// IFF_UP: the link is configured up. `operstate_up` tells whether the link can carry traffic.
     pub up: bool,
     /// Promiscuous mode was set by configuration. Packet sockets and masters do not set this flag.
     pub promiscuous: bool,
     pub all_multicast: bool,
     /// In packets.
     pub tx_queue_len: u32,
-    /// Never set on links without a carrier state, like `lo`.
+    /// IFLA_OPERSTATE is IF_OPER_UP: the link can carry traffic. Never true for links without a carrier state, like `lo`.
     pub operstate_up: bool,
     /// `net.ipv6.conf.LINK.accept_ra`; `None` without IPv6.
     pub accept_ra: Option<u32>,
@@ -126,7 +127,7 @@ impl PortState {
 }
 
 impl Rtnl {
-    /// The link with a name or an alternative name.
+    /// The link that has this name, or has it as an alternative name.
     pub fn link(&self, name: &str) -> Result<Option<Link>> {
         // Both attributes find both kinds of names. The kernel refuses a long name in IFLA_IFNAME.
         let kind = if name.len() > IFNAME_BYTES_MAX { IFLA_ALT_IFNAME } else { IFLA_IFNAME };

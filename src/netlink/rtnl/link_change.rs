@@ -46,19 +46,20 @@ pub struct LinkChange<'a> {
     pub tx_queue_len: Option<u32>,
     /// Before Linux 6.3 the kernel refuses to rename a link that is up.
     pub name: Option<&'a str>,
-    /// Moves the link. The other changes are made at the same time, so the new name has to be free there.
+    /// Moves the link into this namespace. The other changes are made at the same time, so `name` has to be free in this
+    /// namespace.
     pub netns: Option<&'a NetNs>,
-    /// An empty alias removes it.
+    /// An empty text removes the alias.
     pub alias: Option<&'a str>,
     /// 0 removes the master.
     pub master: Option<u32>,
     /// Sets `net.ipv4.conf.LINK.arp_notify`: from then on the kernel announces the IPv4 addresses whenever the link
     /// comes up or its MAC address is set.
     ///
-    /// /proc/sys is slower: the kernel searches the directories of all namespaces, which have the same name. With 300
-    /// containers that takes a tenth of the time of a whole attachment.
+    /// A write to /proc/sys is slower: the kernel searches the directories of all namespaces, which have the same name. With
+    /// 300 containers that takes a tenth of the time of a whole attachment.
     pub announce_ipv4: bool,
-    /// A flag of a bridge port, as `isolated`.
+    /// A flag of a bridge port, and so is `isolated`.
     pub hairpin: Option<bool>,
     pub isolated: Option<bool>,
 }
@@ -100,8 +101,8 @@ impl Rtnl {
         kind: &str,
         properties: &[LinkProperty<'_>],
     ) -> Result<Link, netlink::Error> {
-        // The kernel echoes into the namespace of the new link. In another namespace the echo would go to the socket with
-        // our port number there, which belongs to another process, or later to this one.
+        // The kernel echoes into the namespace of the new link. In another namespace the echo would go to the socket that has
+        // our port number there: a socket of another process, or a later one of this process.
         let echo = if new.netns.is_none() { NLM_F_ECHO } else { 0 };
         let requests = new_link(new, kind, echo, properties);
         let mut echoed = None;
@@ -232,7 +233,7 @@ impl Batch {
 
     fn push_link_change(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {
         let doing = format!("cannot change link {name}");
-        // RTM_SETLINK cannot set the flags of a port.
+        // RTM_SETLINK cannot set the flags of a bridge port.
         self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| change.encode(index, attrs));
     }
 }

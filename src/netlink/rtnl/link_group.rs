@@ -30,9 +30,9 @@ impl Rtnl {
         deleted.fold(Ok(()), Result::and)
     }
 
-    /// The kernel deletes every link of the group, so no other link may have its number. Another process of cnibox finds the
-    /// number in the list of links; the lock of the namespace makes it wait until then. Another program would have to choose
-    /// the same of 2^31 numbers between the list and the deletion.
+    /// The kernel deletes every link of the group, so no other link may have its number. The lock of the namespace makes
+    /// another process of cnibox wait until the number is in the list of links, so that process chooses another number. Another
+    /// program would have to choose the same of 2^31 numbers between the list and the deletion.
     ///
     /// After SIGKILL links can stay in the group. Their aliases still name their owners.
     fn del_as_group(&self, links: &[Link]) -> Result<()> {
@@ -75,7 +75,7 @@ impl Batch {
     }
 }
 
-/// A number that none of the links has. 0 is the default of all links.
+/// A number of a group that none of the links is in. By default a link is in the group 0.
 fn unused_group(links: &[Link]) -> Result<u32> {
     for _ in 0..ATTEMPTS_MAX {
         let group = u32::from_ne_bytes(sys::random_bytes()?) >> 1;

@@ -32,7 +32,7 @@ pub use route::{NextHop, Route};
 pub use rule::Rule;
 pub use traffic::{AddressField, TokenBucket, Traffic, TrafficSelector};
 
-/// A socket for one network namespace.
+/// An rtnetlink socket for one network namespace.
 pub struct Rtnl {
     socket: Socket,
     /// The namespace of the socket, if it is not that of the caller.
@@ -110,15 +110,15 @@ impl Rtnl {
 }
 
 impl NetNs {
-    /// A socket in this namespace, for use from another one.
+    /// Opens an rtnetlink socket in this namespace, for threads that are in another namespace.
     pub fn rtnl(&self) -> Result<Rtnl> {
         Ok(Rtnl { netns: Some(self.clone()), ..self.run(Rtnl::open)? })
     }
 }
 
-/// The receive buffer of a socket has room for about 256 answers.
+/// The number of requests in one datagram: the receive buffer of a socket has room for about 256 answers.
 const REQUESTS_AT_ONCE: usize = 128;
-/// Less than the kernel's default send buffer, 212,992 bytes.
+/// The longest datagram: less than the kernel's default send buffer, 212,992 bytes.
 const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 
 impl Batch {

@@ -22,7 +22,7 @@ use crate::kernel::sys::socket::{
 };
 use crate::netlink::{self, Requests, attribute, datagram_messages, fixed, u32_of};
 
-/// Attributes (linux/net_namespace.h).
+/// Attributes of RTM_NEWNSID, RTM_GETNSID and RTM_DELNSID (linux/net_namespace.h).
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 /// NETNSA_NSID_NOT_ASSIGNED. In a request it lets the kernel choose the id.
@@ -37,8 +37,8 @@ const CHOSEN_MIN: u32 = 0x4000_0000;
 /// The number of attempts to assign an id: another namespace can have it.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// The id of a network namespace in another one. The kernel keeps it as long as the first namespace exists, and refuses to
-/// change or remove it.
+/// The id of a network namespace, valid in one other namespace only. The kernel keeps the id as long as the namespace with the
+/// id exists, and refuses to change or remove the id.
 ///
 /// Source: RTM_NEWNSID (linux/rtnetlink.h, linux/net_namespace.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,7 +238,7 @@ impl AsFd for Ends {
     }
 }
 
-/// Passes RTM_DELLINK and RTM_DELNSID: the 16 bits at offset 4 of struct nlmsghdr.
+/// A BPF program that passes RTM_DELLINK and RTM_DELNSID only: it compares the type, 16 bits at offset 4 of struct nlmsghdr.
 fn deletions() -> [sock_filter; 5] {
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     // The program reads numbers in network byte order.

@@ -19,7 +19,7 @@ pub enum LinkProperty<'a> {
     MacvlanBroadcastQueueLength(u32),
     /// IPVLAN_MODE_*
     IpvlanMode(u16),
-    /// IPVLAN_F_*, 0 for a bridge
+    /// IPVLAN_F_*; 0 is the flag that `ip link` calls `bridge`
     IpvlanFlags(u16),
     TunOwner(u32),
     TunGroup(u32),

@@ -18,7 +18,7 @@ use crate::netlink::{Attrs, Requests, attribute, attributes, fixed, u32_of};
 pub struct Route {
     pub dst: IpNet,
     pub via: Option<IpAddr>,
-    /// The index of a link.
+    /// The index of the link that the packets leave through.
     pub dev: Option<u32>,
     pub src: Option<IpAddr>,
     pub metric: Option<u32>,
@@ -49,7 +49,7 @@ impl Rtnl {
         self.list_routes(family, libc::RTN_UNICAST)
     }
 
-    /// `kind` is one of RTN_*.
+    /// The routes of every table with the type `kind`, one of RTN_*.
     fn list_routes(&self, family: IpFamily, kind: u8) -> Result<Vec<Route>> {
         let request = || {
             let mut request = Requests::new();
@@ -65,8 +65,8 @@ impl Rtnl {
 }
 
 impl Rtnl {
-    /// Waits until the kernel accepts packets to these IPv6 addresses in the table, which is some time after they are
-    /// set. Returns false after the timeout.
+    /// Waits until the kernel accepts packets to these IPv6 addresses in the table, which is some time after the addresses are
+    /// added to a link. Returns false after the timeout.
     pub fn wait_for_local(
         &self,
         table: u32,
@@ -290,7 +290,7 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
-    /// Routes with the attributes that the kernel sends, too, so they can be read back.
+    /// Routes and their bytes. The routes have all attributes that the kernel sends, so the bytes can be read back.
     fn samples() -> [(Route, &'static str); 5] {
         let metrics = Route { mtu: Some(1300), advmss: Some(1200), ..to("::/0") };
         [

@@ -128,7 +128,7 @@ impl Rule {
                     rule.is_for_vrfs = u8_of(value) == Some(1);
                     is_plain = false;
                 }
-                // The kernel always sends these two; -1 means unused.
+                // The kernel always sends these two attributes; -1 means unused.
                 FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP => {
                     is_plain &= u32_of(value) == Some(u32::MAX);
                 }
@@ -143,7 +143,7 @@ impl Rule {
     }
 }
 
-/// The priority that the kernel uses (drivers/net/vrf.c: FIB_RULE_PREF).
+/// The priority of the rule that the kernel adds with the first VRF (drivers/net/vrf.c: FIB_RULE_PREF).
 const PRIORITY_FOR_VRFS: u32 = 1000;
 
 /// struct fib_rule_hdr: family, lengths of destination and source, TOS, table, two reserved bytes, action, flags.
@@ -207,7 +207,7 @@ mod tests {
             Rule::parse(attrs.as_slice())
                 .is_some_and(|rule| rule.is_for_vrfs && rule.source.is_none())
         );
-        // A prefix, a destination, a TOS, `not`, another action.
+        // Each byte makes it another rule: a source prefix, a destination, a TOS, `not`, another action.
         for (at, value) in [(2, 24), (1, 32), (3, 8), (8, 2), (7, 6)] {
             let mut bytes = encoded(&rule("10.1.0.2")).as_slice().to_vec();
             bytes[at] = value;

@@ -16,10 +16,10 @@ const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 const INGRESS: u32 = 0xffff_0000;
 const ROOT: u32 = 0x0001_0000;
-/// The class of tbf's inner discipline, and the class of htb.
+/// The classes that contain the queue of the bucket: `1:1` of tbf, `1:30` of htb.
 const BUCKET_CLASS: u32 = ROOT | 1;
 const SHAPED_CLASS: u32 = ROOT | 0x30;
-/// The queue of the bucket: bfifo, or fq_codel in its place.
+/// The handles of the queue of the bucket: that of bfifo, and that of fq_codel, which replaces bfifo.
 const QUEUE: u32 = 0x0002_0000;
 const FAIR: u32 = 0x0003_0000;
 
@@ -53,9 +53,10 @@ const ETH_P_ALL: u16 = 0x0003;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 
-/// The kernel counts time in ticks of 64 ns here (PSCHED_SHIFT in net/pkt_sched.h).
+/// In the parameters of tbf and htb the kernel counts time in ticks of 64 ns (PSCHED_SHIFT in net/pkt_sched.h).
 const NS_PER_TICK: u64 = 64;
-/// The length of the queue for packets that are not shaped. The queue length of the link can be 0.
+/// The length of htb's queue for packets that are not shaped. The kernel's default is the queue length of the link, which can
+/// be 0.
 const DIRECT_QUEUE_PACKETS: u32 = 1000;
 
 /// A token bucket.
@@ -91,7 +92,7 @@ pub struct Traffic {
     pub kind: String,
     pub handle: u32,
     pub parent: u32,
-    /// Priority and protocol of a filter.
+    /// tcm_info of struct tcmsg: for a filter its priority and its protocol.
     info: u32,
     /// TCA_OPTIONS, the attributes of the kind.
     options: Vec<u8>,
@@ -131,7 +132,7 @@ impl Batch {
         }
     }
 
-    /// Adds a queue to the bucket. The internal queue of tbf is not visible.
+    /// Adds the queue bfifo to the bucket. The kernel does not list the internal queue of tbf.
     pub fn queue(
         &mut self,
         link: u32,
@@ -183,7 +184,7 @@ impl Batch {
 }
 
 impl Rtnl {
-    /// Replaces the queue by fq_codel. Without CONFIG_NET_SCH_FQ_CODEL nothing changes.
+    /// Replaces the queue of the bucket by fq_codel. Without CONFIG_NET_SCH_FQ_CODEL nothing changes.
     pub fn share_fairly(
         &self,
         link: u32,
@@ -196,7 +197,7 @@ impl Rtnl {
             attrs.raw(&header(link, FAIR, bucket_class(selector), 0));
             attrs.string(TCA_KIND, "fq_codel");
         });
-        // "Specified qdisc kind is unknown."
+        // ENOENT: the kernel lacks the queueing discipline.
         requests.tolerate(libc::ENOENT);
         Ok(self.change(requests)?)
     }
@@ -231,14 +232,15 @@ impl Rtnl {
         self.list_filters(header(link, 0, ROOT, 0))
     }
 
-    /// Fails if the kernel lacks tbf or htb. The request changes nothing: without parameters the kernel refuses both.
+    /// Fails if the kernel lacks the queueing discipline `kind`, tbf or htb. The request changes nothing: the kernel refuses
+    /// tbf and htb without parameters.
     pub fn require_discipline(&self, kind: &str) -> Result<()> {
         let mut batch = Batch::new();
         let doing = format!("cannot use queueing discipline {kind}");
         let at = header(LOOPBACK, 0, TC_H_ROOT, 0);
         batch.push_traffic(libc::RTM_NEWQDISC, doing, at, kind, |_| {});
         match self.change(batch.requests) {
-            // "Specified qdisc kind is unknown."
+            // ENOENT: the kernel lacks the queueing discipline.
             Err(error) if error.errno == libc::ENOENT => {
                 let option = kind.to_ascii_uppercase();
                 Err(error.with_hint(format!("the kernel lacks CONFIG_NET_SCH_{option}")).into())
@@ -358,12 +360,12 @@ impl TokenBucket {
 }
 
 impl TrafficSelector {
-    /// The class of packets that no filter matches. The class `1:0` does not shape them.
+    /// The minor number of the class of packets that no filter matches. 0 is `1:0`, which does not shape the packets.
     fn default_class(&self) -> u32 {
         if self.shapes_subnets { 0 } else { SHAPED_CLASS & 0xffff }
     }
 
-    /// The class that the filters of the subnets select.
+    /// The class that the filters select for packets of the subnets.
     fn class(&self) -> u32 {
         if self.shapes_subnets { SHAPED_CLASS } else { ROOT }
     }
@@ -394,7 +396,7 @@ impl Traffic {
         self.handle == ROOT && matches!(self.kind.as_str(), "tbf" | "htb")
     }
 
-    /// Whether this is tbf, or a class of htb, with the bucket.
+    /// Whether this is tbf, or a class of htb, with the rate and the burst of the bucket, and for tbf its limit.
     pub fn is_bucket(&self, bucket: &TokenBucket) -> bool {
         let is_tbf = self.kind == "tbf";
         let Some(parameters) = attribute(&self.options, TCA_TBF_PARMS) else { return false };
@@ -414,7 +416,7 @@ impl Traffic {
             }
     }
 
-    /// Whether this is htb for the selector.
+    /// Whether this is htb with the default class of the selector.
     pub fn is_htb_for(&self, selector: &TrafficSelector) -> bool {
         let init = attribute(&self.options, TCA_HTB_INIT);
         let default = init.and_then(|init| u32_of(init.get(8..12)?));
@@ -449,7 +451,7 @@ impl Traffic {
             && self.selects(&[EVERYTHING])
     }
 
-    /// The link that the filter redirects to.
+    /// The index of the link that the filter redirects to; `None` for any other filter.
     pub fn redirects_to(&self) -> Option<u32> {
         let action = attribute(attribute(&self.options, TCA_U32_ACT)?, 1)?;
         let mirred = attribute(attribute(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS)?;
@@ -475,12 +477,12 @@ fn info(priority: u32, protocol: u16) -> u32 {
     priority << 16 | u32::from(protocol.to_be())
 }
 
-/// The info of the filter for a subnet. Two protocols cannot have the same priority.
+/// tcm_info of the filter for a subnet: priority and protocol. Two protocols cannot have the same priority.
 fn filter_info(subnet: IpNet) -> u32 {
     if subnet.addr().is_ipv4() { info(16, ETH_P_IP) } else { info(15, ETH_P_IPV6) }
 }
 
-/// The class of the queue.
+/// The class that contains the queue of the bucket: `1:30` of htb with a selector, `1:1` of tbf without.
 fn bucket_class(selector: Option<&TrafficSelector>) -> u32 {
     if selector.is_some() { SHAPED_CLASS } else { BUCKET_CLASS }
 }
@@ -517,7 +519,7 @@ fn u32_selector(keys: &[Key]) -> Vec<u8> {
     bytes
 }
 
-/// The bits of an address that have to equal those of the subnet.
+/// The keys of a filter for packets that have an address of the subnet in the field.
 fn keys(subnet: IpNet, field: AddressField) -> Vec<Key> {
     let (network, mask, of_source, of_destination) = match subnet {
         IpNet::V4(net) => {

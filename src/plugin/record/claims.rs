@@ -23,7 +23,7 @@ use crate::plugin::record::{Record, Records};
 /// contains it.
 const MARK: &str = "@";
 
-/// The timeout of the lock of the directory, which another process holds while it removes a stale claim.
+/// The longest wait for the lock of the records' directory. Another process holds this lock while it removes a stale claim.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whether a file name in the directory of the records is that of a claim.
@@ -50,7 +50,8 @@ impl Records {
         }
     }
 
-    /// Removes a claim if it still leads to the record `of`. Otherwise another process has replaced it, and it stays.
+    /// Removes a claim if its symbolic link still leads to the record `of`. Otherwise another process has replaced the claim,
+    /// and the new claim stays.
     fn release(&self, claim: &str, of: &Path) -> io::Result<()> {
         fault::file_operation()?;
         let path = self.directory().join(claim);
@@ -98,8 +99,8 @@ impl Records {
         record.claims.iter().any(|known| known == claim).then_some(record)
     }
 
-    /// Removes the invalid claims, which killed processes have left. `all` are the records that were read before; a record can
-    /// have been written since, so a claim that is not in `all` is read again.
+    /// Removes the invalid claims, which killed processes have left. `all` are the records that were read before. A record can
+    /// have been written since then, so if `all` lacks a claim, the record that the claim leads to is read again.
     pub(super) fn sweep_claims(&self, all: &[Record]) {
         let claims_of = |record: &Record| {
             let file = self.file_name(&record.network, &record.at);

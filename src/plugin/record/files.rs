@@ -30,14 +30,14 @@ const OLD_DIRECTORY: &str = "/var/lib/cni/identities";
 /// The separator of the names in a file name. A network name or container id cannot contain it.
 const SEPARATOR: char = '+';
 
-/// NAME_MAX (linux/limits.h), less the bytes that the name of a temporary file adds.
+/// The longest file name of a record: NAME_MAX (255, linux/limits.h) less the bytes that the name of a temporary file adds.
 const NAME_BYTES_MAX: usize = 200;
 
-/// The size limit of a file. The names and the path have 5 KiB at most, and an attachment has few addresses.
+/// The size limit of a record's file. The names and the path have 5 KiB at most, and an attachment has few addresses.
 const BYTES_MAX: usize = 64 << 10;
 
-/// The maximum number of `Made` lines: with each renewal a DHCP server can give a new address. A record with more is replaced
-/// by a shorter one.
+/// The maximum number of `Made` lines: with each renewal a DHCP server can give a new address. A line more replaces the file by
+/// a shorter one, see `Record::shortened`.
 const MADE_MAX: usize = 16;
 
 /// The records of a host.
@@ -54,7 +54,7 @@ pub struct Begun {
     is_of_caller: bool,
     /// The content of the file that this record replaced.
     replaced: Option<Vec<u8>>,
-    /// The directories that were missing and are made.
+    /// The directories that were missing, and that this ADD made.
     directories: Vec<PathBuf>,
 }
 
@@ -84,7 +84,7 @@ impl Begun {
             Some(content) => file::replace_private(&self.path, content),
             None => remove_file(&self.path),
         };
-        // An error is not reported: another process may have written into a directory.
+        // An error is not reported: rmdir(2) fails if another process has written a file into the directory.
         self.directories.iter().rev().all(|directory| fs::remove_dir(directory).is_ok());
         restored.map_err(|error| cannot("remove", &self.path, error))
     }
@@ -115,7 +115,7 @@ impl Records {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             created => return created.map(|file| Begun { directories, ..Begun::new(path, file) }),
         }
-        // The file can also be unreadable. Then it is replaced, too.
+        // The file exists. If it is unreadable, `replaced` or `known` is `None`, and the file is replaced, too.
         let replaced = file::read_within(path, BYTES_MAX).ok();
         let known = replaced.as_deref().and_then(Record::parse);
         if known.as_ref().is_some_and(|known| known.identity.is(&record.identity)) {
@@ -323,8 +323,8 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Removes a record. If the record has a second name, its writer was killed between link(2) and the removal of the temporary
-/// name: removes this name, too.
+/// Removes the file of a record. If the file has a second name, its writer was killed between link(2) and the removal of the
+/// temporary name: removes the temporary name, too.
 fn remove_file(path: &Path) -> io::Result<()> {
     fault::file_operation()?;
     let has_one_name = fs::symlink_metadata(path).is_ok_and(|file| file.nlink() == 1);
@@ -337,7 +337,7 @@ fn remove_file(path: &Path) -> io::Result<()> {
 
 fn file_name(network: &NetworkName, at: &Attachment) -> String {
     let name = [&**network, &*at.container_id, &*at.ifname].join(&SEPARATOR.to_string());
-    // A hash is sufficient: the content of the file has the names.
+    // A hash of the names is sufficient as file name, because the file contains the names.
     if name.len() > NAME_BYTES_MAX { format!("{SEPARATOR}{:016x}", hash(&name)) } else { name }
 }
 

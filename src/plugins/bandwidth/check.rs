@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::names::Attachment;
 use crate::netlink::rtnl::{AddressField, Link, Rtnl, TokenBucket, Traffic, TrafficSelector};
 
-/// Describes the first difference from the state that ADD makes. `ifb` is the ifb of the attachment, if it exists.
+/// Describes the first difference from the state that ADD makes. `None` if there is no difference. `ifb` is the ifb of the
+/// attachment, if it exists.
 pub fn mismatch(
     host: &Rtnl,
     at: &Attachment,
@@ -89,7 +90,7 @@ pub(super) fn shape_mismatch(
             (limits.fair_queue && queue.is_fair())
                 || ((limits.fair_queue || selector.is_some()) && queue.is_queue(bucket))
         }
-        // The inner queue of tbf is not listed.
+        // The kernel does not list the inner queue of tbf.
         None => !limits.fair_queue && selector.is_none(),
     };
     if is_expected { Ok(None) } else { has("another queue than configured") }

@@ -40,7 +40,7 @@ pub struct Limits {
     pub fair_queue: bool,
     /// Subnets of the container's remote hosts. If the list is empty, all traffic is limited.
     subnets: Vec<IpNet>,
-    /// True: only traffic with these subnets is limited. False: all other traffic is limited.
+    /// True: only traffic with `subnets` is limited. False: only traffic with other addresses is limited.
     shapes_subnets: bool,
 }
 

@@ -10,16 +10,18 @@ use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl}
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::{host_link, mtu, veth};
 
-/// Each attempt fails only if another process made or removed the bridge in the meantime.
+/// The maximum number of attempts to make the bridge. An attempt fails only if another process made or removed the bridge in
+/// the meantime.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// The properties of a bridge.
+/// The properties that a bridge gets or must have.
 pub(super) struct NewBridge {
-    /// Ignored if the bridge exists.
+    /// The MTU of a new bridge. Ignored if the bridge exists.
     pub(super) mtu: Option<u32>,
-    /// Also set if the bridge exists.
+    /// The bridge is set to promiscuous mode, also if it exists.
     pub(super) promiscuous: bool,
-    /// The bridge needs a MAC address for its gateway address. A bridge that lost it with its last port gets a new one.
+    /// The bridge needs a MAC address for its gateway address. A bridge that lost its MAC address with its last port
+    /// gets a new address.
     pub(super) is_gateway: bool,
     /// A new bridge filters VLANs. Ignored if the bridge exists.
     pub(super) filters_vlans: bool,

@@ -103,7 +103,7 @@ impl Bridge {
     /// another VLAN at ADD.
     pub(super) fn remove_unused_gateways(&self, cx: &Context<'_>) -> Result<()> {
         let host = cx.session.host()?;
-        // With an invalid configuration, no link has the configured name.
+        // An invalid configuration names no VLAN gateway.
         let name = self.vlan_gateway(true).ok().flatten();
         let configured = name.as_deref().zip(u16::try_from(self.vlan).ok());
         let lock = cx.session.host_netns()?.lock_shared(LOCK_TIMEOUT)?;
@@ -138,7 +138,8 @@ fn gateway_net(ip: Ip) -> Option<IpNet> {
     IpNet::new(gateway, ip.address.prefix_len()).ok()
 }
 
-/// Fails if each choice of a gateway address conflicts with another address of the link.
+/// `expected` has the choices for each gateway address. Fails if all choices for one of the addresses conflict with another
+/// address of the link.
 fn check_addresses(host: &Rtnl, link: &Link, expected: &[Vec<IpNet>]) -> Result<()> {
     let present: Vec<IpNet> =
         host.addresses(link.index)?.iter().map(|address| address.net).collect();
@@ -158,7 +159,7 @@ fn check_addresses(host: &Rtnl, link: &Link, expected: &[Vec<IpNet>]) -> Result<
     Ok(())
 }
 
-/// The addresses that conflict with a missing gateway address.
+/// The present addresses of a link that conflict with a missing gateway address.
 fn conflicting(present: &[IpNet], gateways: &[IpNet], missing: &[IpNet]) -> Vec<IpNet> {
     let has_conflict = |other: &&IpNet| {
         !gateways.contains(other) && missing.iter().any(|net| conflicts(**other, *net))
@@ -215,7 +216,7 @@ impl AddressChange {
 
     fn make(&self, host: &Rtnl) -> Result<()> {
         let mut batch = replace_addresses(&self.link, &self.replaced, &self.missing);
-        // The MAC address of a bridge that another program made may change with its ports. Once it is set, it does not change.
+        // The MAC address of a bridge that another program made may change with its ports, until it is set.
         let change = LinkChange { mac: self.link.mac, ..LinkChange::default() };
         batch.change_link(self.link.index, &self.link.name, &change);
         host.commit(batch).map_err(|error| {

@@ -11,7 +11,7 @@ use crate::steps::link::{host_link, veth};
 /// The timeout of ADD until a new port forwards. A port usually forwards some 100 us after both ends are up, and later on a
 /// loaded host. After the timeout ADD continues.
 const FORWARDING_TIMEOUT: Duration = Duration::from_secs(1);
-/// This timeout of ADD if a program of the host runs the spanning tree protocol: then a port can need many seconds.
+/// The same timeout if a program of the host runs the spanning tree protocol: then a port can need many seconds.
 const FORWARDING_TIMEOUT_USER_STP: Duration = Duration::from_millis(100);
 
 /// The timeout of CHECK until the port forwards.
@@ -59,7 +59,7 @@ impl Bridge {
                 bridge.name
             )));
         }
-        // Without a carrier the port is disabled.
+        // If ADD leaves the container's end down, the port has no carrier and is in the state disabled.
         if self.disable_container_interface { Ok(()) } else { check_state(host, bridge, port) }
     }
 }

@@ -102,7 +102,7 @@ fn check_gateway(state: &HostState<'_>, bridge: &Link, gateways: &[IpNet]) -> Re
     }
 }
 
-/// The MAC address of the interface in the result. The container may have changed the one of the link.
+/// The MAC address of the container's interface in the result. The container may have changed the address of the link.
 fn mac_of(result: &Success, at: &Attachment) -> Result<Mac> {
     let is_own =
         |own: &&Interface| own.name == *at.ifname && !own.sandbox.is_empty() && !own.mac.is_empty();

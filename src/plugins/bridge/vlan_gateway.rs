@@ -14,10 +14,11 @@ use crate::names::IfName;
 use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, PortVlans, Rtnl, VETH};
 use crate::steps::link::{host_link, veth};
 
-/// Each attempt fails only if another process made or removed the link in the meantime.
+/// The maximum number of attempts to make the link. An attempt fails only if another process made or removed the link in the
+/// meantime.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// Finds or makes the link, with its port in the VLAN, and brings both up.
+/// Finds or makes the VLAN gateway `name`, puts its other end as a port into the VLAN, and brings both ends up.
 pub(super) fn ensure(host: &Rtnl, bridge: &Link, name: &IfName, vlans: &Vlans) -> Result<Link> {
     for _ in 0..ATTEMPTS_MAX {
         if let Some(link) = host.link(name)? {
@@ -82,7 +83,8 @@ fn complete(
     Ok(link)
 }
 
-/// For CHECK: fails if the link or its other end is down, or if the other end is not a port of the bridge in the VLAN.
+/// For CHECK: fails if the link or its other end is down, or if the other end is not a port of the bridge in the VLAN. A link
+/// without a peer on the host only has to exist.
 pub(super) fn check(
     host: &Rtnl,
     bridge: &Link,
@@ -113,7 +115,7 @@ pub(super) fn remove_unused(
         return Ok(());
     }
     // An ADD takes the lock before it looks for the link, and holds it until its container is in the VLAN. After a timeout
-    // here, the link stays until the next DEL or GC.
+    // of `make_exclusive`, the VLAN gateways stay until the next DEL or GC.
     if let Some(lock) = lock
         && lock.make_exclusive(LOCK_TIMEOUT)?
     {

@@ -37,7 +37,7 @@ pub fn write(
     let _lock = state::lock(dir)?;
     let record = StateFile::new(dir, &shared);
     let content = record.read()?;
-    // A file of the reference can belong to another interface.
+    // A file of the reference is not replaced, because it can belong to another interface.
     let is_free = match content.as_deref().map(Json::parse) {
         Some(Ok(json)) => json.text_at(OWNER) == Some(&owner.to_string()),
         Some(Err(_)) | None => true,
@@ -80,8 +80,8 @@ pub fn remove_incomplete(dir: &str, request: &Request, at: &Attachment) {
     names(at, &owner).iter().for_each(|name| StateFile::new(dir, name).remove_aside());
 }
 
-/// All saved configurations of the network, each with whether it is stale: one of the owners wrote it. A file that cannot be
-/// read is added to `failures`.
+/// All saved configurations of the network, each with true if it is stale: it was saved for one of the owners. The error of a
+/// file that cannot be read is added to `failures`.
 pub fn all(dir: &str, owners: &Owners, failures: &mut Failures) -> Result<Vec<(SavedConf, bool)>> {
     let mut found = Vec::new();
     for record in state::all(dir)? {
@@ -114,7 +114,7 @@ fn is_of(config: &Json, request: &Request, owner: &Owner) -> bool {
     }
 }
 
-/// Removes the key of cnibox, which the delegate does not get.
+/// Removes the key `cnibox.owner`, which the delegate does not get.
 fn without_owner(mut config: Json) -> Json {
     if let Json::Object(entries) = &mut config {
         entries.retain(|(key, _)| key != OWNER);

@@ -14,9 +14,9 @@ pub struct SubnetEnv {
     pub networks: Vec<IpNet>,
     /// The subnets of the pods of this host: one of IPv4, one of IPv6, or both in this order.
     pub subnets: Vec<IpNet>,
-    /// In bytes.
+    /// The MTU for the interfaces of pods, in bytes.
     pub mtu: u32,
-    /// Whether the daemon masquerades. Then the delegate does not.
+    /// Whether the daemon masquerades packets of the pods. Then the delegate does not.
     pub ip_masq: bool,
 }
 

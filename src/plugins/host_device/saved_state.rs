@@ -25,7 +25,7 @@ pub struct SavedState {
     pub network: u64,
     pub owner: u64,
     pub mtu: u32,
-    /// `None` if the link is not an Ethernet device. Then no address is restored.
+    /// `None` if the link is not an Ethernet device. Then no MAC address is restored.
     pub mac: Option<Mac>,
     pub up: bool,
     pub promiscuous: bool,
@@ -36,7 +36,8 @@ pub struct SavedState {
     pub has_kind: bool,
     /// The name on the host.
     pub name: String,
-    /// The host's number of the namespace that a virtual device was moved into. Only the record has it.
+    /// The host's number (nsid) of the namespace that a virtual device was moved into. The record has it, the alternative name
+    /// does not.
     pub netns_number: Option<Nsid>,
 }
 
@@ -106,7 +107,7 @@ impl SavedState {
         self.text(self.netns_number)
     }
 
-    /// Whether the link has this state as an alternative name. After two concurrent ADDs a link can have two.
+    /// Whether the link has this state as an alternative name. A link can have two saved states after two concurrent ADDs.
     pub fn is_on(&self, link: &Link) -> bool {
         let text = self.to_string();
         link.alt_names.contains(&text) && self.may_be_of(link)
@@ -134,12 +135,12 @@ impl SavedState {
         Ok(rtnl.links()?.into_iter().find(|link| self.is_on(link)))
     }
 
-    /// Whether the device belongs to the attachment.
+    /// Whether the saved state names the attachment as the owner of the device.
     pub fn is_of(&self, network: &NetworkName, at: &Attachment) -> bool {
         self.owner == owner_hash(network, at)
     }
 
-    /// Whether the device belongs to one of the owners.
+    /// Whether the saved state names one of the owners as the owner of the device.
     pub fn belongs_to(&self, owners: &Owners) -> bool {
         let is_of = |_: &Attachment, owner: &Owner| hash(owner.as_str()) == self.owner;
         self.network == network_hash(owners.network()) && owners.has(is_of)

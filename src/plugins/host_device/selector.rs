@@ -22,7 +22,7 @@ keys! {
         "hwaddr" => hwaddr: String,
         "kernelpath" => kernelpath: String,
         "pciBusID" => pci_bus_id: String,
-        /// For a device that `pciBusID` does not name.
+        /// The device has no link. Only for a device that neither `pciBusID` nor a `deviceID` of the PCI bus names.
         "DPDKMode" => dpdk_mode: bool,
         "runtimeConfig" => runtime_config: RuntimeConfig,
     }
@@ -39,11 +39,11 @@ pub enum Target {
     Link(DeviceId),
 }
 
-/// How the configuration names a device with a link.
+/// The key by which the configuration names a device with a link.
 pub enum DeviceId {
     Name(String),
     Mac(Mac),
-    /// The directory of the device in sysfs, and the key and value that name it, for errors.
+    /// The directory of the device in sysfs. The text has the key and its value, for errors.
     Device(PathBuf, String),
 }
 
@@ -134,7 +134,8 @@ impl Selector {
     }
 }
 
-/// The error for a device that was not found or cannot be named so. It begins with the reference's message.
+/// The error for a device that was not found, or for an invalid value of its key. It begins with the error text of the
+/// reference.
 fn not_found(msg: fmt::Arguments<'_>, details: impl Text) -> Error {
     Error::config(format_args!("failed to find host device: {msg}")).with_details(details)
 }

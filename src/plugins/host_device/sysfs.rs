@@ -35,7 +35,7 @@ pub fn driver(device: &Path) -> Option<String> {
     Some(driver.file_name()?.to_string_lossy().into_owned())
 }
 
-/// The name of the first link of a device. For a virtio device it is one directory deeper.
+/// The name of the first link of a device. The links of a virtio device are one directory deeper.
 pub fn link(device: &Path) -> Result<Option<String>> {
     let found = first(&device.join("net"), "")?;
     match (&found, first(device, "virtio")?) {

@@ -10,8 +10,8 @@ use crate::steps::flow::undo::Failures;
 
 use super::saved_state::{self, SavedState};
 
-/// A name pattern: the kernel chooses the number. The kernel uses this pattern for a link that it returns when a namespace
-/// ends.
+/// The name pattern for a link whose own name is taken on the host: the kernel chooses the number. The kernel uses the same
+/// pattern for a link that it returns when a namespace ends.
 const FALLBACK_NAME: &str = "dev%d";
 
 /// The target of a transfer into a container.

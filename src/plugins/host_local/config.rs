@@ -111,7 +111,7 @@ impl Keys {
 
 impl Config {
     /// The identity for `sticky`: a hash of the interface and the pod name, which all containers of a pod have in common.
-    /// Without a pod name, of the interface and the container id.
+    /// Without a pod name, it is a hash of the interface and the container id. `None` without `sticky`.
     pub(super) fn identity(&self, at: &Attachment, request: &Request) -> Result<Option<u64>> {
         if !self.is_sticky {
             return Ok(None);

@@ -35,7 +35,7 @@ struct Expected {
     set: String,
     key: Vec<u8>,
     data: Option<Vec<u8>>,
-    /// For errors: `host port tcp 8080`.
+    /// The name of the element in errors, for example `host port tcp 8080`.
     title: String,
 }
 
@@ -48,7 +48,7 @@ pub struct Existing {
     needs_secondary: bool,
     /// The keys of ports that other owners publish on other host addresses.
     pub shared: Vec<Vec<u8>>,
-    /// The names of the sets and maps.
+    /// The names of all sets and maps of the table.
     sets: Vec<String>,
 }
 
@@ -56,12 +56,12 @@ pub struct Existing {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Relation {
     Own,
-    /// The owner is another attachment of the same container. Packets may take either interface.
+    /// The owner is another attachment of the same container. Both may publish a port: packets may take either interface.
     SameContainer,
     Other,
 }
 
-/// A key that only one container may have.
+/// A key of a set or map that only one container may have, with the mapping that needs the key.
 struct Exclusive<'a> {
     mapping: &'a Mapping,
     set: String,
@@ -74,7 +74,7 @@ impl<'a> PortBindings<'a> {
         Self { family, owner, address, settings, group }
     }
 
-    /// These bindings in the secondary group, if the existing elements require it.
+    /// A copy of these bindings: in the secondary group if the existing elements require it, else in the same group.
     pub fn in_group_for(&self, existing: &Existing) -> Self {
         if existing.needs_secondary { self.secondary() } else { self.clone() }
     }
@@ -93,26 +93,26 @@ impl<'a> PortBindings<'a> {
         self.mappings().next().is_none()
     }
 
-    /// The shared rules that these bindings need, with those for `sources`.
+    /// The shared rules that these bindings need, with the rules that masquerade `sources`.
     fn rules(&self, mut sources: Vec<Sources>) -> Rules<'_> {
         sources.sort_unstable();
         sources.dedup();
         Rules { family: self.family, settings: self.settings, group: &self.group, sources }
     }
 
-    /// The masqueraded source nets, each with its prefix length and mark bit.
+    /// The subnets whose packets are masqueraded, each with its set of sources.
     fn sources_and_nets(&self) -> Vec<(Sources, IpNet)> {
         let bit = self.settings.mark_bit;
         let with_sources = |net: IpNet| (Sources { prefix_length: net.prefix_len(), bit }, net);
         self.sources().into_iter().map(with_sources).collect()
     }
 
-    /// The sources of packets that are masqueraded.
+    /// The subnets whose packets to the published ports are masqueraded.
     fn sources(&self) -> Vec<IpNet> {
         let loopback = Some(localnet::loopback()).filter(|net| self.family.has(net.addr()));
         match self.settings.snat {
             Snat::Off => Vec::new(),
-            // The loopback is always first, so that the rules always have the same order.
+            // 127.0.0.0/8 is always first, so that the rules always have the same order.
             Snat::Local => loopback.into_iter().chain([self.address.trunc()]).collect(),
             Snat::All => vec![self.family.everything()],
         }
@@ -138,7 +138,7 @@ impl<'a> PortBindings<'a> {
             batch.add_elements(table, &set, &of_set.map(element).collect::<Vec<_>>());
         }
         for expected in self.ports_on() {
-            // Another attachment may publish the port on another address.
+            // The element can exist, because another attachment can publish the port on another address.
             batch.ensure_elements(table, &expected.set, &[element(&expected)]);
         }
         if self.group.is_main() {
@@ -155,7 +155,7 @@ impl<'a> PortBindings<'a> {
         }
         let mut sets: Vec<String> = shared.iter().map(|expected| expected.set.clone()).collect();
         if existing.is_published {
-            // An earlier ADD can have added elements to other shared sets.
+            // An earlier ADD can have added elements to other shared sets: `put_all` removes them.
             sets.extend(existing.sets.iter().filter(|set| is_shared(set)).cloned());
         }
         sets.sort_unstable();
@@ -177,7 +177,7 @@ impl<'a> PortBindings<'a> {
     }
 
     /// Adds the shared rules that are missing, and the masqueraded sources. If a set of sources is new, also adds the sources
-    /// of the elements that an earlier release masquerades.
+    /// of the pairs `source . container` that an earlier release added.
     fn add_rules_and_sources(
         &self,
         nft: &Nft,
@@ -205,7 +205,7 @@ impl<'a> PortBindings<'a> {
             let masqueraded = hairpin::set(sources.prefix_length);
             if names().any(|set| set == sources.set()) {
                 if existing.is_published {
-                    // An earlier ADD can have had other sources.
+                    // An earlier ADD can have added other sources for this owner.
                     let mut leaving = nft.elements(table, &sources.set())?;
                     leaving.retain(|found| is_of(found, self.owner) && !wanted.contains(found));
                     let is_own = |part: &Element| is_of(part, self.owner);
@@ -222,8 +222,8 @@ impl<'a> PortBindings<'a> {
         Ok(())
     }
 
-    /// Adds the ports of this attachment that packets from 127.0.0.1 do not reach. If the set is new, also adds such ports that
-    /// an earlier release published.
+    /// Adds to the set `portmap-unmasqueraded` the ports of this attachment that packets from 127.0.0.1 do not reach. If the
+    /// set is new, also adds such ports that an earlier release published.
     fn add_unmasqueraded(&self, nft: &Nft, batch: &mut Batch, existing: &Existing) -> Result<()> {
         if self.family == IpFamily::V6 {
             return Ok(());
@@ -265,7 +265,7 @@ impl<'a> PortBindings<'a> {
         index_has(nft, self.family, self.owner, owner_key(self.owner))
     }
 
-    /// Whether the map of the group has the first port of these bindings.
+    /// Whether the map of the group has the first port of these bindings, with the owner of these bindings.
     fn has_first_port(&self, nft: &Nft) -> Result<bool> {
         let Some(Expected { set, key, .. }) = self.published().into_iter().next() else {
             return Ok(false);
@@ -319,7 +319,7 @@ impl<'a> PortBindings<'a> {
         self.mappings().map(expected).collect()
     }
 
-    /// The ports that are published on single host addresses.
+    /// The elements of `portmap-published-on-ports`: the ports that are published on single host addresses.
     fn ports_on(&self) -> Vec<Expected> {
         let on = self.mappings().filter(|mapping| mapping.host_ip.one().is_some());
         let expected = |mapping: &Mapping| Expected {
@@ -341,7 +341,8 @@ impl<'a> PortBindings<'a> {
         self.sources().iter().map(expected).collect()
     }
 
-    /// Without `snat`: the IPv4 ports that are published on all addresses. Packets from 127.0.0.1 to them stay on the host.
+    /// The elements of `portmap-unmasqueraded`: without `snat`, the IPv4 ports that are published on all addresses. Packets
+    /// from 127.0.0.1 to these ports stay on the host.
     fn unmasqueraded(&self) -> Vec<Expected> {
         let stays_on_host = |mapping: &&Mapping| {
             self.family == IpFamily::V4
@@ -357,7 +358,7 @@ impl<'a> PortBindings<'a> {
         self.mappings().filter(stays_on_host).map(expected).collect()
     }
 
-    /// The target ports of the container, without duplicates.
+    /// The elements of `portmap-targets`: the address and the ports of the container, without duplicates.
     fn targets(&self) -> Vec<Expected> {
         let key = |mapping: &Mapping| {
             targets::key(self.address.addr(), mapping.transport, mapping.container_port)
@@ -416,7 +417,7 @@ impl<'a> PortBindings<'a> {
                 }
             }
         }
-        // An attachment from an earlier use of this container id.
+        // An attachment that has ended is from an earlier use of this container id.
         if let Some(ended) = of_container.iter().find(|owner| life::has_ended(owner)) {
             let msg = format!("cannot publish ports: {} has ended", Owner::title(ended));
             return Err(Error::internal(msg));
@@ -425,7 +426,7 @@ impl<'a> PortBindings<'a> {
         Ok(existing)
     }
 
-    /// The other owners that have one of the ports, on any address. `read_existing` fails because of some of them.
+    /// The other owners that publish one of these ports, on any address. Some of these owners make `read_existing` fail.
     pub fn conflicting_owners(&self, nft: &Nft) -> Result<Vec<String>> {
         let ports: BTreeSet<Vec<u8>> = self.mappings().map(key_of).collect();
         let mut owners = Vec::new();
@@ -444,7 +445,7 @@ impl<'a> PortBindings<'a> {
         Ok(owners)
     }
 
-    /// The ports that the Go plugin has published, each with the mapping that conflicts with it.
+    /// The ports of the Go plugin that conflict with these bindings, each with a mapping that needs the same port.
     pub fn published_by_reference(&self, nft: &Nft) -> Result<Vec<(&Mapping, HostPort)>> {
         let has_conditions = !self.settings.conditions(self.family).is_empty();
         let mut taken = Vec::new();
@@ -464,7 +465,7 @@ impl<'a> PortBindings<'a> {
         Ok(taken)
     }
 
-    /// The keys of the ports that other owners also publish, on other host addresses.
+    /// The keys of those ports of these bindings that other owners also publish, on other host addresses.
     fn shared_ports(&self, nft: &Nft) -> Result<Vec<Vec<u8>>> {
         let keys: Vec<Vec<u8>> = self.ports_on().into_iter().map(|port| port.key).collect();
         let set = Group::main().published_on_ports();
@@ -473,7 +474,7 @@ impl<'a> PortBindings<'a> {
         Ok(others.map(|found| found.key).collect())
     }
 
-    /// The groups that can match the same packets.
+    /// The existing groups whose conditions certainly overlap with those of these bindings.
     fn competing_groups(&self, sets: &[String]) -> Vec<Group> {
         let groups = sets.iter().filter_map(|set| Group::with_map(set));
         groups.filter(|group| group.competes_with(&self.group)).collect()
@@ -505,17 +506,17 @@ impl<'a> PortBindings<'a> {
     }
 }
 
-/// Whether several owners can need the same element of a set.
+/// Whether several owners can need the same element of the set: true for `portmap-masqueraded-N` and `portmap-targets`.
 pub fn is_shared(set: &str) -> bool {
     hairpin::length(set).is_some() || set == targets::SET
 }
 
-/// The key of a mapping's host port.
+/// The key `protocol . port` of a mapping's host port.
 fn key_of(mapping: &Mapping) -> Vec<u8> {
     port_key(mapping.transport, mapping.host_port)
 }
 
-/// The keys of a group that only one container may have, if the container publishes this port.
+/// The keys in the maps and sets of a group that no other container may have if a container publishes this mapping.
 fn exclusive<'a>(group: &Group, mapping: &'a Mapping) -> [Exclusive<'a>; 2] {
     let port = key_of(mapping);
     let any = Exclusive { mapping, set: group.published(), key: port.clone() };
@@ -529,8 +530,8 @@ fn exclusive<'a>(group: &Group, mapping: &'a Mapping) -> [Exclusive<'a>; 2] {
     [any, on]
 }
 
-/// The ports of a group that an earlier release published without `snat`: for their targets, 127.0.0.1 is not a masqueraded
-/// source.
+/// The ports of a group that an earlier release published without `snat`: no element of `portmap-masqueraded-N` pairs
+/// 127.0.0.1 with the container.
 fn unmasqueraded_before(nft: &Nft, group: &Group, except: &Owner) -> Result<Vec<Element>> {
     let table = rules::table(IpFamily::V4);
     let mut targets = BTreeSet::new();
@@ -550,7 +551,7 @@ fn unmasqueraded_before(nft: &Nft, group: &Group, except: &Owner) -> Result<Vec<
     Ok(unmasqueraded.map(|element| Element { data: None, ..element }).collect())
 }
 
-/// Whether the index has an entry of an owner.
+/// Whether the index `portmap-owners` has an element with this key and this owner.
 pub fn index_has(nft: &Nft, family: IpFamily, owner: &Owner, key: Vec<u8>) -> Result<bool> {
     let found = nft.elements_at(rules::table(family), OWNERS, &[key])?;
     Ok(found.iter().flatten().any(|element| is_of(element, owner)))

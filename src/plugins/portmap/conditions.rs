@@ -13,7 +13,7 @@ use crate::names::{IfName, IpFamily};
 use crate::netlink::nft::{Condition, Expr, Family, Field, Transport, in_range, not_in_range};
 use crate::plugin::owner;
 
-/// The conditions of one family.
+/// The parsed list `conditionsV4` or `conditionsV6`.
 pub struct Conditions {
     /// The list as it is written in the configuration. Lists with equal texts share a group.
     text: String,
@@ -43,13 +43,13 @@ enum Subject {
     DaddrType,
 }
 
-/// Whether a list is in the notation of iptables, by its first element.
+/// Whether a list of conditions is in the notation of iptables, not of nft. `first` is the first element of the list.
 pub fn is_iptables_style(first: &str) -> bool {
     first.starts_with(['-', '!'])
 }
 
 impl Conditions {
-    /// `key` is the key of the configuration, for errors.
+    /// Parses the list of a key of the configuration. Errors name the key.
     pub fn parse(key: &str, family: IpFamily, list: &[String]) -> Result<Self> {
         let in_key = |reason: String| Error::config(format_args!("{key}: {reason}"));
         let is_iptables = list.first().is_some_and(|first| is_iptables_style(first));
@@ -89,7 +89,7 @@ impl Conditions {
         &self.alternatives
     }
 
-    /// The suffix in the names of the group: equal for equal texts.
+    /// The hash of the text, for the names of the group: lists with equal texts have the same hash.
     pub fn id(&self) -> String {
         format!("{:016x}", owner::hash(&self.text))
     }
@@ -236,7 +236,7 @@ fn number(text: &str) -> Result<u32, String> {
     parsed.map_err(|_| format!("{text} is not a number of 32 bits"))
 }
 
-/// The most alternatives of a list. Each alternative is two rules.
+/// The maximum number of alternatives of a list of conditions. Each alternative has two rules.
 const ALTERNATIVES_MAX: usize = 64;
 
 /// The terms in one line, for tests.

@@ -68,9 +68,9 @@ pub struct Mapping {
 /// The addresses of the host that a port is published on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostIp {
-    /// All of both families.
+    /// All addresses of both families.
     Any,
-    /// All of one family: `0.0.0.0` or `::`.
+    /// All addresses of one family: `0.0.0.0` or `::`.
     AnyOf(IpFamily),
     One(IpAddr),
 }
@@ -85,7 +85,7 @@ impl HostIp {
         }
     }
 
-    /// The address, if the port is published on a single one.
+    /// The address of the host, if the port is published on a single address.
     pub fn one(self) -> Option<IpAddr> {
         match self {
             Self::One(ip) => Some(ip),
@@ -140,7 +140,7 @@ impl Portmap {
         })
     }
 
-    /// Fails if a key belongs to the backend that was not chosen. Otherwise `backend` has no effect: both give the same rules.
+    /// Fails if a key belongs to the backend that was not chosen. Otherwise `backend` has no effect: the rules are the same.
     fn check_backend(&self) -> Result<()> {
         let is_iptables = match self.backend.as_str() {
             "" => return Ok(()),
@@ -203,7 +203,7 @@ impl Portmap {
 }
 
 impl PortMapping {
-    /// `at` is the position in the configuration, for errors.
+    /// Validates a port mapping. `at` is its position in the configuration, for errors.
     fn parse(&self, at: &str) -> Result<Mapping> {
         let port = |what: &str, key: &str, number: i64| {
             u16::try_from(number).ok().filter(|port| *port != 0).ok_or_else(|| {
@@ -232,7 +232,7 @@ impl PortMapping {
     }
 }
 
-/// The reason why the kernel forwards no packet with this destination.
+/// The reason why the kernel forwards no packet with this destination. `None` if it can forward packets.
 fn undeliverable(ip: IpAddr, snat: Snat) -> Option<&'static str> {
     match ip {
         _ if ip.is_multicast() => Some("it is a multicast address"),

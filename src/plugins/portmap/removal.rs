@@ -24,16 +24,17 @@ pub struct Removal<'a> {
     pub nft: &'a Nft,
     pub family: IpFamily,
     pub owners: &'a Owners,
-    /// The configuration, if it can be read. Its ports are looked up first; elements are deleted by their owner.
+    /// `None` if the configuration is invalid. Its ports are looked up first; an element is deleted only if it names the owner.
     pub settings: Option<&'a Settings>,
-    /// The group of a repeated ADD: it stays even if it is empty. That ADD itself replaces its elements of shared sets.
+    /// Only for a repeated ADD: its group, which stays even if it is empty. The ADD itself replaces its elements of shared
+    /// sets.
     pub kept_group: Option<&'a Group>,
 }
 
 /// The results of a removal.
 #[derive(Default)]
 pub struct Removed {
-    /// The UDP connections that must not be translated any more.
+    /// Conntrack filters for the UDP connections to the removed ports.
     pub flows: Vec<FlowFilter>,
     /// The keys of removed ports that other owners still publish on other host addresses.
     pub shared: Vec<Vec<u8>>,
@@ -42,7 +43,7 @@ pub struct Removed {
 /// The elements of one owner in one group.
 struct OwnerElements {
     group: Group,
-    /// The name of the map and the element, for each port.
+    /// For each published port, the name of its map and its element.
     published: Vec<(String, Element)>,
 }
 
@@ -67,7 +68,7 @@ impl Removal<'_> {
         self.remove_all(batch)
     }
 
-    /// Whether the index has an entry of the owner.
+    /// Whether the index `portmap-owners` has an entry of the owner.
     pub fn is_registered(&self, owner: &Owner) -> Result<bool> {
         self.index_has(owner, owner_key(owner))
     }
@@ -104,7 +105,7 @@ impl Removal<'_> {
         Ok(all)
     }
 
-    /// Whether these are all ports of the owner, and no other owner shares one of them.
+    /// Whether `own` has all ports of the owner, and no other owner publishes one of them on another host address.
     fn has_all_ports(&self, own: &OwnerElements, owner: &Owner) -> Result<bool> {
         let ports = own.ports_on().map(|key| shared_element(&key, None).key);
         let ports: Vec<Vec<u8>> = ports.filter(|_| own.group.is_main()).collect();
@@ -148,7 +149,7 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// Deletes the elements that have one of these keys and this owner.
+    /// Deletes the elements of the set that have one of these keys and name this owner.
     fn delete_own(
         &self,
         set: &str,
@@ -169,7 +170,7 @@ impl Removal<'_> {
         let elements = self.nft.elements(rules::table(self.family), OWNERS)?.into_iter();
         let gone = elements.filter(|element| shared_rules::is_of(element, self.owners));
         let (last, first): (Vec<Element>, _) = gone.partition(is_index_entry);
-        // Before the groups: `remove_from_group` adds index entries for the remaining owners.
+        // Deleted before the groups, because `remove_from_group` adds index entries for the remaining owners.
         self.delete(OWNERS, &first, batch);
         self.remove_shared(batch)?;
         for set in self.nft.sets(rules::table(self.family))? {
@@ -184,8 +185,8 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// Returns the set and the key of each pair and target of an owner, possibly with duplicates. If a set of further owners
-    /// exists, calls `remove_shared` and returns an empty list.
+    /// Returns the set and the key of each element that an owner can have in `portmap-masqueraded-N` and `portmap-targets`,
+    /// possibly with duplicates. If a set `owners-of-SET` exists, calls `remove_shared` and returns an empty list.
     fn shared_of(&self, own: &OwnerElements, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
         let table = rules::table(self.family);
         let sets: Vec<String> = self.nft.sets(table)?.into_iter().map(|set| set.name).collect();
@@ -214,7 +215,7 @@ impl Removal<'_> {
         Ok(keys)
     }
 
-    /// Deletes the elements of the owners from the sets of pairs, targets and sources.
+    /// Deletes the elements of the owners from `portmap-masqueraded-N`, `portmap-targets` and the sets of sources.
     fn remove_shared(&self, batch: &mut Batch) -> Result<()> {
         if self.kept_group.is_some() {
             return Ok(());
@@ -282,7 +283,7 @@ impl Removal<'_> {
         Ok(Removed { flows, shared })
     }
 
-    /// Deletes the elements of the owners. Returns them, and the remaining ones.
+    /// Deletes the elements of the owners from a set. Returns the deleted elements, and the remaining elements.
     fn delete_from(&self, set: &str, batch: &mut Batch) -> Result<(Vec<Element>, Vec<Element>)> {
         let table = rules::table(self.family);
         let elements = self.nft.elements(table, set)?;
@@ -297,7 +298,7 @@ impl Removal<'_> {
         batch.delete_elements(rules::table(self.family), set, &keys);
     }
 
-    /// Deletes an empty group.
+    /// Deletes an empty group: the jump to its chain, its chain, its maps and its sets.
     fn remove_group(&self, group: &Group, batch: &mut Batch) -> Result<()> {
         let table = rules::table(self.family);
         let (main, chain) = (Group::main().chain(), group.chain());
@@ -315,7 +316,8 @@ impl Removal<'_> {
         Ok(())
     }
 
-    /// The connections to a published UDP port, for conntrack. TCP connections end by themselves.
+    /// The conntrack filter for connections to a published UDP port. `None` for another protocol: TCP connections end by
+    /// themselves.
     fn udp_flows(&self, element: &Element) -> Option<FlowFilter> {
         let [protocol, _, _, _, high, low, _, _] = *port_of(element)?.as_array()?;
         if protocol != Transport::Udp.number() {
@@ -326,7 +328,7 @@ impl Removal<'_> {
         Some(FlowFilter::to_port(self.family, Transport::Udp, port).answered_by(target))
     }
 
-    /// The address of the container.
+    /// The address of the container that an element of a map of published ports leads to.
     fn target(&self, element: &Element) -> Option<IpAddr> {
         let Some(Datum::Value(target)) = &element.data else { return None };
         match self.family {

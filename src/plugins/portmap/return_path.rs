@@ -84,5 +84,5 @@ fn is_strict(link: &str) -> bool {
     value("all").max(value(link)).as_deref() == Some("1")
 }
 
-/// A documentation address (RFC 5737): no network of a host has it, so its route is the one to other hosts.
+/// A documentation address (RFC 5737): no network of a host has it, so the route to it is the route to other hosts.
 const OTHER_HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1));

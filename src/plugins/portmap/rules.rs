@@ -39,19 +39,19 @@ use crate::steps::nft::localnet;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 use crate::steps::nft::shared_set::marks;
 
-/// The maps and the chain of the ports that share their conditions.
+/// A group: the maps, sets and chain for published ports with the same conditions. It has the suffixes of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Suffix of the names: the hash of the conditions. Empty without conditions.
+    /// The first suffix of the names: a hyphen and the hash of the conditions. Empty without conditions.
     conditions: String,
-    /// Suffix after it: the interface of a secondary group. Empty otherwise.
+    /// The second suffix: `-secondary-` and the hash of the interface name. Empty if the group is not secondary.
     secondary: String,
 }
 
 pub const OWNERS: &str = "portmap-owners";
 const PREROUTING: &str = "portmap-dstnat";
 const OUTPUT: &str = "portmap-dstnat-output";
-/// The names of the chains up to release 0.2.0.
+/// The names of the chains `portmap-dstnat` and `portmap-dstnat-output` up to release 0.2.0.
 const FORMER_PREROUTING: &str = "portmap-prerouting";
 const FORMER_OUTPUT: &str = "portmap-output";
 
@@ -61,8 +61,8 @@ const PUBLISHED_ON_PORTS: &str = "portmap-published-on-ports";
 const UNMASQUERADED: &str = "portmap-unmasqueraded";
 const SECONDARY: &str = "-secondary";
 
-/// The chains run behind those of the administrator, of iptables (-100) and of firewalld (-90), whose rules can be more
-/// specific (CVE-2019-9946).
+/// The priority of `portmap-dstnat` and `portmap-dstnat-output`. They run after the chains of the administrator, of iptables
+/// (-100) and of firewalld (-90), whose rules can be more specific (CVE-2019-9946).
 const PRIORITY: i32 = -80;
 const FORMER_PRIORITY: i32 = -100;
 
@@ -76,12 +76,12 @@ pub struct Rules<'a> {
     pub settings: &'a Settings,
     /// The group that the network needs in addition to the main group.
     pub group: &'a Group,
-    /// The masqueraded sources, in their order.
+    /// The sets of masqueraded sources, each by its prefix length and mark bit, sorted.
     pub sources: Vec<Sources>,
 }
 
 impl Rules<'_> {
-    /// Adds the rules that are missing.
+    /// Adds the sets, maps, chains and rules that are missing.
     pub fn ensure(&self, nft: &Nft, batch: &mut Batch) -> Result<()> {
         let table = table(self.family);
         let mut sets = self.sets();
@@ -102,8 +102,8 @@ impl Rules<'_> {
         })
     }
 
-    /// Fails if a rule is missing. Accepts the rules of an earlier release, which has no sets of sources, no `localnet` set and
-    /// no `unmasqueraded`.
+    /// Fails if a set, map, chain or rule is missing. Accepts the rules of an earlier release, which has no sets of sources, no
+    /// set `portmap-localnet` and no set `portmap-unmasqueraded`.
     pub fn check(&self, nft: &Nft) -> Result<()> {
         let table = table(self.family);
         let mut unmasqueraded = Vec::new();
@@ -116,7 +116,7 @@ impl Rules<'_> {
         SharedRules { table, sets: self.sets(), chains }.check(nft)
     }
 
-    /// Whether packets from 127.0.0.1 reach the ports.
+    /// Whether packets from 127.0.0.1 are translated to the containers: with `snat`, in IPv4.
     fn serves_loopback(&self) -> bool {
         self.settings.snat != Snat::Off && self.family.has(localnet::loopback().addr())
     }
@@ -172,7 +172,7 @@ impl Rules<'_> {
     }
 }
 
-/// The text, cut to the longest comment that nft can read.
+/// The text, cut to the length of the longest comment that nft can read.
 fn shortened(text: &str) -> String {
     let mut end = text.len().min(COMMENT_BYTES_MAX_IN_NFT - 1);
     while !text.is_char_boundary(end) {
@@ -233,7 +233,7 @@ fn jump_to_main() -> Vec<Expr> {
     Condition::fib_daddr_type_local().into_iter().chain([jump.into()]).collect()
 }
 
-/// The rules of a group's chain. For each alternative, after its conditions:
+/// The rules of a group's chain. Each alternative of the conditions has two rules: its expressions, followed by
 /// `dnat ip to ip daddr . meta l4proto . th dport map @portmap-published-on` and
 /// `dnat ip to meta l4proto . th dport map @portmap-published`
 fn dnat_rules(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<Vec<Expr>> {
@@ -256,7 +256,8 @@ fn return_unmasqueraded(group: &Group) -> Vec<Expr> {
     from_loopback.chain(port).chain([Verdict::Return.into()]).collect()
 }
 
-/// The keys that an address can have in a set of masqueraded sources, each with the name of the set.
+/// The keys that a container address can have in the set `portmap-masqueraded-N` with this name, each with this name: pairs
+/// of a source (its subnet or 127.0.0.0/8) and the address. Empty for any other set.
 pub fn masqueraded_keys(set: &str, address: IpAddr) -> Vec<(String, Vec<u8>)> {
     let Some(length) = hairpin::length(set) else { return Vec::new() };
     let nets = [IpNet::new(address, length).ok(), Some(localnet::loopback())].into_iter().flatten();
@@ -265,7 +266,7 @@ pub fn masqueraded_keys(set: &str, address: IpAddr) -> Vec<(String, Vec<u8>)> {
     nets.map(|net| (set.to_owned(), hairpin::key(&net, address))).collect()
 }
 
-/// The map and the key of a published port.
+/// The map of the group for a published port, and the key of the port in this map.
 pub fn location(group: &Group, mapping: &Mapping) -> (String, Vec<u8>) {
     match mapping.host_ip.one() {
         None => (group.published(), port_key(mapping.transport, mapping.host_port)),
@@ -284,27 +285,27 @@ pub fn port_key(transport: Transport, port: u16) -> Vec<u8> {
     pack(&[Value::Transport(transport), Value::Port(port)])
 }
 
-/// The suffix `protocol . port`, padded to four bytes each, of the key of a published port.
+/// The end of the key of a published port: `protocol . port`, padded to four bytes each.
 pub fn port_of(element: &Element) -> Option<Vec<u8>> {
     element.key.last_chunk::<8>().map(|port| port.to_vec())
 }
 
-/// The index key of an owner. If two owners have the same hash, ADD refuses the later one.
+/// The key of an owner in the index `portmap-owners`: a hash. If two owners have the same hash, ADD refuses the later one.
 pub fn owner_key(owner: &Owner) -> Vec<u8> {
     marks(owner.as_str())
 }
 
-/// Whether an element is the index entry of its owner.
+/// Whether an element of the index has the key of the owner that its comment names.
 pub fn is_index_entry(element: &Element) -> bool {
     element.comment.as_deref().is_some_and(|owner| marks(owner) == element.key)
 }
 
-/// The index key of an owner with this number of ports.
+/// The key in the index that shows the number of ports of an owner: a hash of the owner and the number.
 pub fn count_key(owner: &Owner, count: usize) -> Vec<u8> {
     marks(&format!("{owner} {count}"))
 }
 
-/// The index element of a port of the main group that several owners have, or had, on different addresses.
+/// The index element of a port of the main group that several owners publish, or published, on different host addresses.
 pub fn shared_element(port_key: &[u8], comment: Option<Comment>) -> Element {
     Element { key: marks(&format!("shared {port_key:?}")), data: None, comment }
 }
@@ -323,7 +324,7 @@ impl Group {
         Self { conditions, ..Self::default() }
     }
 
-    /// The secondary group of an interface, with the same conditions.
+    /// The secondary group of an interface, with the conditions of this group.
     pub fn secondary(&self, interface: &str) -> Self {
         let secondary = format!("{SECONDARY}-{:016x}", owner::hash(interface));
         Self { conditions: self.conditions.clone(), secondary }
@@ -333,7 +334,7 @@ impl Group {
         *self == Self::main()
     }
 
-    /// Whether some packets certainly match both groups. Then only one of the groups may have a port.
+    /// Whether some packets certainly match the conditions of both groups. Then only one container may publish a port in them.
     pub fn competes_with(&self, other: &Self) -> bool {
         self.conditions == other.conditions
             || self.conditions.is_empty()
@@ -368,12 +369,12 @@ impl Group {
         self.published()
     }
 
-    /// The group whose map of ports has this name.
+    /// The group whose map of published ports has this name. `None` if it is the name of another map or set.
     pub fn with_map(set: &str) -> Option<Self> {
         Self::parse(set).filter(|(base, _)| *base == PUBLISHED).map(|(_, group)| group)
     }
 
-    /// Splits the name of a set into the name in the main group and the group.
+    /// Splits the name of a set or map of a group into its name in the main group, which has no suffixes, and the group.
     fn parse(set: &str) -> Option<(&'static str, Self)> {
         let with = |base: &'static str| {
             let suffix = set.strip_prefix(base)?;
@@ -388,7 +389,7 @@ impl Group {
     }
 }
 
-/// A hyphen and sixteen digits, or the empty text.
+/// Whether the suffix is empty, or a hyphen and sixteen hexadecimal digits.
 fn is_hash_or_empty(suffix: &str) -> bool {
     let is_hash =
         |digits: &str| digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

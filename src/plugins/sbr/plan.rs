@@ -14,10 +14,10 @@ use crate::steps::link::routing_tables::{
 /// linux/rtnetlink.h and in iproute2's rt_protos.
 pub const PROTOCOL: u8 = 203;
 
-/// The reference begins its search at the same table.
+/// The first table in the search for an unused table. The reference begins its search at the same table.
 const FIRST_TABLE: u32 = 100;
 
-/// The changes that ADD makes. Existing rules and hints are left out.
+/// The changes that ADD makes. Rules and hints that exist are not part of the plan.
 #[derive(Default)]
 pub struct Plan {
     rules: Vec<Rule>,
@@ -129,8 +129,8 @@ fn own_routes(routing_tables: &RoutingTables, link: &Link, ips: &[Ip]) -> Vec<Ro
     routing_tables.routes.iter().filter(is_own).cloned().collect()
 }
 
-/// Whether the table of an address gets a copy of the route. It does if neither the preferred source nor the gateway of the
-/// route is in the subnet of another address. A default route is not copied if the address has a gateway, because the table
+/// Whether the table of an address gets a copy of the route: if neither the preferred source nor the gateway of the route is in
+/// the subnet of another address. A default route is not copied if the address has a gateway, because the table
 /// gets a default route via that gateway.
 pub fn is_copied(route: &Route, ip: &Ip, ips: &[Ip]) -> bool {
     let is_of_another = |address: IpAddr| {

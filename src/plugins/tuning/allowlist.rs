@@ -10,7 +10,7 @@ use crate::kernel::file;
 
 const PATH: &str = "/etc/cni/tuning/allowlist.conf";
 
-/// Fails if a key is not allowed. The values do not matter.
+/// Fails if the file exists and none of its patterns matches a sysctl key. The values do not matter.
 pub fn check(sysctls: &[(&str, &str)]) -> Result<()> {
     if sysctls.is_empty() {
         return Ok(());

@@ -14,7 +14,7 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::steps::flow::undo::Failures;
 use crate::steps::state;
 
-/// The content of the file of an attachment.
+/// The content of the file of an attachment: the values from before ADD, the owner, and the namespace.
 #[derive(Debug, Default)]
 pub struct Backup {
     /// The saved values. `None` if the file is incomplete.
@@ -41,7 +41,7 @@ impl Backup {
         self.owner.is_some()
     }
 
-    /// Whether the saved values are those of another namespace than `id`. False if one of the two is unknown.
+    /// Whether the file names another namespace than `id`. False if the namespace of the file or `id` is unknown.
     pub fn is_of_another_netns(&self, id: Option<&str>) -> bool {
         self.netns.as_deref().zip(id).is_some_and(|(then, now)| then != now)
     }

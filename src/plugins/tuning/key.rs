@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 
-/// The path of a key below /proc/sys: the first reading whose file exists, else the reading of the reference.
+/// The path of a sysctl key below /proc/sys: the first reading whose file exists, else the reading of the reference.
 pub fn path(key: &str, ifname: &str) -> Result<String> {
     path_if(key, ifname, sysctl::exists)
 }
@@ -24,8 +24,8 @@ fn path_if(key: &str, ifname: &str, exists: impl Fn(&str) -> bool) -> Result<Str
     Ok(of_sysctl.filter(|path| exists(path)).unwrap_or(of_reference))
 }
 
-/// The two readings of a key. In the reference, dots and slashes separate names. In sysctl(8), the one of them that comes first
-/// in the key separates names, and the other one stands for a dot in a name.
+/// The two readings of a key as a path. In the reference, dots and slashes separate names. In sysctl(8), the sign that comes
+/// first in the key, dot or slash, separates names, and the other sign stands for a dot in a name.
 fn readings(key: &str) -> [String; 2] {
     let has_dots = key.find(['.', '/']).is_some_and(|at| key[at..].starts_with('.'));
     [key.replace('.', "/"), if has_dots { sysctl::dotted(key) } else { key.to_owned() }]

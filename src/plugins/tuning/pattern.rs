@@ -68,7 +68,7 @@ impl Pattern {
         }
     }
 
-    /// Enters a state, and all states that follow it without a character.
+    /// Marks the state `at` as reached, and all states that follow it without reading a character.
     fn enter(&self, at: usize, states: &mut [bool], is_start: bool, is_end: bool) {
         let mut waiting = vec![at];
         while let Some(at) = waiting.pop() {
@@ -271,7 +271,7 @@ enum Escaped {
     Class(Set),
 }
 
-/// Converts a number of instructions. It fits, because LENGTH_MAX limits a pattern.
+/// Converts a number of instructions to a distance. The number fits, because LENGTH_MAX limits a pattern.
 fn distance(steps: usize) -> isize {
     isize::try_from(steps).unwrap_or(isize::MAX)
 }

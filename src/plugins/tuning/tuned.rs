@@ -10,7 +10,7 @@ use crate::names::Mac;
 use crate::netlink::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::steps::flow::undo::Failures;
 
-/// A value that is `None` is not changed.
+/// Values of attributes and sysctls: configured, saved or current. A configured value that is `None` is not changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuned {
     pub mac: Option<Mac>,
@@ -96,7 +96,7 @@ impl Tuned {
         Ok(now)
     }
 
-    /// Must run in the namespace of the container.
+    /// Reads the current values of the sysctls that are set here. Must run in the namespace of the container.
     fn current_sysctls(&self) -> Result<Self> {
         let mut now = Self::default();
         for (path, _) in &self.sysctls {
@@ -107,7 +107,7 @@ impl Tuned {
         Ok(now)
     }
 
-    /// Sets the sysctls first: `arp_notify` announces the new MAC address.
+    /// Sets these values, the sysctls first: `arp_notify` announces the new MAC address.
     pub fn apply(&self, netns: &NetNs, rtnl: &Rtnl, link: Option<&Link>) -> Result<()> {
         netns.run(|| {
             self.sysctls.iter().try_for_each(|(path, value)| sysctl::set(path, value).map(drop))
@@ -145,7 +145,7 @@ impl Tuned {
         rtnl.commit(batch)
     }
 
-    /// Fails if a value of `now` differs from the configured value. The error names the first one.
+    /// Fails if a value of `now` differs from the configured value. The error names the first difference.
     pub fn compare(&self, now: &Self, ifname: &str) -> Result<()> {
         let mac = |mac: Option<Mac>| mac.map(|mac| mac.to_string());
         let switch =
@@ -178,7 +178,7 @@ impl Tuned {
     }
 }
 
-/// The error for a value of the wrong type. It begins with the reference's message.
+/// The error for a value of the wrong type. It begins with the error text of the reference.
 #[cold]
 pub fn unreadable(reason: fmt::Arguments<'_>) -> Error {
     Error::config(format_args!("failed to load netconf: {reason}"))

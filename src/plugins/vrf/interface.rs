@@ -10,7 +10,8 @@ use crate::netlink::rtnl::{Address, Batch, Link, LinkChange, NewAddress, Route, 
 use crate::steps::link::routing_tables::{MAIN, RoutingTables, link_routes_first};
 use crate::steps::link::{chained, verify};
 
-/// RTPROT_REDIRECT, RTPROT_KERNEL and RTPROT_RA (linux/rtnetlink.h). The kernel restores these routes itself.
+/// The protocols of routes that are not saved: RTPROT_REDIRECT, RTPROT_KERNEL and RTPROT_RA (linux/rtnetlink.h). The kernel
+/// restores these routes itself.
 const KERNEL_PROTOCOLS: [u8; 3] = [1, 2, 9];
 
 /// The routes and IPv6 addresses of an interface. The kernel removes them when the master changes. IPv4 addresses stay.
@@ -78,7 +79,8 @@ pub fn set_master(batch: &mut Batch, link: &Link, master: u32) {
     batch.change_link(link.index, &link.name, &change);
 }
 
-/// After the timeout: fails if the link has a carrier. Without a carrier the addresses cannot be used in any case.
+/// Called after the timeout of `wait_for_local`: fails if the link has a carrier. Without a carrier the addresses cannot be
+/// used in any case.
 pub fn require_no_carrier(rtnl: &Rtnl, link: &Link, timeout: Duration) -> Result<()> {
     if rtnl.link_at(link.index)?.is_some_and(|link| link.operstate_up) {
         let (name, timeout_ms) = (&link.name, timeout.as_millis());

@@ -15,7 +15,7 @@ pub fn encode(bytes: &[u8]) -> String {
     String::from_utf8(text).expect("the alphabet is ASCII")
 }
 
-/// Returns `None` if the text is not base64. Line breaks are skipped, as Go does.
+/// Decodes a text. Returns `None` if the text is not base64. Line breaks are skipped, as Go does.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let text: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
     if !text.len().is_multiple_of(4) {

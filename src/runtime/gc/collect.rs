@@ -56,7 +56,7 @@ impl Runtime {
         let mut entries = cached.entries;
         let titles: HashSet<String> = entries.iter().map(CacheEntry::title).collect();
         for entry in pending.entries {
-            // An attachment in both uses its cache entry, which also has the result.
+            // For an attachment with a cache entry and a pending record, use the cache entry: only it has the result.
             if !titles.contains(&entry.title()) {
                 entries.push(entry);
             } else if !run.options.is_dry_run {
@@ -80,7 +80,7 @@ impl Runtime {
                 known.addresses.extend(addresses.map(|address| (entry.network.clone(), address)));
                 continue;
             }
-            // This process holds the container's lock already and cannot take it again: delete the others first.
+            // This process can take a container's lock only once. If an attachment in `stale` has it, delete `stale` first.
             let has_lock = |other: &Stale| other.entry.at.container_id == entry.at.container_id;
             if stale.len() == run.at_once_max() || stale.iter().any(has_lock) {
                 self.collect(std::mem::take(&mut stale), chosen, run);
@@ -105,7 +105,7 @@ impl Runtime {
     ) -> Result<Option<Stale>> {
         let (network, at) = (&listed.network, &listed.at);
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
-        // A changed entry belongs to a later ADD.
+        // An entry that differs from the listed one belongs to a later operation, so it stays.
         let known = self.cached_or_pending(network, at).filter(|entry| entry == listed);
         let Some(entry) = known else { return Ok(None) };
         let Some(Removal { reason, has_ended }) = self.removal(witness, dead, &entry) else {
@@ -178,8 +178,8 @@ impl Runtime {
         if let Life::Ended(reason) = self.life(witness, entry) {
             return Some(Removal { reason, has_ended: true });
         }
-        // Complete an interrupted DEL, which the caller wanted. An interrupted ADD is left to its caller while the container is
-        // alive. Without a view of the host, DEL could delete the interface of another attachment.
+        // Complete an interrupted DEL: its caller wanted the removal. An interrupted ADD is left to its caller while the
+        // container is alive. Without a view of the host, DEL could delete the interface of another attachment.
         let operation = self.interrupted(&entry.network, &entry.at)?.operation?;
         let is_begun = operation.verb == OperationVerb::Del && witness.view().is_ok();
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })

@@ -53,7 +53,7 @@ impl Runtime {
             let is_ended =
                 |record: &Record| matches!(witness.life_of_record(record), Life::Ended(_));
             let Some(record) = record.filter(is_ended) else { continue };
-            // A batch is of one network, and this process can take the lock of a container only once.
+            // All owners of a batch are in one network, and this process can take the lock of a container only once.
             let needs_own_batch = |EndedOwner { record: other, .. }: &EndedOwner| {
                 other.network != record.network || other.at.container_id == record.at.container_id
             };

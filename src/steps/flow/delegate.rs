@@ -11,8 +11,8 @@ use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Expected, Scope};
 use crate::steps::flow::undo::Undo;
 
-/// ADD of the IPAM plugin, if the network has one. `undo` releases the addresses. With `link`, claims the addresses on it:
-/// fails if another container has them there.
+/// Calls ADD of the IPAM plugin, if the network has one; `undo` releases the addresses. If `link` is given, claims the
+/// addresses on that link of the node, and fails if another container has one of them on the link.
 pub fn add_ipam<'a>(
     cx: &'a Context<'a>,
     at: &'a Attachment,
@@ -49,14 +49,14 @@ impl From<Error> for DelegateFailure {
     }
 }
 
-/// ADD of the plugin `kind`. If it fails, calls DEL of the plugin if the specification requires that.
+/// Calls ADD of the plugin `kind`. If ADD fails and the plugin is in another executable, calls its DEL.
 pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, DelegateFailure> {
     let delegate = Delegate::find(cx, kind)?;
     let error = match delegate.call(cx, &Verb::Add(at.clone())) {
         Ok(added) => return Ok(added.unwrap_or_default()),
         Err(error) => error,
     };
-    // The plugins of this executable undo a failed ADD themselves. For all others the specification requires a DEL.
+    // The plugins of this executable undo a failed ADD themselves. For other executables the specification requires a DEL.
     let is_undone = match &delegate.0 {
         Program::Ours(_) => true,
         Program::Executable(_) => {
@@ -72,7 +72,7 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Del
     Err(DelegateFailure { error, is_undone })
 }
 
-/// Any verb except ADD of the plugin `kind`.
+/// Calls the plugin `kind` with any verb except ADD.
 pub fn call(cx: &Context<'_>, kind: &str, verb: &Verb) -> Result<()> {
     let delegate = match (Delegate::find(cx, kind), verb) {
         (Err(error), Verb::Status) => return Err(error.into_not_available()),
@@ -93,7 +93,7 @@ pub fn restore(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Parts)
     }
 }
 
-/// DEL and GC of the IPAM plugin, if the network has one.
+/// DEL and GC: removes the claims, and calls DEL or GC of the IPAM plugin, if the network has one.
 pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     // Release the claims first: after the DEL of the IPAM plugin, another container can get an address immediately.
     claims::release(cx, scope)?;
@@ -124,7 +124,8 @@ pub fn examine(cx: &Context<'_>) -> Result<()> {
     }
 }
 
-/// The addresses that every attachment gets from the IPAM plugin. They are unknown for a plugin in another executable.
+/// The addresses that every attachment gets from the IPAM plugin. Empty for a plugin in another executable, because they are
+/// unknown.
 pub fn expected(cx: &Context<'_>) -> Result<Expected> {
     let kind = cx.request.conf.ipam.kind.as_str();
     match Program::find(kind, &cx.request.path, cx.plugins) {
@@ -141,7 +142,7 @@ pub fn ipam_needs_link(cx: &Context<'_>) -> bool {
     ours.is_some_and(|entry| entry.needs_link) || EXECUTED_THAT_NEED_LINK.contains(&kind)
 }
 
-/// Any verb except ADD of the IPAM plugin, if the network has one.
+/// Calls the IPAM plugin with any verb except ADD, if the network has an IPAM plugin.
 pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
     match cx.request.conf.ipam.kind.as_str() {
         "" => Ok(()),
@@ -160,10 +161,11 @@ fn require_ipam(cx: &Context<'_>) -> Result<()> {
     }
 }
 
-/// Other executables that need the link. For plugins of this executable the table of plugins has `needs_link`.
+/// IPAM plugins in other executables that need the interface up. For IPAM plugins of this executable the table of plugins has
+/// `needs_link`.
 const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
-/// The program for the type of a plugin.
+/// The program of a plugin that this plugin calls.
 struct Delegate(Program);
 
 impl Delegate {

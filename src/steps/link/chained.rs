@@ -8,7 +8,7 @@ use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, veth};
 
-/// The previous result, which ADD requires. `without` is the reference's error message for a missing one.
+/// The previous result, which ADD requires. `without` is the reference's error message if the result is missing.
 pub fn prev_result(cx: &Context<'_>, without: &str) -> Result<Success> {
     cx.request.prev_result()?.ok_or_else(|| {
         let kind = &cx.request.conf.kind;
@@ -41,7 +41,7 @@ pub fn interface_of_del(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link
     }
 }
 
-/// The addresses of the interface: those with its index and those without an index.
+/// The addresses of the interface: those with its index, those without an index, and those with an index that the result lacks.
 pub fn ips<'a>(result: &'a Success, at: &Attachment) -> impl Iterator<Item = &'a Ip> {
     let is_ours = |index: u32| match result.interfaces.get(index as usize) {
         Some(interface) => interface.name == *at.ifname && !interface.sandbox.is_empty(),

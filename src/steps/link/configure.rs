@@ -16,7 +16,7 @@ use crate::steps::link::mtu;
 const DAD_LIMIT: Duration = Duration::from_secs(5);
 /// The longest wait for the routes to the IPv6 addresses of the interface.
 const LOCAL_LIMIT: Duration = Duration::from_secs(1);
-/// RT_TABLE_LOCAL (linux/rtnetlink.h).
+/// RT_TABLE_LOCAL (linux/rtnetlink.h): the routing table in which the kernel lists the local addresses.
 const RT_TABLE_LOCAL: u32 = 255;
 /// RT_SCOPE_UNIVERSE (linux/rtnetlink.h): destinations behind a gateway.
 const SCOPE_UNIVERSE: u8 = 0;
@@ -24,7 +24,7 @@ const SCOPE_UNIVERSE: u8 = 0;
 /// An interface in a container.
 pub struct Interface<'a> {
     pub netns: &'a NetNs,
-    /// A socket in the namespace.
+    /// An rtnetlink socket in `netns`.
     pub rtnl: &'a Rtnl,
     pub name: &'a str,
     pub index: u32,
@@ -33,7 +33,7 @@ pub struct Interface<'a> {
 /// Options of `apply`.
 #[derive(Clone, Copy, Default)]
 pub struct Options<'a> {
-    /// Wait for the duplicate address detection of IPv6.
+    /// Do the duplicate address detection of IPv6, and wait for its end.
     pub detect_duplicates: bool,
     /// Add no route to the prefix of an address.
     pub no_prefix_routes: bool,

@@ -64,7 +64,7 @@ pub fn restore(host: &Rtnl, addresses: &[IpAddr], parts: &mut Parts) {
 
 const ALL_V6: &str = "net/ipv6/conf/all/forwarding";
 
-/// The sysctls of the families, each once.
+/// The sysctls that enable forwarding for the families of the addresses, each once.
 fn keys(addresses: impl IntoIterator<Item = IpAddr>) -> impl Iterator<Item = &'static str> {
     let (mut v4, mut v6) = (None, None);
     for address in addresses {

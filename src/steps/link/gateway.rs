@@ -8,7 +8,7 @@ use crate::names::IpFamily;
 use crate::netlink::rtnl::Link;
 use crate::steps::link::{forwarding, mtu};
 
-/// Fails if the host cannot have these addresses on `link`, or cannot forward packets. `None` means a new link.
+/// Fails if the host cannot have these addresses on `link`, or cannot forward packets. `link` is `None` if ADD makes the link.
 pub fn check_possible(link: Option<&Link>, addresses: &[IpAddr]) -> Result<()> {
     if addresses.iter().any(IpAddr::is_ipv6) {
         link.map_or(Ok(()), mtu::require_ipv6)?;
@@ -17,7 +17,7 @@ pub fn check_possible(link: Option<&Link>, addresses: &[IpAddr]) -> Result<()> {
     forwarding::check_possible(addresses.iter().copied())
 }
 
-/// Fails if IPv6 is disabled on a link. A new link has the value of `default`.
+/// Fails if IPv6 is disabled on a link. For a link that ADD makes, `link` is `default`, whose value the new link gets.
 fn require_ipv6(link: &str) -> Result<()> {
     let path = sysctl::of_link(IpFamily::V6, link, "disable_ipv6");
     let reason = if !sysctl::exists(&path) {

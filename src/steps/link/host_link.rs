@@ -7,8 +7,8 @@ use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
 use crate::plugin::restore::Parts;
 
-/// The prefix of the alternative name that `host-device` gives to a device in a container: it uses the alias as the reference
-/// does, so the alias cannot name the owner. The second part of the name after the prefix is the hash of the owner.
+/// The prefix of the alternative name (altname) that `host-device` gives to a device in a container. `host-device` uses the
+/// alias as the reference does, so the alias cannot name the owner. The part after the next `.` is the hash of the owner.
 pub const MARK: &str = "cnibox.";
 
 /// The alias by which a link names its owner.
@@ -32,7 +32,7 @@ pub fn is_of_another(link: &Link, owner: &Owner) -> bool {
     !marks.is_empty() && !marks.contains(&own)
 }
 
-/// The hash of the owner in an alternative name.
+/// The hash of the owner in an alternative name. `None` if the name does not begin with `MARK`, or has no hash.
 fn marked_owner(alt_name: &str) -> Option<u64> {
     u64::from_str_radix(alt_name.strip_prefix(MARK)?.split('.').nth(1)?, 16).ok()
 }
@@ -55,9 +55,8 @@ pub fn all_of(host: &Rtnl, kind: &str, owners: &Owners) -> Result<Vec<Link>> {
     Ok(links)
 }
 
-/// Sets accept_ra=0. Otherwise a container can become the host's default gateway with router advertisements (CVE-2020-10749).
-/// Must run before the link goes up. Fails if the host does not
-/// allow it.
+/// Sets accept_ra=0 on a link of the host. Otherwise a container can become the host's default gateway with router
+/// advertisements (CVE-2020-10749). Must run before the link goes up. Fails if the host does not allow the change.
 pub fn refuse_router_advertisements(link: &Link) -> Result<()> {
     let path = sysctl::of_link(IpFamily::V6, &link.name, "accept_ra");
     match link.accept_ra {
@@ -77,7 +76,7 @@ pub fn check_accept_ra_settable() -> Result<()> {
 pub fn restore_accept_ra(name: &str, parts: &mut Parts) {
     let path = sysctl::of_link(IpFamily::V6, name, "accept_ra");
     let compare = || {
-        // A host without IPv6 has no such parameter.
+        // A host without IPv6 has no `accept_ra`.
         if !sysctl::exists(&path) || sysctl::get(&path)?.as_deref() == Some("0") {
             return Ok(());
         }

@@ -70,7 +70,7 @@ impl<P: SingleLink> Plugin for P {
 pub struct NewInterface<'a> {
     /// The kernel's name of the kind of link.
     pub kind: &'static str,
-    /// The kernel option of this kind, for example `CONFIG_DUMMY`.
+    /// The option of the kernel configuration that contains this kind, for example `CONFIG_DUMMY`.
     pub option: &'static str,
     pub properties: Vec<Property>,
     /// In bytes. 0 means the kernel's default.
@@ -164,8 +164,8 @@ fn add(
     Ok(success)
 }
 
-/// Creates the link in the container through `rtnl`, a socket in the namespace of the parent. The link is down unless the IPAM
-/// plugin needs it.
+/// Creates the link in the container through `rtnl`, a socket in the namespace of the parent. The link stays down unless the
+/// IPAM plugin needs it up.
 fn make<'a>(
     rtnl: &Rtnl,
     container: &'a Rtnl,

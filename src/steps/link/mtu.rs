@@ -13,7 +13,8 @@ pub const ETHERNET: RangeInclusive<u32> = 68..=65_535;
 /// IPV6_MIN_MTU (linux/ipv6.h). A link with a smaller MTU has no IPv6: the kernel removes the addresses without an error.
 const IPV6_MIN: u32 = 1280;
 
-/// Fails if the kernel refuses the configured MTU of a veth pair, or if it is too small for the addresses of the containers.
+/// Fails if the kernel refuses the configured MTU of a veth pair, or if the MTU is too small for IPv6 and the containers get
+/// IPv6 addresses.
 pub fn check_pair(cx: &Context<'_>, mtu: Option<u32>) -> Result<()> {
     match mtu {
         Some(mtu) if !ETHERNET.contains(&mtu) => Err(invalid(mtu.into(), &ETHERNET)),

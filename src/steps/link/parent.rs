@@ -15,9 +15,9 @@ use crate::steps::link::{host_link, routing_tables};
 pub struct Parent<'a> {
     /// Empty if the configuration has no `master`.
     pub master: &'a str,
-    /// The parent is a link of the container.
+    /// The parent is a link of the container; if false, a link of the host.
     pub in_container: bool,
-    /// The MTU of an interface cannot exceed that of the parent.
+    /// The MTU of an interface cannot exceed the MTU of the parent.
     pub limits_mtu: bool,
     /// An interface cannot come up while the parent is down.
     pub must_be_up: bool,
@@ -69,11 +69,11 @@ impl Parent<'_> {
         let alias = interface.alias.as_deref().unwrap_or_default();
         let parent = match (self.master, alias.strip_prefix(&prefix(owner))) {
             ("", Some(recorded)) => named(rtnl, recorded)?,
-            // The reference does not record the parent.
+            // The alias of the reference's interface does not record the parent.
             ("", None) => of_default_route(rtnl)?,
             (master, _) => named(rtnl, master)?,
         };
-        // The kernel omits the index of the parent if it equals that of the interface.
+        // The kernel omits the index of the parent if it equals the index of the interface.
         let index = interface.peer.unwrap_or(interface.index);
         let is_in_namespace = interface.peer_is_elsewhere != self.in_container;
         if index == parent.index && (is_in_namespace || cx.request.netns_override) {
@@ -106,7 +106,7 @@ impl Parent<'_> {
     }
 }
 
-/// The start of the alias; the name of the parent follows.
+/// The start of an alias that records the parent; the name of the parent follows.
 fn prefix(owner: &Owner) -> String {
     format!("{} on ", host_link::alias(owner))
 }

@@ -10,7 +10,7 @@ use crate::netlink::rtnl::{Link, NextHop, RT_TABLE_MAIN, Route, Rtnl, Rule};
 pub const MAIN: u32 = RT_TABLE_MAIN;
 /// RT_SCOPE_LINK (linux/rtnetlink.h): the destination is on the link.
 pub const SCOPE_LINK: u8 = 253;
-/// RT_TABLE_DEFAULT, RT_TABLE_MAIN and RT_TABLE_LOCAL (linux/rtnetlink.h).
+/// The tables that the kernel defines: RT_TABLE_DEFAULT, RT_TABLE_MAIN and RT_TABLE_LOCAL (linux/rtnetlink.h).
 pub const KERNEL_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
 
 /// The longest wait for another process that chooses a table in the same namespace.
@@ -68,7 +68,8 @@ fn split_ipv6(route: Route) -> Vec<Route> {
     route.nexthops.iter().map(alone).collect()
 }
 
-/// Routes without a gateway come first, because the kernel refuses a route with an unreachable gateway.
+/// Returns the routes in an order in which they can be added: those without a gateway first, because the kernel refuses a
+/// route with an unreachable gateway.
 pub fn link_routes_first(routes: &[Route]) -> impl Iterator<Item = &Route> {
     let with = |has_gateway| routes.iter().filter(move |route| route.via.is_some() == has_gateway);
     with(false).chain(with(true))

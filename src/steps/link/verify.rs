@@ -12,10 +12,11 @@ use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::steps::link::routing_tables;
 
-/// RT_TABLE_LOCAL (linux/rtnetlink.h).
+/// RT_TABLE_LOCAL (linux/rtnetlink.h): the routing table in which the kernel lists the local addresses.
 const TABLE_LOCAL: u32 = 255;
 
-/// The container's interface and its index in the result. Fails if the MAC addresses differ.
+/// The index of the container's interface in the result, and the interface in the kernel. Fails if one of them is missing, or
+/// if their MAC addresses differ.
 pub fn interface(
     cx: &Context<'_>,
     at: &Attachment,
@@ -63,7 +64,7 @@ pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Re
     Ok(())
 }
 
-/// Fails if a route of the result is missing.
+/// Fails if the container lacks a route of the result.
 pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
     for family in IpFamily::ALL {
         let mut expected =

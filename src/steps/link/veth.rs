@@ -23,7 +23,7 @@ use crate::steps::nft::rules::Rules;
 /// The maximum number of names to try. An attempt fails only if another link on the host has the name.
 const NAME_ATTEMPTS_MAX: u32 = 10;
 
-/// A new pair. Both ends are down.
+/// A new veth pair, of which both ends are down.
 pub struct Pair {
     pub host: Link,
     pub host_mac: Mac,
@@ -40,7 +40,7 @@ pub struct NewPair<'a> {
     pub mtu: Option<u32>,
     /// The MAC address of the container's end. `None` means a random one.
     pub mac: Option<Mac>,
-    /// The bridge of the host end.
+    /// The index of the bridge of which the host end becomes a port.
     pub master: Option<u32>,
 }
 
@@ -56,7 +56,8 @@ pub fn requested_mac(cx: &Context<'_>) -> Result<Option<Mac>> {
 /// NetworkManager see no temporary name.
 pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
     let host = cx.session.host()?;
-    // Random addresses here instead of the kernel's: those need a second request to read, and systemd-udevd changes them.
+    // Choose random MAC addresses here. Those that the kernel chooses need a second request to read, and systemd-udevd changes
+    // them.
     let container_mac = new.mac.map_or_else(random_mac, Ok)?;
     let host_mac = random_mac()?;
     let mut name = host_name(new.owner);
@@ -157,7 +158,7 @@ pub fn clean(
     })
 }
 
-/// The existing host ends of the owners' pairs.
+/// The host ends of the owners' pairs that still exist.
 fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<Link>> {
     let host = cx.session.host()?;
     let Some((at, owner)) = owners.one() else {
@@ -167,7 +168,7 @@ fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<
     {
         return Ok(vec![link]);
     }
-    // The name was in use at ADD, or the reference made the pair.
+    // No link of the owner has the usual name: another link had the name at ADD, or the reference made the pair.
     let Some(_) = netns else { return host_link::all_of(host, VETH, owners) };
     let Some(link) = cx.session.container()?.link(&at.ifname)? else { return Ok(Vec::new()) };
     let is_of_another = |link: &Link| host_link::is_of_another(link, owner);
@@ -190,7 +191,7 @@ pub fn peer(host: &Rtnl, link: &Link) -> Result<Option<Link>> {
     let (Some(VETH), Some(index)) = (link.kind.as_deref(), link.peer) else {
         return Ok(None);
     };
-    // Each namespace has its own indexes. If the peer is in another one, the index belongs to an unrelated link.
+    // Each namespace has its own indexes. If the peer is not on the host, an unrelated link of the host can have its index.
     let is_peer = |peer: &Link| peer.kind.as_deref() == Some(VETH) && peer.peer == Some(link.index);
     Ok(host.link_at(index)?.filter(is_peer))
 }
@@ -200,8 +201,8 @@ pub fn either_end(host: &Rtnl, link: &Link, holds: impl Fn(&Link) -> bool) -> Re
     Ok(holds(link) || peer(host, link)?.is_some_and(|peer| holds(&peer)))
 }
 
-/// For CHECK: the pair has the configured MTU. `tuning` may have set a smaller one on the container's end. A larger one is
-/// an error, because the host end drops larger packets.
+/// For CHECK: fails if an end of the pair does not have the configured MTU. On the container's end `tuning` may have set a
+/// smaller MTU. A larger MTU is an error, because the host end drops larger packets.
 pub fn check_mtu(
     at: &Attachment,
     host_end: &Link,

@@ -50,7 +50,7 @@ const UNMARK: &str = "portmap-unmark";
 const SRCNAT: &str = "portmap-srcnat";
 /// The name of the chain `portmap-srcnat` up to release 0.2.0.
 const FORMER_SRCNAT: &str = "portmap-postrouting";
-/// Before `srcnat` (100), as the reference does.
+/// The priority of the chain `portmap-srcnat`: before `srcnat` (100), as in the reference.
 const PRIORITY: i32 = 99;
 const FORMER_PRIORITY: i32 = 100;
 
@@ -62,7 +62,7 @@ const fn base(priority: i32) -> Base {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sources {
     pub prefix_length: u8,
-    /// 0 to 31.
+    /// The number of the bit, 0 to 31.
     pub bit: u8,
 }
 
@@ -71,7 +71,7 @@ pub fn set(prefix_length: u8) -> String {
     format!("{SET}{prefix_length}")
 }
 
-/// The prefix length in the name of a set of pairs.
+/// The prefix length in the name of a set of pairs. `None` if the name is not that of a set of pairs.
 pub fn length(set: &str) -> Option<u8> {
     set.strip_prefix(SET)?.parse().ok()
 }
@@ -93,8 +93,8 @@ impl Sources {
         })
     }
 
-    /// The sources that a table needs, by the names of its sets. A set of pairs of an earlier release has no set of sources
-    /// yet.
+    /// The sets of sources that a table needs. `sets` are the names of its sets: a set of pairs of an earlier release has no
+    /// set of sources yet.
     pub fn of_table<'a>(sets: impl Iterator<Item = &'a str> + Clone) -> Vec<Self> {
         let mut all: Vec<Self> = sets.clone().filter_map(Self::of).collect();
         for prefix_length in sets.filter_map(length) {
@@ -131,7 +131,7 @@ impl Sources {
     }
 }
 
-/// The chains with the rules for these sources. The two chains for marks are regular chains, see `jumps`.
+/// The chains with the rules for these sets of sources. `portmap-mark` and `portmap-unmark` are regular chains, see `jumps`.
 pub fn chains(family: IpFamily, all: &[Sources]) -> [Chain; 3] {
     let mut bits: Vec<u8> = all.iter().map(|sources| sources.bit).collect();
     bits.sort_unstable();
@@ -152,7 +152,7 @@ pub fn chains(family: IpFamily, all: &[Sources]) -> [Chain; 3] {
     .map(|chain| chain.replacing(former.clone()))
 }
 
-/// The jumps to the chains for marks: before and after the translation.
+/// The jump to `portmap-mark`, which comes before the translation, and the jump to `portmap-unmark`, which comes after it.
 pub fn jumps() -> [Verdict; 2] {
     [MARK, UNMARK].map(|chain| Verdict::Jump(chain.into()))
 }
@@ -169,7 +169,7 @@ pub fn declare(batch: &mut Batch, family: IpFamily, name: &str) {
     batch.add_set(table, NewSet { name, key, kind: SetKind::Set, comment: None });
 }
 
-/// Adds the sets and the rules for sources if they are missing.
+/// Adds the set of sources, the set of pairs of the same prefix length, and their rules, if they are missing.
 pub fn ensure(nft: &Nft, batch: &mut Batch, family: IpFamily, sources: Sources) -> Result<()> {
     let table = shared_rules::table(family.into());
     let sets = vec![set(sources.prefix_length), sources.set()];
@@ -182,14 +182,14 @@ pub fn add(batch: &mut Batch, family: IpFamily, sources: Sources, elements: &[El
     batch.ensure_elements(shared_rules::table(family.into()), &sources.set(), elements);
 }
 
-/// The element of the source in a pair.
+/// The element of a set of sources for the source of a pair. It has the owner of the pair.
 pub fn source_of(element: &Element) -> Element {
     let key = element.key[..element.key.len() / 2].to_vec();
     Element { key, data: None, comment: element.comment.clone() }
 }
 
-/// Deletes the sources in `leaving`. If a pair with the same source stays, adds the source again with the owner of the last
-/// such pair.
+/// Deletes the elements `leaving` from the set of sources. If a pair with the same source stays, adds the source again with the
+/// owner of the last such pair. `is_gone` is true for the pairs that do not stay.
 pub fn pass_on(
     nft: &Nft,
     batch: &mut Batch,

@@ -33,11 +33,11 @@ use crate::steps::nft::shared_rules::{self, Chain};
 
 pub const SET: &str = "portmap-localnet";
 const CHAIN: &str = "portmap-localnet";
-/// The name up to release 0.2.0.
+/// The name of the chain `portmap-localnet` up to release 0.2.0.
 const FORMER_CHAIN: &str = "portmap-loopback";
 const TABLE: Table<'static> = shared_rules::table(Family::Ip);
 
-/// The priority is before conntrack, which translates the destination of replies back to 127.0.0.1.
+/// Hook and priority of the chain. It runs before conntrack, which translates the destination of replies back to 127.0.0.1.
 const RAW: Base = Base {
     kind: ChainKind::Filter,
     hook: Hook::Prerouting,
@@ -45,12 +45,12 @@ const RAW: Base = Base {
     policy: Policy::Accept,
 };
 
-/// 127.0.0.0/8
+/// The loopback network, 127.0.0.0/8.
 pub fn loopback() -> IpNet {
     Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8).into()
 }
 
-/// The chain with the drop rule.
+/// The chain that drops packets to 127.0.0.0/8 from the links in the set.
 pub fn chain() -> Chain {
     let to_loopback = || Condition::daddr(loopback()).into_iter().chain([Verdict::Drop.into()]);
     let covered = in_set(&[Field::Iifname], SET).into_iter().chain(to_loopback()).collect();
@@ -59,13 +59,13 @@ pub fn chain() -> Chain {
     Chain::base(CHAIN, RAW, vec![covered]).replacing(Chain::base(FORMER_CHAIN, RAW, vec![former]))
 }
 
-/// Adds the set.
+/// Adds the set of links, `portmap-localnet`.
 pub fn declare(batch: &mut Batch) {
     let (key, kind) = (&[Type::IfName][..], SetKind::Set);
     batch.add_set(TABLE, NewSet { name: SET, key, kind, comment: None });
 }
 
-/// Adds links to the set.
+/// Adds links to the set, if they are not in it.
 pub fn add_links(batch: &mut Batch, links: &[IfName]) {
     let element = |link: &IfName| Element { key: key(link), data: None, comment: None };
     batch.ensure_elements(TABLE, SET, &links.iter().map(element).collect::<Vec<_>>());
@@ -128,12 +128,13 @@ pub fn route_localnet(link: &str) -> String {
     sysctl::of_link(IpFamily::V4, link, "route_localnet")
 }
 
-/// Whether the kernel delivers packets to 127.0.0.0/8 from a link.
+/// Whether `route_localnet` of a link is 1: the kernel delivers packets to 127.0.0.0/8 that arrive on the link.
 fn has_route_localnet(link: &Link) -> bool {
     sysctl::get(&route_localnet(&link.name)).is_ok_and(|value| value.as_deref() == Some("1"))
 }
 
-/// Whether the rule covers a link. The rule of an earlier release covers all links.
+/// Whether packets to 127.0.0.0/8 from a link are dropped: the link is in the set, or the chain of an earlier release exists,
+/// which covers all links except `lo`.
 pub fn covers(nft: &Nft, link: &IfName) -> Result<bool> {
     let is_former = nft.exist(&[Object::Chain(TABLE, FORMER_CHAIN)])? == [true];
     Ok(is_former || nft.elements_at(TABLE, SET, &[key(link)])? != [None])
@@ -147,7 +148,7 @@ pub fn remove_links(nft: &Nft, batch: &mut Batch, links: &[IfName]) -> Result<()
     Ok(())
 }
 
-/// The name of the link, without the zero bytes at its end.
+/// The name of the link in the key of an element, without the zero bytes at its end.
 fn name_of(element: &Element) -> &[u8] {
     element.key.split(|byte| *byte == 0).next().unwrap_or_default()
 }

@@ -22,7 +22,7 @@
 //! before. A packet needs one lookup, independent of the number of containers.
 //!
 //! A failing ADD, DEL and GC remove the elements of the owner, and the chain of a subnet with its last element. If another
-//! attachment also needs an element, it becomes the owner. The map and the base chain stay.
+//! attachment also needs an element, that attachment becomes the owner. The map and the base chain stay.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -43,13 +43,13 @@ const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The map from each source to the chain of its subnet.
 pub const MAP: &str = "masquerade-sources";
 const CHAIN: &str = "masquerade-srcnat";
-/// The name up to release 0.2.0.
+/// The name of the chain `masquerade-srcnat` up to release 0.2.0.
 const FORMER_CHAIN: &str = "masquerade-postrouting";
-/// The prefix of the chain of a subnet.
+/// The prefix of the name of a subnet's chain.
 const SUBNET_CHAIN: &str = "masquerade-";
 /// The number of rules in the chain of a subnet.
 const SUBNET_RULES: u32 = 3;
-/// After `srcnat` (100) and the chains of firewalld (110).
+/// The priority of the chain `masquerade-srcnat`: after `srcnat` (100) and the chains of firewalld (110).
 const PRIORITY: i32 = 120;
 const FORMER_PRIORITY: i32 = 100;
 
@@ -73,7 +73,8 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
     Ok(())
 }
 
-/// Sets the elements of an owner for these addresses, and removes its other elements for them.
+/// Sets the elements of the owner for the addresses in `nets`, and removes its other elements for these addresses. Then deletes
+/// the chains of subnets that have no element.
 fn put(
     nft: &Nft,
     batch: &mut Batch,
@@ -89,7 +90,7 @@ fn put(
     }
 }
 
-/// Table, map and key of the element of each address.
+/// The element of each address in the map `masquerade-sources`: its table, map and key.
 pub fn address_elements(
     nets: &[IpNet],
 ) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
@@ -142,7 +143,7 @@ pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) 
     Ok(())
 }
 
-/// Fails with code 50 if the kernel lacks a feature.
+/// For STATUS: fails with code 50 if the kernel lacks NAT or masquerading in nf_tables.
 pub fn status(nft: &Nft) -> Result<()> {
     let needed = FAMILIES
         .iter()
@@ -203,7 +204,7 @@ fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
     batch.add_set(table, NewSet { name, key, kind: SetKind::VerdictMap, comment: None });
 }
 
-/// Deletes the chains of subnets that have no element after a change of the map. Those of `nets` stay.
+/// Deletes the chains of subnets that have no element after a change of the map. The chains of the subnets of `nets` stay.
 pub fn delete_chains(
     nft: &Nft,
     batch: &mut Batch,
@@ -249,7 +250,7 @@ fn subnet_chain(net: IpNet) -> String {
     format!("{SUBNET_CHAIN}{}", net.trunc()).replace(':', "_")
 }
 
-/// The nets of a family: the first net of each address.
+/// The members of `nets` of one family. If several have the same address, only the first of them.
 fn of_family(nets: &[IpNet], family: Family) -> Vec<IpNet> {
     let mut found: Vec<IpNet> = Vec::with_capacity(nets.len());
     for net in nets.iter().filter(|net| net.addr().is_ipv4() == (family == Family::Ip)) {
@@ -260,7 +261,7 @@ fn of_family(nets: &[IpNet], family: Family) -> Vec<IpNet> {
     found
 }
 
-/// `224.0.0.0/4`, `ff00::/8`
+/// The multicast addresses of a family: `224.0.0.0/4` or `ff00::/8`.
 fn multicast(family: Family) -> IpNet {
     let (address, length): (IpAddr, u8) = match family {
         Family::Ip => (Ipv4Addr::new(224, 0, 0, 0).into(), 4),

@@ -22,7 +22,7 @@ use crate::steps::nft::{hairpin, masquerade, shared_rules, targets};
 #[derive(Clone, Debug)]
 pub struct Move {
     pub owner: Owner,
-    /// With the prefix length of the subnet, like `to`.
+    /// The old address. It has the prefix length of its subnet, as the new address `to` has.
     pub from: IpNet,
     pub to: IpNet,
 }
@@ -80,7 +80,7 @@ impl Moved {
     }
 }
 
-/// Replaces an element by another one, possibly in another set.
+/// Replaces the element `old` of a set by the element `new` of the set with the name `name`, which can be the same set.
 fn put(
     nft: &Nft,
     batch: &mut Batch,
@@ -139,7 +139,7 @@ fn put_source(
     SharedSet { name, ..set }.put(nft, batch, owner, &keys, &[new]).map(drop)
 }
 
-/// The set and the element after the move; `None` if the element does not contain the address.
+/// The set and the element after the move; `None` if the element does not contain the old address.
 fn moved(set: &str, old: &Element, change: &Move) -> Option<(String, Element)> {
     let Move { from, to, .. } = change;
     let [from_key, to_key] = [from, to].map(|net| pack(&[Value::Address(net.addr())]));
@@ -177,7 +177,7 @@ fn moved(set: &str, old: &Element, change: &Move) -> Option<(String, Element)> {
     }
 }
 
-/// Whether the element publishes a port of the address: its data is this address and a port, which is four bytes in
+/// Whether the element publishes a port of the old address: its data is the old address and a port, which is four bytes in
 /// registers.
 fn is_port(element: &Element, change: &Move) -> bool {
     let address = pack(&[Value::Address(change.from.addr())]);

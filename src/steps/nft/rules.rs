@@ -30,7 +30,7 @@ impl Rules<'_> {
         !self.masquerades && !matches!(self.checked, Some((_, Some(_))))
     }
 
-    /// Adds rules that are missing, and removes those of an earlier owner of the port's name or of an address.
+    /// Adds rules that are missing, and removes the rules that an earlier owner of the port's name or of an address left.
     pub fn set(&self, cx: &Context<'_>) -> Result<()> {
         if self.is_empty() && !self.exist(cx)? {
             return Ok(());
@@ -39,7 +39,7 @@ impl Rules<'_> {
         nft.transact(|nft, batch| self.put(nft, batch))
     }
 
-    /// Whether the port or one of the addresses has rules already. If it has none, which is common, this takes one request.
+    /// Whether the port or one of the addresses has rules already. If there are none, which is common, this takes one request.
     fn exist(&self, cx: &Context<'_>) -> Result<bool> {
         let Some(nft) = cx.session.nft_if_any()? else { return Ok(false) };
         let mut elements: Vec<_> = masquerade::address_elements(self.nets).collect();
@@ -64,8 +64,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Removes the rules of the owners, and the rules of the Go plugins for these owners. For one owner, `addresses` are its
-    /// known addresses.
+    /// Removes the rules of the owners, and the rules of the Go plugins for these owners. For a DEL, `addresses` are the known
+    /// addresses of its attachment; else they are empty.
     pub fn remove(
         nft: &Nft,
         batch: &mut Batch,

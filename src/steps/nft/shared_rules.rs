@@ -11,7 +11,7 @@ use crate::netlink::nft::{
 };
 use crate::plugin::owner::{Owner, Owners};
 
-/// The table of a family.
+/// The table `cnibox` of a family.
 pub const fn table(family: Family) -> Table<'static> {
     Table { family, name: "cnibox" }
 }
@@ -25,9 +25,9 @@ pub fn comment(owner: &Owner) -> Result<Comment> {
 /// takes milliseconds.
 pub struct SharedRules<'a> {
     pub table: Table<'a>,
-    /// The names of sets and maps.
+    /// The names of the sets and maps.
     pub sets: Vec<String>,
-    /// The target of a jump comes before the chain that jumps.
+    /// In an order in which the target of a jump comes before the chain that jumps to it.
     pub chains: Vec<Chain>,
 }
 
@@ -37,7 +37,7 @@ pub struct Chain {
     pub name: String,
     pub base: Option<Base>,
     pub comment: Option<Comment>,
-    /// A rule at the start of the chain.
+    /// A rule that is added at the start of the chain, before the rules of others.
     pub first: Option<Vec<Expr>>,
     pub rules: Vec<Vec<Expr>>,
     /// The corresponding chain of earlier releases. ADD removes its rules, and the chain if it has no other rules; CHECK
@@ -90,7 +90,7 @@ impl SharedRules<'_> {
         Ok(())
     }
 
-    /// Fails if an object or a rule is missing.
+    /// Fails if a set, a map, a chain or a rule is missing.
     pub fn check(&self, nft: &Nft) -> Result<()> {
         let table = self.table;
         let objects: Vec<Object<'_>> =

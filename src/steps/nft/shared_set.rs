@@ -52,13 +52,13 @@ struct KeyElements {
 pub struct Changed {
     /// Removed elements. No other owner has the same key and data.
     pub gone: Vec<Element>,
-    /// Elements that existed before and stay.
+    /// Elements that existed before the change and stay.
     pub kept: Vec<Element>,
 }
 
 const OWNERS_OF: &str = "owners-of-";
 const MARKS_BYTES: usize = 8;
-/// A protocol and a port.
+/// The length of a protocol and a port in a key: four bytes each.
 const PORT_BYTES: usize = 8;
 
 impl SharedSet<'_> {
@@ -140,7 +140,7 @@ impl SharedSet<'_> {
         Ok(self.elements_by_key(nft)?.into_values().flat_map(elements).collect())
     }
 
-    /// Whether an owner, which the comment names, has an element.
+    /// Whether the set has the element `wanted` for the owner in its comment, as the first owner or as a further one.
     pub fn has(&self, nft: &Nft, wanted: &Element) -> Result<bool> {
         let key = std::slice::from_ref(&wanted.key);
         let Some(first) = nft.elements_at(self.table, self.name, key)?.pop().flatten() else {
@@ -227,7 +227,7 @@ impl KeyElements {
         self.first.into_iter().chain(self.further)
     }
 
-    /// The elements after a change.
+    /// The elements of this key after a change: without those that are stale, and with `wanted`.
     fn after(
         &self,
         is_stale: &dyn Fn(&Element) -> bool,
@@ -249,7 +249,7 @@ impl KeyElements {
             }
         }
         let has_first = self.first.is_some() || !wanted.is_empty();
-        // Another program has deleted the first element. The wanted one takes its place, because it has data.
+        // Another program has deleted the first owner's element. An element of `wanted` takes its place, because it has data.
         if self.first.is_none()
             && let Some(at) = all.iter().position(|element| wanted.contains(&element))
         {
@@ -263,8 +263,8 @@ impl KeyElements {
     }
 }
 
-/// Keeps one element for each owner. After another program has deleted an element, its further owner can have become the first
-/// owner, too.
+/// Keeps the first element of each owner. An owner can have two: after another program deleted the element of the first owner,
+/// a further owner became the first owner, too.
 fn one_per_owner(mut elements: Vec<Element>) -> Vec<Element> {
     let mut owners = Vec::with_capacity(elements.len());
     elements.retain(|element| {
@@ -283,7 +283,7 @@ struct Edit {
 }
 
 impl Edit {
-    /// Adds the difference between two lists.
+    /// Notes the elements of `before` that `after` lacks as deleted, and those of `after` that `before` lacks as added.
     fn add(
         &mut self,
         before: impl IntoIterator<Item = Element>,
@@ -308,13 +308,13 @@ fn has_value(element: &Element) -> bool {
     matches!(element.data, Some(Datum::Value(_)))
 }
 
-/// Whether two owners need different data for one key. Only a map of values can have both.
+/// Whether two owners need different data for one key, and the map cannot have both. Only a map of values can.
 fn conflict(one: &Element, other: &Element) -> bool {
-    // A further owner has no data if another program has deleted the element.
+    // The element of a further owner has no data if another program has deleted the element of the first owner.
     one.data.is_some() && one.data != other.data && !has_value(other)
 }
 
-/// The form of an element in the set of further owners.
+/// Converts an element to its form in the set of further owners: the hash of the owner is appended to the key.
 fn to_further_element(element: &Element) -> Element {
     let owner = element.comment.as_deref().unwrap_or_default();
     Element {
@@ -342,7 +342,7 @@ fn declare(batch: &mut Batch, table: Table<'_>, name: &str, element: &Element) {
     batch.add_set(table, NewSet { name, key: &key, kind, comment: None });
 }
 
-/// The 64 bits of the hash of a text as two marks.
+/// The 64-bit hash of a text as two values of the nf_tables type `mark`.
 pub fn marks(text: &str) -> Vec<u8> {
     let [a, b, c, d, e, f, g, h] = hash(text).to_be_bytes();
     pack(&[[a, b, c, d], [e, f, g, h]].map(u32::from_be_bytes).map(Value::Mark))

@@ -3,8 +3,11 @@
 //! ```text
 //! table bridge cnibox {
 //!     set spoof-check-ports { type ifname; elements = { "veth1a2b3c4d" comment "dbnet 3f2a eth0" } }
-//!     set spoof-check-allowed { type ifname . ether_addr; elements = { "veth1a2b3c4d" . 02:00:00:00:00:01 comment "dbnet 3f2a
-//!     eth0" } } chain spoof-check-prerouting {
+//!     set spoof-check-allowed {
+//!         type ifname . ether_addr
+//!         elements = { "veth1a2b3c4d" . 02:00:00:00:00:01 comment "dbnet 3f2a eth0" }
+//!     }
+//!     chain spoof-check-prerouting {
 //!         type filter hook prerouting priority dstnat; policy accept;
 //!         iifname @spoof-check-ports iifname . ether saddr != @spoof-check-allowed drop
 //!     }
@@ -25,12 +28,12 @@ use crate::netlink::nft::{
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 
-/// The allowed source addresses of each port.
+/// The set of pairs of a port and the source MAC address that the port accepts.
 const ALLOWED: &str = "spoof-check-allowed";
 const CHAIN: &str = "spoof-check-prerouting";
 const PORTS: &str = "spoof-check-ports";
 const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
-/// `dstnat` of the family bridge, before other rules see the frame.
+/// The priority of the chain: `dstnat` of the family bridge, before other rules see the frame.
 const PRIORITY: i32 = -300;
 
 /// Allows only frames with the source address `mac` on `port`. Adds shared rules that are missing.
@@ -40,7 +43,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac)
             if name == PORTS { &[Type::IfName][..] } else { &[Type::IfName, Type::EtherAddr] };
         batch.add_set(TABLE, NewSet { name, key, kind: SetKind::Set, comment: None });
     })?;
-    // An earlier port of this or another owner can have had this name.
+    // Remove the elements of an earlier port with this name, which belonged to this or another owner.
     remove_others(nft, batch, port, Some(mac))?;
     let comment = Some(shared_rules::comment(owner)?);
     for (set, key) in [(PORTS, pack(&port_key(port))), (ALLOWED, pack(&pair_key(port, mac)))] {
@@ -109,7 +112,7 @@ fn check_own(nft: &Nft, owner: &Owner) -> Result<()> {
     Ok(())
 }
 
-/// Fails with code 50 if the kernel lacks a feature.
+/// For STATUS: fails with code 50 if the kernel lacks nf_tables for bridges.
 pub fn status(nft: &Nft) -> Result<()> {
     let missing = nft.missing(&[(Family::Bridge, Feature::Tables)])?;
     if missing.is_empty() {
@@ -120,7 +123,7 @@ pub fn status(nft: &Nft) -> Result<()> {
     Err(Error::new(Code::NOT_AVAILABLE, msg))
 }
 
-/// `type filter hook prerouting priority dstnat; policy accept;` and
+/// The two sets, and the chain `type filter hook prerouting priority dstnat; policy accept;` with the rule
 /// `iifname @spoof-check-ports iifname . ether saddr != @spoof-check-allowed drop`
 fn shared() -> SharedRules<'static> {
     let base = Base {

@@ -25,12 +25,13 @@ pub const SET: &str = "portmap-targets";
 /// The prefix of the maps of published ports: `… inet_proto . inet_service : ipv4_addr . inet_service`.
 const PUBLISHED: &str = "portmap-published";
 
-/// The key of a container's port.
+/// The key of a container's port in `portmap-targets`.
 pub fn key(address: IpAddr, transport: Transport, port: u16) -> Vec<u8> {
     pack(&[Value::Address(address), Value::Transport(transport), Value::Port(port)])
 }
 
-/// Converts an element of a map of published ports to its target. Protocol and port have four bytes each.
+/// Converts an element of a map of published ports to the element of `portmap-targets` for the port of the container. `None` if
+/// the element has no address and port. Protocol and port have four bytes each.
 pub fn of(published: &Element) -> Option<Element> {
     let Some(Datum::Value(target)) = &published.data else { return None };
     let (address, port) = target.split_at_checked(target.len().checked_sub(4)?)?;
@@ -39,7 +40,7 @@ pub fn of(published: &Element) -> Option<Element> {
     Some(Element { key, data: None, comment: published.comment.clone() })
 }
 
-/// Adds the set.
+/// Adds the set `portmap-targets`.
 pub fn declare(batch: &mut Batch, table: Table<'_>) {
     let address = if table.family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr };
     let key = &[address, Type::InetProto, Type::InetService];

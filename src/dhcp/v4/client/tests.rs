@@ -84,7 +84,7 @@ impl World {
         Self { client: Client::new(settings, 42), now: secs(1000) }
     }
 
-    /// Without `probe`, answers `Action::Probe` at once: the address can be used.
+    /// Passes an event to the client. Without `probe`, answers `Action::Probe` at once: the address can be used.
     fn step(&mut self, event: Event<'_>) -> Vec<Action> {
         let mut actions = self.client.step(event, self.now);
         let is_probe = |action: &Action| matches!(action, Action::Probe(_));

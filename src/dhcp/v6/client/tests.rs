@@ -74,7 +74,7 @@ impl World {
         Self { client: Client::new(settings(), 42), now: secs(1000) }
     }
 
-    /// Without `probe`, answers `Action::Probe` at once: the address can be used.
+    /// Passes an event to the client. Without `probe`, answers `Action::Probe` at once: the address can be used.
     fn step(&mut self, event: Event<'_>) -> Vec<Action> {
         let mut actions = self.client.step(event, self.now);
         let is_probe = |action: &Action| matches!(action, Action::Probe(_));
@@ -416,7 +416,7 @@ fn taken_address_is_declined() {
     assert_eq!(world.receive(&reply(decline.xid, MessageType::REPLY, &SERVER, &[&status(0)])), []);
     assert_eq!(world.wait_sent().kind, 1);
 
-    // Without an answer it is sent four times.
+    // Without an answer, the DECLINE is sent four times.
     let mut world = probing();
     world.step(Event::Probed { problem: Some("taken") });
     let kinds: Vec<u8> = (0..4).map(|_| world.wait_sent().kind).collect();

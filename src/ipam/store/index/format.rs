@@ -42,7 +42,7 @@ pub(super) struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ipam::store) enum FileKind {
     Reserved,
-    /// The address is free, and GC removes the file.
+    /// The file has no owner (see `Owner::Incomplete`): the address is free, and GC removes the file.
     Incomplete,
     /// Not a regular file, or unreadable: the address cannot be reserved.
     NotRegular,

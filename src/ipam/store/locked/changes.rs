@@ -186,7 +186,7 @@ impl Locked<'_> {
         ips: &[IpAddr],
         replace: impl Fn(IpAddr) -> bool,
     ) {
-        // On an error, the container gets another address the next time.
+        // If the addresses are not saved, the container gets another address the next time.
         let _ = self.paths.sticky.save_last_addresses(identity, ips, replace);
     }
 
@@ -254,8 +254,8 @@ impl Locked<'_> {
         files::remove(&path).map(drop).map_err(failed("remove", path))
     }
 
-    /// Writes the temporary file. One that a crash left is removed first and never opened for writing: it can be a second
-    /// name of a valid reservation.
+    /// Writes the temporary file. A temporary file that a crash left is removed first and never opened for writing: it can be
+    /// a second name of a valid reservation.
     fn write_aside(&mut self, content: &str) -> Result<(PathBuf, u64)> {
         self.remove_aside()?;
         self.has_aside = true;

@@ -91,7 +91,7 @@ fn a_directory_that_is_restored_with_its_times_has_another_state() {
     }
     assert!(!has_index(&dir));
     assert_eq!(held(&dir, "later"), ["10.1.0.3"]);
-    // The same with the index alone, and with the directory alone.
+    // Restore only the index, and then only the directory of the network.
     for name in [".cnibox", "net"] {
         reserve(&dir, "10.1.0.4", "last");
         copy(&backup.join(name), &dir.path().join(name));
@@ -277,7 +277,7 @@ fn reservations_of_this_or_an_unknown_boot_are_not_reclaimed() {
     fs::remove_file(index(&dir)).unwrap();
     assert_eq!(reclaim(&dir, 5), ["10.1.0.2"]);
     assert!(reclaim(&dir, 6).is_empty());
-    // The file of another program.
+    // The file of another program is never reclaimed.
     dir.write("10.1.0.2", "for the printer");
     for boot in 7..9 {
         assert_eq!(reclaim(&dir, boot), ["10.1.0.2"]);

@@ -34,7 +34,7 @@ enum Op {
     Status(usize),
     GoAdd(usize),
     GoDel(usize),
-    /// Without the lock.
+    /// Writes a reservation without the lock.
     Write {
         address: u8,
         id: usize,
@@ -361,7 +361,7 @@ impl World {
             Op::GoAdd(id) => self.go_add(id),
             Op::GoDel(id) => self.go_del(id),
             Op::Write { address, id } => {
-                // Half of them in the format of an old release.
+                // Half of the files have the format of an old release of the reference.
                 let end = if address % 2 == 0 { "\r\neth0" } else { "" };
                 self.write(self.address(address), Some(format!("{}{end}", IDS[id])));
             }

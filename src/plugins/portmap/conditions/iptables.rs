@@ -2,12 +2,12 @@
 
 use super::{Subject, Term};
 
-/// The conditions, in their order.
+/// Converts the arguments of iptables to terms, in the same order.
 pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
     let mut terms = Vec::new();
     let mut rest = arguments.iter().map(String::as_str);
     let mut is_negated = false;
-    // The current match. Several matches have options of the same name.
+    // The match (`-m`) of the next options. Several matches have options of the same name.
     let mut module = "";
     while let Some(argument) = rest.next() {
         if argument == "!" {
@@ -37,7 +37,7 @@ pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
                 module = value;
             }
             Meaning::Ignored => {}
-            // Every packet meets this condition.
+            // Every packet meets this condition, so it becomes no term.
             Meaning::Condition(Subject::Protocol, _)
                 if matches!(value, "all" | "0") && !is_negated => {}
             Meaning::Condition(subject, list) => {
@@ -49,7 +49,7 @@ pub(super) fn terms(arguments: &[String]) -> Result<Vec<Term>, String> {
     if is_negated { Err("no option follows the last !".into()) } else { Ok(terms) }
 }
 
-/// The supported matches.
+/// The supported matches of iptables (`-m`).
 const MODULES: [&str; 9] =
     ["comment", "tcp", "udp", "sctp", "multiport", "mark", "connmark", "addrtype", "iprange"];
 

@@ -4,7 +4,7 @@ use super::{Subject, Term};
 use crate::names::IpFamily;
 use crate::netlink::nft::Family;
 
-/// The conditions, in their order.
+/// Converts the parts of an nft rule to terms, in the same order.
 pub(super) fn terms(family: IpFamily, pieces: &[String]) -> Result<Vec<Term>, String> {
     let family = Family::from(family);
     let words = words(&pieces.join(" "));
@@ -62,7 +62,7 @@ fn meta(key: &str) -> Option<Subject> {
     match key {
         "iifname" => Some(Subject::Iifname),
         "oifname" => Some(Subject::Oifname),
-        // A name also matches a link that was deleted and made again.
+        // `iif` becomes `iifname`, because a name also matches a link that was deleted and made again.
         "iif" => Some(Subject::Iifname),
         "oif" => Some(Subject::Oifname),
         "l4proto" => Some(Subject::Protocol),
