@@ -60,7 +60,7 @@ pub fn run(args: Vec<OsString>) -> u8 {
     }
 }
 
-/// Calls a plugin. The plugin `dhcp` has commands, too.
+/// Calls a plugin, or runs a command of `dhcp`: `dhcp daemon` or `dhcp leases`.
 fn call(entry: &'static Entry, args: &[OsString]) -> u8 {
     match args.first() {
         Some(word) if is_dhcp(entry) && cli::dhcp::is_command(word) => cli::dhcp::run(args),

@@ -120,7 +120,7 @@ struct LeaseEntry {
     following: Following,
 }
 
-/// An event of a lease, for a thread of `step`.
+/// An event of a lease. A thread of the module `step` handles it.
 enum LeaseEvent {
     /// The daemon found the lease in the journal.
     Adopt,

@@ -187,8 +187,8 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// The routes of the result that ADD found in the main table. A route without a gateway gets the first gateway of the
-/// interface, as the previous plugin has set it.
+/// The routes of the result that the previous plugins added to the main table. A route of the result without a gateway gets
+/// the first gateway of the interface, because those plugins added it with that gateway.
 fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
     let is_in_main = |route: &Route| route.table.is_none_or(|table| table == 0 || table == MAIN);
     let own = Success {

@@ -240,8 +240,8 @@ fn args<'a>(cx: &'a Context<'_>) -> &'a Json {
     cx.request.json.get("args").and_then(|args| args.get("cni")).unwrap_or(&Json::Null)
 }
 
-/// The configured values. If there is a container, the caller must be in its namespace: a sysctl key is read depending on the
-/// files that exist there.
+/// The configured values. If there is a container, the caller must be in its namespace: a sysctl key can mean two paths, and
+/// the files that exist there decide which one.
 fn wanted(cx: &Context<'_>, ifname: &str) -> Result<Tuned> {
     let (json, by_args) = (&cx.request.json, args(cx));
     let mut wanted = Tuned::read(by_args)?;

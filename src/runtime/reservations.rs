@@ -336,7 +336,8 @@ fn pod(entry: &CacheEntry) -> Option<(String, String)> {
     Some((args.pod_namespace?.into(), args.pod_name?.into()))
 }
 
-/// The attachments, pending records and records of a host, from which the state of each owner follows.
+/// What a host knows of its attachments: cache entries, pending records of unfinished operations, and the plugins' records of
+/// attachments without a cache entry. The state of each owner follows from these.
 struct Evidence<'a> {
     runtime: &'a Runtime,
     pending: Vec<(CacheEntry, Life)>,

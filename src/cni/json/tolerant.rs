@@ -82,7 +82,7 @@ fn remove(json: &mut Json, path: &[Step]) -> Option<()> {
     Some(())
 }
 
-/// Removes all entries of an object with a key, in any case.
+/// Removes all entries of an object that have this key, in upper or lower case.
 fn remove_all(json: &mut Json, key: &Step) -> Option<()> {
     let (Step::Key(key, _), Json::Object(entries)) = (key, json) else { return None };
     entries.retain(|(name, _)| !name.eq_ignore_ascii_case(key));

@@ -28,7 +28,7 @@ pub struct Reservation {
     pub is_of_earlier_boot: bool,
     /// The identity of the file: it changes when the file is written again or replaced.
     identity: u64,
-    /// The digest of the content.
+    /// The digest of the text in the file, which names the owner.
     owner: u64,
 }
 

@@ -167,7 +167,7 @@ impl Nft {
         self.list_of(table, NFT_MSG_GETRULE, doing, filter, read)
     }
 
-    /// Lists objects of one table. Sends no request if `lacks` is true for the table.
+    /// Lists objects of one table. Sends no request if the kernel's list of tables was read before and lacks the table.
     fn list_of<T>(
         &self,
         table: Table<'_>,

@@ -93,8 +93,8 @@ fn put_netns(attrs: &mut Attrs, netns: &NetNs) {
 }
 
 impl Rtnl {
-    /// Creates a link and returns it as the kernel reports it. `operstate_up` and `port` have their values at
-    /// creation; `wait_for_link` waits for other values.
+    /// Creates a link and returns it as the kernel reports it at the creation. `operstate_up` and `port` can change later;
+    /// `wait_for_link` waits for such a change.
     pub fn add_link(
         &self,
         new: &NewLink<'_>,

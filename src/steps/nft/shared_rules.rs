@@ -172,7 +172,8 @@ impl Chain {
         }
     }
 
-    /// The number of rules, counted from the first one of `rules`, that `present` has in the order of `rules`.
+    /// The number of rules at the start of `rules` that `present` has in the same order. Counting stops at the first rule that
+    /// is missing or misplaced.
     fn in_order(&self, present: &[Rule]) -> usize {
         let mut present = present.iter();
         let is_next = |rule: &&Vec<Expr>| present.any(|found| found.has_effect_of(rule));

@@ -249,7 +249,8 @@ impl KeyElements {
             }
         }
         let has_first = self.first.is_some() || !wanted.is_empty();
-        // Another program has deleted the first owner's element. An element of `wanted` takes its place, because it has data.
+        // Another program has deleted the first owner's element. An element of `wanted` becomes the first one, because it has
+        // data, which the elements of further owners can lack.
         if self.first.is_none()
             && let Some(at) = all.iter().position(|element| wanted.contains(&element))
         {
