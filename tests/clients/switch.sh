@@ -106,8 +106,8 @@ test_a_live_node_switches_from_the_go_plugins_and_back() {
     reaches ours 10.99.0.4 '[fd99::4]' 10.99.0.1:18080 '[fd99::1]:18080'
 }
 
-# the_go_plugins_leave_rules COMMAND...: the command runs after the Go plugins have deleted a container of ours. It removes no rule.
-the_go_plugins_leave_rules() {
+# removes_rules COMMAND...: the Go plugins leave the rules of a container that ours attached. The command removes them.
+removes_rules() {
     local id
     make_outside
     dual_stack eco
@@ -138,8 +138,6 @@ the_go_plugins_leave_rules() {
 	ip6 filter cnibox
 	LEFT
     "$@"
-    [[ $(sets_with "$id" | wc -l) == 16 ]]
-    "$executable" doctor --fix --yes
     [[ -z $(sets_with "$id") ]]
     [[ -z $(find /var/lib/cni/results -name "*$id*") ]]
     published again 4 18081
@@ -147,11 +145,11 @@ the_go_plugins_leave_rules() {
 }
 
 test_the_go_plugins_leave_the_rules_of_ours_which_doctor_removes() {
-    the_go_plugins_leave_rules true
+    removes_rules "$executable" doctor --fix --yes
 }
 
-test_gc_removes_no_rules_through_the_go_plugins_but_doctor_does() {
-    the_go_plugins_leave_rules "$executable" gc
+test_the_go_plugins_leave_the_rules_of_ours_which_gc_removes() {
+    removes_rules "$executable" gc
 }
 
 test_an_executable_that_does_not_run_replaces_nothing() {
