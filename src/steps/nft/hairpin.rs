@@ -25,7 +25,7 @@
 //! (`portmap-sources-16-bit-14`). `portmap` adds the elements. The comment of a source names one container that uses the
 //! source. Its DEL passes the element on to another such container, or deletes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -201,7 +201,9 @@ pub fn pass_on(
         return Ok(());
     }
     let pairs = SharedSet { table, name: &set(sources.prefix_length) }.all_elements(nft)?;
-    let staying = pairs.iter().filter(|pair| !is_gone(pair)).map(source_of);
+    let left: BTreeSet<&[u8]> = leaving.iter().map(|source| source.key.as_slice()).collect();
+    let has_left = |pair: &Element| left.contains(&pair.key[..pair.key.len() / 2]);
+    let staying = pairs.iter().filter(|pair| has_left(pair) && !is_gone(pair)).map(source_of);
     let heirs: BTreeMap<Vec<u8>, Element> =
         staying.map(|source| (source.key.clone(), source)).collect();
     let keys: Vec<Vec<u8>> = leaving.iter().map(|source| source.key.clone()).collect();
