@@ -197,7 +197,9 @@ impl Plugin for Firewall {
         let (remaining, removed) = match cx.session.nft_if_supported()? {
             Some(nft) => {
                 let others = self.sources_of_reference(nft, &reference_addresses)?;
-                sources::remove(cx, nft, scope, others)?
+                // If the records cannot be read, all of them must remain.
+                let recorded = sources::recorded(nft, &owners)?;
+                sources::remove(cx, scope, recorded, others)
             }
             None => (Vec::new(), Ok(())),
         };

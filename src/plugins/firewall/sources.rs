@@ -66,7 +66,7 @@ fn zones(nft: &Nft) -> Result<Vec<(Family, String, String)>> {
 }
 
 /// The recorded sources of the owners, except those that another owner needs.
-fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<ZoneSource>> {
+pub(super) fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<ZoneSource>> {
     let mut found = Vec::new();
     for (family, zone, set) in zones(nft)? {
         let set = SharedSet { table: shared_rules::table(family), name: &set };
@@ -79,25 +79,15 @@ fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<ZoneSource>> {
     Ok(found)
 }
 
-/// Removes the owners' sources and the `others` from their zones. After an error of firewalld, returns the sources that remain:
-/// their records must remain, too, for the next DEL or GC. Fails if the records cannot be read: then all of them must remain.
+/// Removes the recorded sources and the `others` from their zones. After an error, returns the sources that remain: their
+/// records must remain, too, for the next DEL or GC.
 pub(super) fn remove(
     cx: &Context<'_>,
-    nft: &Nft,
     scope: Scope<'_>,
-    others: Vec<ZoneSource>,
-) -> Result<(Vec<ZoneSource>, Result<()>)> {
-    let sources = recorded(nft, &Owners::of(cx, scope))?;
-    Ok(remove_recorded(cx, scope, sources, others))
-}
-
-fn remove_recorded(
-    cx: &Context<'_>,
-    scope: Scope<'_>,
-    mut sources: Vec<ZoneSource>,
+    recorded: Vec<ZoneSource>,
     others: Vec<ZoneSource>,
 ) -> (Vec<ZoneSource>, Result<()>) {
-    let has_recorded = !sources.is_empty();
+    let (has_recorded, mut sources) = (!recorded.is_empty(), recorded);
     sources.extend(others);
     if sources.is_empty() {
         return (sources, Ok(()));
