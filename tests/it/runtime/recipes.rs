@@ -70,6 +70,18 @@ pub(super) fn recipe_of(page: &str, title: &str) -> String {
     lines.join("\n")
 }
 
+/// The commands of a block as a script, and the lines that they print. A command that fails is in the block with its message.
+pub(super) fn session(block: &str) -> (String, String) {
+    let (mut script, mut printed) = (String::new(), Vec::new());
+    for line in block.lines() {
+        match line.strip_prefix("# ") {
+            Some(command) => script += &format!("{{ {command}; }} 2>&1 || true\n"),
+            None => printed.push(line),
+        }
+    }
+    (script, printed.join("\n"))
+}
+
 #[test]
 fn the_first_network_of_the_readme_is_made_by_its_lines() {
     let host = Host::new();
@@ -96,20 +108,14 @@ fn the_first_network_of_the_readme_is_made_by_its_lines() {
 fn a_network_is_made_listed_and_removed_as_the_document_shows() {
     let host = Host::new();
     let block = recipe_of("docs/networks.md", "# How is a network made");
-    let mut script = String::from(
+    let (commands, printed) = session(&block);
+    let script = format!(
         "ln -s \"$(command -v busybox)\" /opt/cni/bin/httpd
         mkdir /www; cd /www
-        ip link show eth0 >/run/link 2>&1 || ip link add eth0 type bridge\n",
+        ip link show eth0 >/run/link 2>&1 || ip link add eth0 type bridge
+        {commands}"
     );
-    let mut printed = Vec::new();
-    for line in block.lines() {
-        match line.strip_prefix("# ") {
-            // A command that fails is in the document with its message.
-            Some(command) => script += &format!("{{ {command}; }} 2>&1 || true\n"),
-            None => printed.push(line),
-        }
-    }
-    assert_eq!(host.rooted(&script).run().output().trim_end(), printed.join("\n"));
+    assert_eq!(host.rooted(&script).run().output().trim_end(), printed);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! docs/troubleshooting.md: each fault is made, the commands are executed as they are written there, and print what is written there.
 
 use super::Host;
-use super::recipes::recipe_of;
+use super::recipes::{recipe_of, session};
 
 const PAGE: &str = "docs/troubleshooting.md";
 const TEXT: &str = include_str!("../../../docs/troubleshooting.md");
@@ -39,18 +39,10 @@ end() { ip netns delete $1; eventually has_ended; }
 #[track_caller]
 fn prints_what_the_page_has(title: &str, fault: &str) {
     let host = Host::new();
-    let block = recipe_of(PAGE, title);
-    let mut script = format!("{NODE}{fault}\n");
-    let mut expected = Vec::new();
-    for line in block.lines() {
-        match line.strip_prefix("# ") {
-            Some(command) => script += &format!("{{ {command}; }} 2>&1 || true\n"),
-            None => expected.push(line),
-        }
-    }
-    let printed = host.rooted(&script).run().output();
+    let (commands, expected) = session(&recipe_of(PAGE, title));
+    let printed = host.rooted(&format!("{NODE}{fault}\n{commands}")).run().output();
     let lines: Vec<&str> = printed.lines().map(str::trim_end).collect();
-    let (expected, printed) = (expected.join("\n"), lines.join("\n"));
+    let printed = lines.join("\n");
     assert!(is_like(&printed, &expected), "the page has:\n{expected}\n\nprinted:\n{printed}");
 }
 
