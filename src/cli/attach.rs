@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use argh::FromArgs;
 
 use crate::cni::json::Json;
-use crate::cni::version::Version;
 use crate::error::{Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
@@ -237,13 +236,13 @@ impl Status {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
         let network = find(&runtime, &self.network)?;
-        if network.version < Version::V1_1_0 {
+        if !runtime.status(&network)? {
             let (name, version) = (&network.name, network.version.text());
             sys::warn(format_args!(
                 "note: no plugin of {name} was asked: cniVersion {version} has no STATUS"
             ));
         }
-        runtime.status(&network).map(|()| 0)
+        Ok(0)
     }
 }
 

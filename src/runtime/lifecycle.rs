@@ -275,16 +275,16 @@ impl Runtime {
         self.chain(&entry, &network, &netns).check(result.as_ref())
     }
 
-    /// Runs STATUS of each plugin. Fails if an ADD would fail.
-    pub fn status(&self, network: &Network) -> Result<()> {
-        // CNI versions before 1.1.0 have no STATUS.
+    /// Runs STATUS of each plugin. Fails if an ADD would fail. Returns false, and runs no plugin, if the version of the network has
+    /// no STATUS.
+    pub fn status(&self, network: &Network) -> Result<bool> {
         if network.version < Version::V1_1_0 {
-            return Ok(());
+            return Ok(false);
         }
         let parameters =
             Parameters { at: None, netns: Path::new(""), args: "", capability_args: &Json::Null };
         sys::catch_interrupts();
-        Chain { settings: &self.settings, network, parameters }.status()
+        Chain { settings: &self.settings, network, parameters }.status().map(|()| true)
     }
 
     /// Runs DEL of the list. Removes the cache entry and the records only if all plugins succeeded.

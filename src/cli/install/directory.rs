@@ -132,9 +132,10 @@ pub(super) fn refuse_path<'a>(
 ) -> Result<()> {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_directory = |entry: &PathBuf| real(entry) == real(directory);
-    let after = std::env::split_paths(&path).skip_while(|entry| !is_directory(entry));
-    for entry in after.filter(|entry| !is_directory(entry)) {
+    let own = real(directory);
+    let is_own = |entry: &PathBuf| real(entry) == own;
+    let behind = std::env::split_paths(&path).skip_while(|entry| !is_own(entry));
+    for entry in behind.filter(|entry| !is_own(entry)) {
         if let Some(name) = names.clone().find(|name| entry.join(name).is_file()) {
             return Err(Error::internal(format_args!(
                 "it is on PATH, where the plugin {name} would hide {}; --force allows that",
