@@ -7,8 +7,8 @@
 //! `threads transaction` makes one transaction of the parts of two plugins, of which the kernel refuses one.
 //!
 //! It fails if a call fails, if two containers have one address at the same time, or if descriptors or memory grow. It is a
-//! program rather than a test so that it also runs as the shipped executable is built, with musl's small stacks and our
-//! own allocator.
+//! program rather than a test so that it also runs as the shipped executable is built, with musl's small stacks and its
+//! allocator.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -1,10 +1,5 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `heap`, in `socket` and in
-//! `unwind`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `socket` and in `unwind`.
 #![allow(unsafe_code)]
-
-// The allocator of the shipped build. Other builds compile it for its tests.
-#[cfg(any(test, target_env = "musl"))]
-mod heap;
 
 mod errno;
 pub(crate) mod socket;

@@ -41,8 +41,8 @@ const ONLY_IN: [(&str, &[&str]); 12] = [
     ("stdout()", &["kernel/sys.rs", "serve.rs", "cli/output.rs", "cli/attach.rs"]),
     ("stderr()", &["kernel/sys.rs", "fault.rs"]),
     ("std::env", &["main.rs", "lib.rs", "serve.rs", "cli/"]),
-    ("unsafe ", &["kernel/sys.rs", "kernel/sys/heap.rs", "kernel/sys/socket.rs"]),
-    ("allow(unsafe_code)", &["kernel/sys.rs", "kernel/sys/heap.rs"]),
+    ("unsafe ", &["kernel/sys.rs", "kernel/sys/socket.rs"]),
+    ("allow(unsafe_code)", &["kernel/sys.rs"]),
 ];
 
 struct Source {
