@@ -62,11 +62,7 @@ impl Launch<'_> {
         let mut mask = SigSet::all();
         NOT_PASSED.into_iter().for_each(|signal| mask.remove(signal));
         let failed = |errno: Errno| {
-            // The error texts of nix would take 13 KB.
-            Error::internal(format_args!(
-                "cannot wait for signals: {}",
-                sys::errno_text(errno as i32)
-            ))
+            Error::internal(format_args!("cannot wait for signals: {}", errno.desc()))
         };
         mask.thread_block().map_err(failed)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(failed)?;

@@ -58,10 +58,7 @@ impl Signals {
             SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         });
         signals.map(Self).map_err(|errno| {
-            Error::internal(format_args!(
-                "cannot wait for signals: {}",
-                sys::errno_text(errno as i32)
-            ))
+            Error::internal(format_args!("cannot wait for signals: {}", errno.desc()))
         })
     }
 }

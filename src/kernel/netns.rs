@@ -63,7 +63,7 @@ impl NetNs {
     pub fn open(&self, path: &Path) -> Result<Self> {
         match self.examine(open(path), path) {
             Ok(Found::Namespace(netns)) => Ok(netns),
-            Ok(Found::Nothing) => Err(cannot_open(path, sys::errno_text(libc::ENOENT))),
+            Ok(Found::Nothing) => Err(cannot_open(path, Errno::ENOENT.desc())),
             Ok(Found::SomethingElse) => Err(cannot_open(path, "not a network namespace")),
             Err(error) => Err(cannot_open(path, &sys::reason(&error))),
         }
@@ -146,11 +146,7 @@ impl NetNs {
     #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
     fn leave(&self) {
         if let Err(errno) = setns(&*self.origin, CloneFlags::CLONE_NEWNET) {
-            sys::warn(format_args!(
-                "cannot leave {}: {}",
-                self.title(),
-                sys::errno_text(errno as i32)
-            ));
+            sys::warn(format_args!("cannot leave {}: {}", self.title(), errno.desc()));
             sys::end_thread();
         }
     }

@@ -13,7 +13,6 @@ use nix::unistd::{getegid, geteuid};
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys;
 
 /// Moves this process into new network and mount namespaces. A user who is not root gets a user namespace, too, and is
 /// root there. The process must have no other threads.
@@ -44,7 +43,7 @@ pub fn missing_capabilities() -> Vec<&'static str> {
 fn unshare_all(flags: CloneFlags) -> Result<()> {
     let (user, group) = (geteuid(), getegid());
     unshare(flags).map_err(|errno| {
-        Error::internal(format_args!("cannot make namespaces: {}", sys::errno_text(errno as i32)))
+        Error::internal(format_args!("cannot make namespaces: {}", errno.desc()))
             .with_details("root, or a kernel that allows user namespaces, is required")
     })?;
     if flags.contains(CloneFlags::CLONE_NEWUSER) {

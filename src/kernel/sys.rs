@@ -1,7 +1,6 @@
 //! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `socket` and in `unwind`.
 #![allow(unsafe_code)]
 
-mod errno;
 pub(crate) mod socket;
 #[cfg(no_unwind)]
 mod unwind;
@@ -37,7 +36,6 @@ use nix::unistd::{Pid, chdir, getpid, getppid, gettid, setsid, unlink, write};
 use crate::error::{Error, Result};
 use crate::kernel::terminal::printable;
 
-pub(crate) use errno::errno_text;
 pub use socket::raise_file_limit;
 
 /// Source: linux/nsfs.h.
@@ -401,9 +399,12 @@ pub fn socket_option(
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The text of an error without std's " (os error 17)".
+/// The text of an error without std's " (os error 17)": the words of nix, which are the same with each C library.
 pub(crate) fn reason(error: &io::Error) -> String {
-    error.raw_os_error().map_or_else(|| error.to_string(), |errno| errno_text(errno).into())
+    match error.raw_os_error() {
+        Some(errno) => Errno::from_raw(errno).desc().to_owned(),
+        None => error.to_string(),
+    }
 }
 
 /// Attaches an open /dev/net/tun to the interface of that name, and creates the interface if it does not exist.
@@ -547,6 +548,6 @@ mod tests {
     #[test]
     fn reason_is_the_bare_text() {
         assert_eq!(reason(&io::Error::from_raw_os_error(libc::EEXIST)), "File exists");
-        assert_eq!(errno_text(libc::EOPNOTSUPP), "Operation not supported");
+        assert_eq!(reason(&io::Error::other("it is closed")), "it is closed");
     }
 }

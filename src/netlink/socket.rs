@@ -97,7 +97,7 @@ impl DerefMut for Error {
 
 impl Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.doing, sys::errno_text(self.errno))?;
+        write!(f, "{}: {}", self.doing, Errno::from_raw(self.errno).desc())?;
         self.hint.as_ref().map_or(Ok(()), |hint| write!(f, " ({hint})"))
     }
 }
