@@ -7,7 +7,7 @@ use argh::FromArgs;
 use crate::error::Result;
 use crate::plugin::{Entry, VERSION};
 
-use super::manual::{Key, Manual, Manuals};
+use super::manual::{self, Key, Manual};
 use super::output::{NAME, print_text, usage_error};
 use super::similar::hint;
 use super::{HELP, commands, has_command, help_of_command, overview};
@@ -46,8 +46,7 @@ pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
         [subject] => (false, *subject),
         [_, other, ..] => return Err(usage_error(format!("Unrecognized argument: {other}"))),
     };
-    let manuals = Manuals::unpack();
-    match find(&manuals, subject) {
+    match find(subject) {
         Some(manual) if is_markdown => print_text(manual.text),
         Some(manual) => print_text(&print(manual, &mut Plain::default())),
         None if has_command(subject) => print_text(&help_of_command(subject)),
@@ -75,17 +74,16 @@ impl Man {
             print_text(&page_of_tool(plugins));
             return Ok(0);
         };
-        let manuals = Manuals::unpack();
-        let manual = find(&manuals, plugin)
-            .ok_or_else(|| usage_error(format!("there is no plugin {plugin}")))?;
+        let manual =
+            find(plugin).ok_or_else(|| usage_error(format!("there is no plugin {plugin}")))?;
         let title = title(&format!("{NAME}-{plugin}"));
         print_text(&(title + &print(manual, &mut Roff::default())));
         Ok(0)
     }
 }
 
-fn find<'a>(manuals: &'a Manuals, subject: &str) -> Option<Manual<'a>> {
-    if subject == NETWORK { Some(manuals.network()) } else { manuals.of(subject) }
+fn find(subject: &str) -> Option<Manual> {
+    if subject == NETWORK { Some(manual::network()) } else { manual::of(subject) }
 }
 
 fn title(name: &str) -> String {
@@ -120,7 +118,7 @@ trait Form {
 }
 
 /// Formats a manual. The Markdown markup is removed.
-fn print(manual: Manual<'_>, form: &mut dyn Form) -> String {
+fn print(manual: Manual, form: &mut dyn Form) -> String {
     let mut blocks = blocks(manual.text).into_iter();
     if let Some(Block::Paragraph(text)) = blocks.next() {
         form.heading("NAME");
@@ -153,7 +151,7 @@ fn print(manual: Manual<'_>, form: &mut dyn Form) -> String {
     form.finish()
 }
 
-fn title_of(key: Key<'_>) -> String {
+fn title_of(key: Key) -> String {
     let prefix = if key.is_in_args { "CNI_ARGS: " } else { "" };
     format!("{prefix}{} ({}; {})", key.path, plain(key.of_type), default(key.default))
 }

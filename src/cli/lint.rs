@@ -17,7 +17,6 @@ use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 use crate::runtime::conf;
 
-use super::manual::Manuals;
 use super::output;
 use super::parameters;
 pub(super) use document::name;
@@ -83,8 +82,7 @@ struct Examined {
 
 /// Examines each file. The comparisons between networks follow later.
 fn examine(paths: &[PathBuf], plugins: &'static [Entry], path: &[PathBuf]) -> Result<Examined> {
-    let manuals = Manuals::unpack();
-    let inputs = Inputs { manuals: &manuals, plugins, path };
+    let inputs = Inputs { plugins, path };
     let (mut documents, mut claims, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for (file, content) in contents(paths)? {
         let mut document = match content {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::cli::manual::Manuals;
 use crate::cli::output::print_args;
 use crate::cni::json::Json;
 use crate::kernel::sys::warn;
@@ -15,7 +14,6 @@ use super::json_path::{JsonPath, line_and_column};
 
 /// The inputs of the rules besides the document.
 pub(super) struct Inputs<'a> {
-    pub(super) manuals: &'a Manuals,
     pub(super) plugins: &'static [Entry],
     /// CNI_PATH.
     pub(super) path: &'a [PathBuf],

@@ -5,17 +5,17 @@ use crate::runtime::conf;
 
 use super::document::Document;
 use super::json_path::JsonPath;
-use crate::cli::manual::{Key, Manual, Manuals};
+use crate::cli::manual::{self, Key, Manual};
 use crate::cli::similar::{hint, nearest};
 
 /// The keys of one plugin.
 pub(super) struct Known<'a> {
     kind: &'a str,
     /// The manuals of the network, of the plugin and of its IPAM plugin.
-    manuals: Vec<Manual<'a>>,
-    keys: Vec<Key<'a>>,
+    manuals: Vec<Manual>,
+    keys: Vec<Key>,
     /// The keys of the plugin that flannel calls. They are in the object `delegate`.
-    delegate: Vec<Key<'a>>,
+    delegate: Vec<Key>,
     /// The IPAM plugin is of another program, so its keys are unknown.
     is_ipam_foreign: bool,
 }
@@ -31,15 +31,15 @@ const PORT_MAPPINGS: &str = "portMappings";
 const IGNORED: &str = "The reference ignores it.";
 
 impl<'a> Known<'a> {
-    pub(super) fn of(manuals: &'a Manuals, kind: &'a str, plugin: &'a Json) -> Self {
+    pub(super) fn of(kind: &'a str, plugin: &'a Json) -> Self {
         let is_flannel = kind == "flannel";
         let ipam = match plugin.get("ipam").map_or("", conf::kind) {
             "" if is_flannel => "host-local",
             ipam => ipam,
         };
-        let mut own = vec![manuals.network()];
-        own.extend(manuals.of(kind));
-        own.extend(manuals.of(ipam));
+        let mut own = vec![manual::network()];
+        own.extend(manual::of(kind));
+        own.extend(manual::of(ipam));
         let mut keys = Vec::new();
         for manual in &own {
             keys.extend(manual.keys());
@@ -50,14 +50,14 @@ impl<'a> Known<'a> {
                 "" => "bridge",
                 delegate => delegate,
             };
-            if let Some(manual) = manuals.of(delegate) {
+            if let Some(manual) = manual::of(delegate) {
                 of_delegate = manual.keys();
             }
-            of_delegate.extend(manuals.network().keys());
+            of_delegate.extend(manual::network().keys());
         }
         Self {
             kind,
-            is_ipam_foreign: !ipam.is_empty() && manuals.of(ipam).is_none(),
+            is_ipam_foreign: !ipam.is_empty() && manual::of(ipam).is_none(),
             keys,
             delegate: of_delegate,
             manuals: own,
@@ -131,7 +131,7 @@ pub(super) fn examine_capabilities(
 struct Walk<'a> {
     /// The owner of the keys in messages: a plugin, `the delegate` or `a list of plugins`.
     owner: &'a str,
-    keys: &'a [Key<'a>],
+    keys: &'a [Key],
     /// An object whose unknown keys are not reported, such as the `ipam` of a foreign IPAM plugin. Empty: none.
     free: &'a str,
 }
@@ -188,7 +188,7 @@ impl Walk<'_> {
         }
     }
 
-    fn row(&self, full: &str) -> Option<&Key<'_>> {
+    fn row(&self, full: &str) -> Option<&Key> {
         self.keys.iter().find(|key| !key.is_in_args && key.path.eq_ignore_ascii_case(full))
     }
 

@@ -1,5 +1,6 @@
 //! Examines a network configuration: its name, its versions and each of its plugins.
 
+use crate::cli::manual;
 use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::names::NetworkName;
@@ -135,12 +136,12 @@ fn examine_plugin<'a>(
             document.fault(&path, format!("{ipam} is not an IPAM plugin"));
         }
     }
-    let Some(manual) = inputs.manuals.of(kind) else { return };
+    let Some(manual) = manual::of(kind) else { return };
     if is_first && manual.is_chained() {
         let text = format!("{kind} follows another plugin; it cannot be the first");
         document.fault(&path.key("type"), text);
     }
-    let known = Known::of(inputs.manuals, kind, plugin);
+    let known = Known::of(kind, plugin);
     keys::examine(document, path, plugin, &known);
     keys::examine_capabilities(document, path, plugin, &known);
 }
