@@ -124,7 +124,7 @@ impl Launch<'_> {
         let resolv_conf = resolv_conf.map(|file| file.path().to_string_lossy());
         Ok(ChildSetup {
             resolv_conf: resolv_conf.map(|path| text(&path)).transpose()?,
-            hostname: self.hostname.map(text).transpose()?,
+            hostname: self.hostname.map(Into::into),
             hidden: self.hidden.iter().map(|path| text(path)).collect::<Result<_>>()?,
         })
     }

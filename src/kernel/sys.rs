@@ -7,7 +7,7 @@ mod unwind;
 
 #[cfg(target_env = "musl")]
 use std::ffi::c_void;
-use std::ffi::{CStr, CString, OsStr, c_int};
+use std::ffi::{CStr, CString, OsStr, OsString, c_int};
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, PipeWriter, Read, Write};
@@ -26,17 +26,17 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::socket::{
     getsockopt, setsockopt,
     sockopt::{SndBuf, SndBufForce},
 };
-use nix::unistd::{Pid, chdir, getpid, getppid, gettid, setsid, unlink, write};
+use nix::unistd::{Pid, chdir, getpid, getppid, gettid, sethostname, setsid, unlink, write};
 
 use crate::error::{Error, Result};
 use crate::kernel::terminal::printable;
-
-pub use socket::raise_file_limit;
 
 /// Source: linux/nsfs.h.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
@@ -48,6 +48,9 @@ const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
 
 /// Source: linux/if_tun.h.
 const TUNSETIFF: u32 = 0x4004_54ca;
+
+/// The number of files that `raise_file_limit` asks for. On some systems the hard limit is a billion.
+const FILES_MAX: rlim_t = 65_536;
 
 /// The requests to /dev/net/tun that take a number and touch no memory. Source: linux/if_tun.h.
 #[derive(Clone, Copy)]
@@ -171,8 +174,7 @@ pub fn forget_interrupt() {
 pub fn end_with_parent(command: &mut Command) {
     let parent = getpid();
     let begin = move || {
-        // SAFETY: the call takes numbers only.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        set_pdeathsig(Signal::SIGKILL)?;
         SigSet::empty().thread_set_mask()?;
         // The parent may have ended before.
         if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }
@@ -203,6 +205,13 @@ pub fn detach(command: &mut Command) {
     unsafe { command.pre_exec(begin) };
 }
 
+/// Raises the number of files that this process may open to its hard limit, but at most to `FILES_MAX`. A failure is ignored.
+pub fn raise_file_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(FILES_MAX)), hard);
+    }
+}
+
 /// Takes ownership of a descriptor that this process inherited, and sets FD_CLOEXEC. Call it once for each descriptor.
 pub fn inherited(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: this program opens its descriptors with FD_CLOEXEC, so this one is from outside and has no other owner. If it
@@ -221,7 +230,7 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
 pub struct ChildSetup {
     /// A file that is mounted over /etc/resolv.conf, and then unlinked.
     pub resolv_conf: Option<CString>,
-    pub hostname: Option<CString>,
+    pub hostname: Option<OsString>,
     /// The paths of mounts that are unmounted for the child only.
     pub hidden: Vec<CString>,
 }
@@ -251,8 +260,7 @@ pub fn set_up_child(command: &mut Command, setup: ChildSetup, mut ready: PipeWri
         }
         if let Some(name) = hostname {
             unshare(CloneFlags::CLONE_NEWUTS)?;
-            // SAFETY: the kernel reads as many bytes as the text has.
-            Errno::result(unsafe { libc::sethostname(name.as_ptr(), name.count_bytes()) })?;
+            sethostname(name)?;
         }
         ready.write_all(&[0])
     };
@@ -275,7 +283,6 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 
 /// Writes one line to stderr. A line end or another control character in it becomes `?`. Errors are ignored: no call depends on
 /// the line.
-#[inline(never)]
 pub fn warn(line: fmt::Arguments<'_>) {
     write_to_stderr(&[printable(&line.to_string()), "\n".into()].concat());
 }

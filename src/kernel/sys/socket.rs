@@ -173,19 +173,6 @@ pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or_default())
 }
 
-/// Sets the number of files that this process may open to its hard limit, but at most to 65,536. A failure is ignored.
-pub fn raise_file_limit() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls use one structure, which outlives them.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            // On some systems the hard limit is a billion.
-            limit.rlim_cur = limit.rlim_max.min(65536);
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::{AsFd, OwnedFd};
