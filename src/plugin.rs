@@ -11,7 +11,7 @@ mod session;
 
 use std::fmt::Display;
 
-use crate::cni::json::{Attempts, Json, Read};
+use crate::cni::json::{Json, Read};
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::{Ip, Success};
 use crate::error::Result;
@@ -271,32 +271,29 @@ impl Entry {
     /// Returns the plugin with the configuration of the request. ADD, CHECK and STATUS fail if a key is unreadable. DEL and GC
     /// ignore the key and warn: a mistake in the configuration must not prevent the removal.
     fn configured(&self, cx: &Context<'_>, verb: &Verb) -> Result<Instance> {
-        let mut attempts = Attempts::new(&cx.request.json);
-        loop {
+        let convert = |json: &Json| {
             let mut instance = (self.new)();
-            let keys: &mut dyn Read = match &mut instance {
-                Instance::Plugin(plugin) => &mut **plugin,
-                Instance::Ipam(plugin) => &mut **plugin,
+            let converted = match &mut instance {
+                Instance::Plugin(plugin) => plugin.read(json),
+                Instance::Ipam(plugin) => plugin.read(json),
             };
-            let is_read = match verb {
-                Verb::Add(_) | Verb::Check(_) | Verb::Status => {
-                    let read = if self.is_ipam { Json::read_reason_first } else { Json::read_into };
-                    read(&cx.request.json, keys, CONFIGURATION).map(|()| true)
-                }
-                Verb::Del(_) | Verb::Gc(_) => attempts.read(keys, CONFIGURATION),
-            };
-            match (is_read, instance) {
-                (Ok(true), instance) => {
-                    attempts.errors.iter().for_each(|error| cx.warn(error));
-                    return Ok(instance);
-                }
-                (Ok(false), _) => {}
-                (Err(error), Instance::Plugin(plugin)) => {
-                    return Err(error.in_front(plugin.unreadable()));
-                }
-                (Err(error), Instance::Ipam(_)) => return Err(error),
+            converted.map(|()| instance)
+        };
+        let json = &cx.request.json;
+        let configured = match verb {
+            Verb::Del(_) | Verb::Gc(_) => {
+                json.read_or_drop_with(CONFIGURATION, convert).map(|(instance, errors)| {
+                    errors.iter().for_each(|error| cx.warn(error));
+                    instance
+                })
             }
-        }
+            _ if self.is_ipam => convert(json).map_err(|error| error.reason_first(CONFIGURATION)),
+            _ => convert(json).map_err(|error| error.in_document(CONFIGURATION)),
+        };
+        configured.map_err(|error| match (self.new)() {
+            Instance::Plugin(plugin) => error.in_front(plugin.unreadable()),
+            Instance::Ipam(_) => error,
+        })
     }
 }
 

@@ -20,10 +20,9 @@ pub use number::Number;
 #[cfg(feature = "tool")]
 pub use parse::Entries;
 pub(crate) use read::keys;
-pub use read::{Map, Read, pack, packed_bytes, read_list, read_object};
-pub use tolerant::Attempts;
+pub use read::{Map, Read, read_list, read_object};
 
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 
 /// A JSON value. Objects keep the order of their keys, for results.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,29 +75,18 @@ impl Json {
 
     /// Converts the value to a type. `what` names the document in errors (code 6).
     pub fn read<T: Read + Default>(&self, what: &str) -> Result<T> {
+        self.converted().map_err(|error| error.in_document(what))
+    }
+
+    fn converted<T: Read + Default>(&self) -> Result<T, ReadError> {
         let mut value = T::default();
-        self.read_into(&mut value, what)?;
-        Ok(value)
-    }
-
-    /// Converts the value like `read`, into `value`, which must be a default value.
-    pub fn read_into(&self, value: &mut dyn Read, what: &str) -> Result<()> {
-        value.read(self).map_err(|error| unreadable(what, &error))
-    }
-
-    /// Like `read_into`, but the message of an error is only the reason, as in the IPAM plugins of the reference; the path is
-    /// in the details.
-    pub fn read_reason_first(&self, value: &mut dyn Read, what: &str) -> Result<()> {
-        value.read(self).map_err(|error| {
-            let details = format_args!("cannot read {what}: {}", error.path_text());
-            Error::new(Code::DECODE, error.reason()).with_details(details)
-        })
+        value.read(self).map(|()| value)
     }
 
     /// The value of a key of an object. `null` is None.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(entries) = self else { return None };
-        position(entries, key.as_bytes()).map(|index| &entries[index].1)
+        position(entries, key).map(|index| &entries[index].1)
     }
 
     /// The value of a key of an object, if it is a string.
@@ -133,8 +121,9 @@ impl Json {
     }
 
     /// Makes an object from the entries that have a value.
-    pub fn object<const N: usize>(mut entries: [(&str, Option<Self>); N]) -> Self {
-        object_of(&mut entries)
+    pub fn object<const N: usize>(entries: [(&str, Option<Self>); N]) -> Self {
+        let present = entries.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        Self::Object(present.collect())
     }
 
     /// Sorts the keys of all objects, as Go prints maps.
@@ -170,18 +159,6 @@ impl Json {
     }
 }
 
-/// Makes an object; takes the values out of `entries`. Not generic, so that the executable contains it once, and not once for
-/// each number of entries.
-fn object_of(entries: &mut [(&str, Option<Json>)]) -> Json {
-    let mut present = Vec::with_capacity(entries.len());
-    for (key, value) in entries {
-        if let Some(value) = value.take() {
-            present.push(((*key).to_owned(), value));
-        }
-    }
-    Json::Object(present)
-}
-
 /// The entries with one object for each key that is repeated with objects. Keys that differ in case only are the same key.
 fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
     let mut merged: Vec<(String, Json)> = Vec::with_capacity(entries.len());
@@ -203,19 +180,11 @@ fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
 /// The index of the entry that counts for a key: the last entry with exactly this key, or else the last entry with the key in
 /// another case; entries with `null` do not count. (Go prints one struct with two fields, `address` and `Address`, of
 /// different types.)
-fn position(entries: &[(String, Json)], key: &[u8]) -> Option<usize> {
-    let last = |is_key: fn(&[u8], &[u8]) -> bool| {
-        let is_set = |(name, value): &(String, Json)| {
-            is_key(name.as_bytes(), key) && !matches!(value, Json::Null)
-        };
-        entries.iter().rposition(is_set)
+fn position(entries: &[(String, Json)], key: &str) -> Option<usize> {
+    let last = |is_key: fn(&str, &str) -> bool| {
+        entries.iter().rposition(|(name, value)| is_key(name, key) && !value.is_null())
     };
-    last(|name, key| name == key).or_else(|| last(|name, key| name.eq_ignore_ascii_case(key)))
-}
-
-#[cold]
-fn unreadable(what: &str, error: &error::Error) -> Error {
-    Error::new(Code::DECODE, format_args!("cannot read {what}: {error}"))
+    last(|name, key| name == key).or_else(|| last(str::eq_ignore_ascii_case))
 }
 
 impl From<&str> for Json {
@@ -250,6 +219,7 @@ mod tests {
     use serde_json::{Serializer, Value};
 
     use super::*;
+    use crate::error::Code;
 
     /// Texts with characters that JSON or Go escapes, and others.
     fn texts() -> impl Strategy<Value = String> {

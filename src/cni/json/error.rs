@@ -2,12 +2,11 @@
 
 use std::fmt::{self, Display};
 
+use crate::error::{self, Code};
+
 /// The error of a conversion. Its text is `ipam.ranges[0][1].subnet: invalid type: integer `5`, expected a string`.
 #[derive(Debug)]
-pub struct Error(Box<Content>);
-
-#[derive(Debug)]
-struct Content {
+pub struct Error {
     /// The innermost step first.
     path: Vec<Step>,
     reason: String,
@@ -24,23 +23,25 @@ pub enum Step {
 
 impl Error {
     /// Makes an error with this reason and an empty path.
-    #[cold]
-    #[inline(never)]
     pub fn new(reason: String) -> Self {
-        Self(Box::new(Content { path: Vec::new(), reason }))
+        Self { path: Vec::new(), reason }
     }
 
-    pub fn reason(&self) -> &str {
-        &self.0.reason
+    /// The error of a document (code 6). `what` names the document.
+    pub fn in_document(&self, what: &str) -> error::Error {
+        error::Error::new(Code::DECODE, format_args!("cannot read {what}: {self}"))
     }
 
-    /// The path to the error as text, such as `ipam.ranges[0]`.
-    pub fn path_text(&self) -> impl Display {
-        fmt::from_fn(|f| self.write_path(f))
+    /// Like `in_document`, but the message is only the reason, as in the IPAM plugins of the reference; the path is in the
+    /// details.
+    pub fn reason_first(&self, what: &str) -> error::Error {
+        let path = fmt::from_fn(|f| self.write_path(f));
+        let details = format_args!("cannot read {what}: {path}");
+        error::Error::new(Code::DECODE, self.reason.as_str()).with_details(details)
     }
 
     fn write_path(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (depth, step) in self.0.path.iter().rev().enumerate() {
+        for (depth, step) in self.path.iter().rev().enumerate() {
             match step {
                 Step::Key(key, _) => write!(f, "{}{key}", if depth > 0 { "." } else { "" })?,
                 Step::Index(index) => write!(f, "[{index}]")?,
@@ -51,22 +52,18 @@ impl Error {
 
     /// The path to the error, the innermost step first.
     pub fn path(&self) -> &[Step] {
-        &self.0.path
+        &self.path
     }
 
     /// Adds the key of the object that contains the error.
-    #[cold]
-    #[inline(never)]
     pub fn under_key(mut self, key: &str, index: usize) -> Self {
-        self.0.path.push(Step::Key(key.into(), index));
+        self.path.push(Step::Key(key.into(), index));
         self
     }
 
     /// Adds the index in the array that contains the error.
-    #[cold]
-    #[inline(never)]
     pub fn under_index(mut self, index: usize) -> Self {
-        self.0.path.push(Step::Index(index));
+        self.path.push(Step::Index(index));
         self
     }
 }
@@ -74,8 +71,7 @@ impl Error {
 impl Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_path(f)?;
-        let Content { path, reason } = &*self.0;
-        write!(f, "{}{reason}", if path.is_empty() { "" } else { ": " })
+        write!(f, "{}{}", if self.path.is_empty() { "" } else { ": " }, self.reason)
     }
 }
 

@@ -43,79 +43,39 @@ macro_rules! keys {
                 &mut self,
                 json: &$crate::cni::json::Json,
             ) -> Result<(), $crate::cni::json::ReadError> {
-                use $crate::cni::json::{pack, packed_bytes, read_object};
-                const TEXTS: &[&str] =
-                    &[concat!("struct ", stringify!($name)), concat!($($required)?), $($key),*];
-                static PACKED: [u8; packed_bytes(TEXTS)] = pack(TEXTS);
-                read_object(json, &PACKED, &mut [$(&mut self.$field),*])
+                $crate::cni::json::read_object(
+                    json,
+                    concat!("struct ", stringify!($name)),
+                    [$($required)?].first().copied(),
+                    &mut [$(($key, &mut self.$field)),*],
+                )
             }
         }
     )+};
 }
 pub(crate) use keys;
 
-/// Packs texts into one array, each with its length in one byte before it. An array of `&str` would contain pointers, which are
-/// relocated at each start of a process.
-pub const fn pack<const BYTES: usize>(texts: &[&str]) -> [u8; BYTES] {
-    let mut packed = [0; BYTES];
-    let (mut rest, mut at) = (texts, 0);
-    while let [text, after @ ..] = rest {
-        assert!(text.len() <= 255);
-        packed[at] = text.len().to_le_bytes()[0];
-        packed.split_at_mut(at + 1).1.split_at_mut(text.len()).0.copy_from_slice(text.as_bytes());
-        (rest, at) = (after, at + 1 + text.len());
-    }
-    packed
-}
-
-/// The size of the array that `pack` returns.
-pub const fn packed_bytes(texts: &[&str]) -> usize {
-    let (mut rest, mut bytes) = (texts, 0);
-    while let [text, after @ ..] = rest {
-        (rest, bytes) = (after, bytes + 1 + text.len());
-    }
-    bytes
-}
-
-/// An iterator over packed texts.
-#[derive(Clone)]
-struct Packed(&'static [u8]);
-
-impl Iterator for Packed {
-    type Item = &'static [u8];
-
-    fn next(&mut self) -> Option<&'static [u8]> {
-        let (length, rest) = self.0.split_first()?;
-        let (text, rest) = rest.split_at_checked((*length).into())?;
-        self.0 = rest;
-        Some(text)
-    }
-}
-
-/// Converts an object to the fields of a struct. The packed texts are: the name of the struct for error messages, the required
-/// key or an empty text, and the keys of the fields in the order of `fields`.
+/// Converts an object to the fields of a struct. `expected` is the name of the struct for error messages.
 pub fn read_object(
     json: &Json,
-    packed: &'static [u8],
-    fields: &mut [&mut dyn Read],
+    expected: &str,
+    required: Option<&str>,
+    fields: &mut [(&str, &mut dyn Read)],
 ) -> Result<(), Error> {
-    let mut keys = Packed(packed);
-    let [name, required] = [keys.next(), keys.next()].map(Option::unwrap_or_default);
-    let Json::Object(entries) = json else {
-        return Err(json.wrong_type(&String::from_utf8_lossy(name)));
-    };
+    let Json::Object(entries) = json else { return Err(json.wrong_type(expected)) };
     for (index, (name, value)) in entries.iter().enumerate() {
-        let has_name = |(_, key): &(usize, &[u8])| key.eq_ignore_ascii_case(name.as_bytes());
-        let Some((field, key)) = keys.clone().enumerate().find(has_name) else { continue };
+        let has_name = |(key, _): &&mut (&str, &mut dyn Read)| key.eq_ignore_ascii_case(name);
+        let Some((key, field)) = fields.iter_mut().find(has_name) else { continue };
         if position(entries, key) == Some(index) {
-            fields[field].read(value).map_err(|error| error.under_key(name, index))?;
+            field.read(value).map_err(|error| error.under_key(name, index))?;
         }
     }
-    if !required.is_empty() && position(entries, required).is_none() {
-        let missing = String::from_utf8_lossy(required);
-        return Err(Error::new(format!("missing field `{missing}`")));
+    match required {
+        Some(key) if position(entries, key).is_none() => {
+            Err(Error::new(format!("missing field `{key}`")))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 impl Json {
@@ -128,13 +88,10 @@ impl Json {
     }
 
     /// The error for a value of a type other than `expected`.
-    #[cold]
     pub fn wrong_type(&self, expected: &str) -> Error {
         self.invalid("type", expected)
     }
 
-    #[cold]
-    #[inline(never)]
     fn invalid(&self, part: &str, expected: &str) -> Error {
         let found = match self {
             Self::Null => "null".into(),

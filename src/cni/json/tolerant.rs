@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::error::{self, Step};
-use super::{Json, Read, unreadable};
+use super::{Json, Read};
 use crate::error::{Error, Result};
 
 /// `drop_key` drops the innermost key around an error. After this number of errors, it drops the top-level key around the
@@ -14,45 +14,32 @@ impl Json {
     /// Like `read`, but drops each unreadable key, and returns the errors together with the value. The dropped key is the
     /// innermost key on the path to the error. Fails if the path has no key, for example if the document is not an object.
     pub fn read_or_drop<T: Read + Default>(&self, what: &str) -> Result<(T, Vec<Error>)> {
-        let mut attempts = Attempts::new(self);
+        self.read_or_drop_with(what, Self::converted)
+    }
+
+    /// `read_or_drop` with a conversion of the caller. It is called again after each dropped key.
+    pub fn read_or_drop_with<T>(
+        &self,
+        what: &str,
+        convert: impl Fn(&Self) -> Result<T, error::Error>,
+    ) -> Result<(T, Vec<Error>)> {
+        let (mut json, mut errors) = (Cow::Borrowed(self), Vec::new());
         loop {
-            let mut value = T::default();
-            if attempts.read(&mut value, what)? {
-                return Ok((value, attempts.errors));
+            match convert(&json) {
+                Ok(value) => return Ok((value, errors)),
+                Err(error) => drop_key(&mut json, &error, what, &mut errors)?,
             }
         }
     }
 }
 
-/// `read_or_drop` for a caller that makes the default values: each attempt drops one unreadable key.
-pub struct Attempts<'a> {
-    json: Cow<'a, Json>,
-    /// One error for each dropped key.
-    pub errors: Vec<Error>,
-}
-
-impl<'a> Attempts<'a> {
-    pub fn new(json: &'a Json) -> Self {
-        Self { json: Cow::Borrowed(json), errors: Vec::new() }
-    }
-
-    /// Converts the document into a default value. Returns false if it dropped a key: call it again with a new default value.
-    pub fn read(&mut self, value: &mut dyn Read, what: &str) -> Result<bool> {
-        match value.read(&self.json) {
-            Ok(()) => Ok(true),
-            Err(error) => drop_key(&mut self.json, &error, what, &mut self.errors).map(|()| false),
-        }
-    }
-}
-
-#[cold]
 fn drop_key(
     json: &mut Cow<'_, Json>,
     error: &error::Error,
     what: &str,
     errors: &mut Vec<Error>,
 ) -> Result<()> {
-    let unreadable = unreadable(what, error);
+    let unreadable = error.in_document(what);
     let path = error.path();
     let removed = if errors.len() < INNERMOST_MAX {
         let innermost = path.iter().position(|step| matches!(step, Step::Key(..)));
