@@ -1,5 +1,8 @@
 //! The identity of a network namespace: a later namespace at the same path has another identity.
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::kernel::file;
 
 /// The identity of a boot of the machine, and of a namespace in it.
@@ -48,6 +51,19 @@ impl Identity {
             cookie => Some(cookie.parse().ok()?),
         };
         Some(Self { boot: boot.into(), cookie })
+    }
+}
+
+impl Serialize for Identity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text())
+    }
+}
+
+impl<'de> Deserialize<'de> for Identity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| D::Error::custom("not the identity of a namespace"))
     }
 }
 

@@ -12,9 +12,9 @@ pub(crate) mod claims;
 mod files;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::cni::json;
 use crate::cni::request::{Request, Verb};
@@ -23,33 +23,45 @@ use crate::error::Result;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
-use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName, hex};
+use crate::names::{Attachment, Mac, NetworkName, hex};
 use crate::netlink::rtnl::{Nsid, Rtnl};
 use crate::plugin::Context;
 
 pub use files::{Begun, DIRECTORY, Records};
 
-/// The record of one attachment.
-#[derive(Clone, Debug, PartialEq)]
+/// The record of one attachment. It is the first line of the record's file. Each other line is a [`Made`], of which the last one
+/// counts, or a [`Claims`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub network: NetworkName,
+    #[serde(flatten)]
     pub at: Attachment,
     /// CNI_NETNS.
+    #[serde(serialize_with = "as_text")]
     pub netns: PathBuf,
     /// The identity of the container's namespace.
     pub identity: Identity,
     /// The cookie of the node's namespace, in which `number` is valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observer: Option<u64>,
     /// The number of the container's namespace in the node's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Nsid>,
     /// A random value, which distinguishes one ADD from a later one of the same attachment.
     pub generation: String,
     pub maker: Maker,
     /// What the ADD made; empty until its end. The last item has the present addresses: a chained plugin can change the MAC
     /// address, and a DHCP server the IP address.
+    #[serde(skip)]
     pub made: Vec<Made>,
     /// The names of the claims that the attachment may have, see `claims`.
+    #[serde(skip)]
     pub claims: Vec<String>,
+}
+
+/// The paths of a runtime need not be UTF-8, and the text of a JSON document is.
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// The program or plugin that wrote a record.
@@ -95,7 +107,7 @@ impl Made {
     }
 
     fn line(&self) -> Vec<u8> {
-        (json::compact(self) + "\n").into_bytes()
+        line(self)
     }
 
     /// Whether `self` and `other` can be what one ADD made: they have a common MAC address (or one of them has none), and the
@@ -108,40 +120,22 @@ impl Made {
     }
 }
 
-/// The first line of a record's file. Each other line is a [`Made`], of which the last one counts, or a [`Claims`].
-#[derive(Serialize, Deserialize)]
-struct Header {
-    network: NetworkName,
-    #[serde(rename = "containerID")]
-    container_id: ContainerId,
-    ifname: IfName,
-    netns: String,
-    identity: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    observer: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    number: Option<Nsid>,
-    generation: String,
-    maker: Maker,
-}
-
 /// A line of a record's file: the names of claims that the attachment may have.
 #[derive(Serialize, Deserialize)]
 struct Claims {
     claims: Vec<String>,
 }
 
-impl Claims {
-    fn list(self) -> Vec<String> {
-        self.claims
-    }
+/// A line of a record's file.
+fn line(document: &impl Serialize) -> Vec<u8> {
+    (json::compact(document) + "\n").into_bytes()
 }
 
 fn claims_line(claims: &[String]) -> Vec<u8> {
     if claims.is_empty() {
         return Vec::new();
     }
-    (json::compact(&Claims { claims: claims.to_vec() }) + "\n").into_bytes()
+    line(&Claims { claims: claims.to_vec() })
 }
 
 impl Record {
@@ -182,37 +176,20 @@ impl Record {
     }
 
     fn content(&self) -> Vec<u8> {
-        let Attachment { container_id, ifname } = self.at.clone();
-        let header = Header {
-            network: self.network.clone(),
-            container_id,
-            ifname,
-            netns: self.netns.to_string_lossy().into_owned(),
-            identity: self.identity.text(),
-            observer: self.observer,
-            number: self.number,
-            generation: self.generation.clone(),
-            maker: self.maker.clone(),
-        };
-        (json::compact(&header) + "\n").into_bytes()
+        line(self)
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let mut lines = bytes.split(|byte| *byte == b'\n');
-        let header: Header = json::read(lines.next()?).ok()?;
-        Some(Self {
-            network: header.network,
-            at: Attachment { container_id: header.container_id, ifname: header.ifname },
-            netns: header.netns.into(),
-            identity: Identity::parse(&header.identity)?,
-            observer: header.observer,
-            number: header.number,
-            generation: header.generation,
-            maker: header.maker,
+        let mut record: Self = json::read(lines.next()?).ok()?;
+        for line in lines {
             // Skip an incomplete line: its writer was killed.
-            made: lines.clone().filter_map(|line| json::read(line).ok()).collect(),
-            claims: lines.filter_map(|line| json::read(line).ok()).flat_map(Claims::list).collect(),
-        })
+            record.made.extend(json::read::<Made>(line));
+            record
+                .claims
+                .extend(json::read::<Claims>(line).into_iter().flat_map(|line| line.claims));
+        }
+        Some(record)
     }
 }
 

@@ -206,14 +206,13 @@ impl Records {
         at: &Attachment,
         netns: &Path,
     ) -> Option<Identity> {
-        let read = |path: PathBuf| OldRecord::parse(&file::read_within(&path, BYTES_MAX).ok()?);
-        let is_of_attachment = |old: &OldRecord| {
-            (&*old.network, &*old.container_id, &*old.ifname)
-                == (&**network, &*at.container_id, &*at.ifname)
-                && Path::new(&old.netns) == netns
+        let read = |path: PathBuf| -> Option<OldRecord> {
+            json::read(&file::read_within(&path, BYTES_MAX).ok()?).ok()
         };
-        let found = old_paths(network, at).into_iter().filter_map(read).find(is_of_attachment)?;
-        Identity::parse(&found.identity)
+        let is_of_attachment =
+            |old: &OldRecord| (&old.network, &old.at, &*old.netns) == (network, at, netns);
+        let mut found = old_paths(network, at).into_iter().filter_map(read);
+        found.find(is_of_attachment).map(|old| old.identity)
     }
 
     /// Removes the record of an attachment. A missing record is not an error.
@@ -355,18 +354,11 @@ fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
 /// The content of a record of a release up to 0.2.0.
 #[derive(Deserialize)]
 struct OldRecord {
-    network: String,
-    #[serde(rename = "containerID")]
-    container_id: String,
-    ifname: String,
-    netns: String,
-    identity: String,
-}
-
-impl OldRecord {
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        json::read(bytes).ok()
-    }
+    network: NetworkName,
+    #[serde(flatten)]
+    at: Attachment,
+    netns: PathBuf,
+    identity: Identity,
 }
 
 #[cfg(test)]
@@ -444,6 +436,19 @@ mod tests {
         assert_eq!((read(&records), records.all()), (None, vec![]));
         records.amend(&network, &at, &made("10.1.0.3")).unwrap();
         drop(dir);
+    }
+
+    #[test]
+    fn the_file_of_a_record_has_one_document_per_line() {
+        let (_dir, records) = Scratch::records("format");
+        let begun = records.begin(&record("b 7")).unwrap();
+        let path = begun.path.clone();
+        records.note_claims(&path, &["@10.1.0.2@cni0".into()]).unwrap();
+        begun.finish(&made("10.1.0.2")).unwrap();
+        let header = r#"{"network":"net","containerID":"c1","ifname":"eth0","netns":"/run/netns/c1","identity":"b 7","observer":1,"number":1073741831,"generation":"0123456789abcdef","maker":"plugin"}"#;
+        let claims = r#"{"claims":["@10.1.0.2@cni0"]}"#;
+        let made = r#"{"macs":["02:00:00:00:00:07"],"addresses":["10.1.0.2"]}"#;
+        assert_eq!(fs::read_to_string(path).unwrap(), format!("{header}\n{claims}\n{made}\n"));
     }
 
     #[test]
