@@ -178,7 +178,7 @@ impl Range {
         }
         let not_in_network =
             |what: &str, ip: IpAddr| format!("Range{what} {ip} not in network {subnet}");
-        let after_network = address_of(&subnet, number(subnet.network()) + 1);
+        let after_network = next(subnet.network()).expect("a subnet has two addresses or more");
         let first = conf.range_start.unwrap_or(after_network);
         if !subnet.contains(&first) || conf.range_end.is_some_and(|last| first > last) {
             // Without rangeStart, rangeEnd is the mistake: it is before the first address of the range.
@@ -189,7 +189,7 @@ impl Range {
         }
         let last = conf.range_end.unwrap_or_else(|| match subnet {
             // The last address of an IPv4 subnet is its broadcast address.
-            IpNet::V4(_) => address_of(&subnet, number(subnet.broadcast()) - 1),
+            IpNet::V4(subnet) => Ipv4Addr::from_bits(subnet.broadcast().to_bits() - 1).into(),
             IpNet::V6(_) => subnet.broadcast(),
         });
         if !subnet.contains(&last) {
@@ -293,17 +293,6 @@ fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_bits().into(),
         IpAddr::V6(ip) => ip.to_bits(),
-    }
-}
-
-/// The address with a number, in the family of the subnet.
-fn address_of(subnet: &IpNet, number: u128) -> IpAddr {
-    match subnet {
-        IpNet::V4(_) => {
-            let bits = u32::try_from(number).expect("it is between two IPv4 addresses");
-            Ipv4Addr::from_bits(bits).into()
-        }
-        IpNet::V6(_) => Ipv6Addr::from_bits(number).into(),
     }
 }
 

@@ -27,7 +27,6 @@
 //! - A write into an existing file does not change the state of the directory. So before a file is removed, its owner is
 //!   compared with the index. A new owner is found when the index is built the next time.
 
-mod boot;
 mod digest;
 mod directory;
 mod files;
@@ -52,6 +51,7 @@ use crate::kernel::file;
 use crate::kernel::flock::{Limit, Turns};
 use crate::names::NetworkName;
 
+use digest::digest;
 use index::IndexPath;
 pub use locked::Locked;
 use sticky::Sticky;
@@ -97,7 +97,7 @@ impl<'a> Store<'a> {
     pub fn open(data_dir: &Path, network: &NetworkName, turns: &'a Turns) -> Result<Self> {
         let mut paths = StorePaths::new(data_dir, network);
         let lock = paths.open_or_create_lock()?;
-        paths.boot = boot::id();
+        paths.boot = boot();
         Ok(Self { paths, turns, lock, if_missing: IfMissing::Create })
     }
 
@@ -110,7 +110,7 @@ impl<'a> Store<'a> {
     ) -> Result<Option<Self>> {
         let mut paths = StorePaths::new(data_dir, network);
         let Some(lock) = paths.open_lock_if_needed()? else { return Ok(None) };
-        paths.boot = boot::id();
+        paths.boot = boot();
         Ok(Some(Self { paths, turns, lock, if_missing: IfMissing::LeaveAlone }))
     }
 
@@ -121,14 +121,7 @@ impl<'a> Store<'a> {
 
     /// Waits for the turn of this thread and then for the lock, runs `f`, and unlocks. Fails with code 11 after 30 s of
     /// waiting in all.
-    pub fn locked<T>(self, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
-        let (mut f, mut result) = (Some(f), None);
-        self.run(&mut |locked| result = f.take().map(|f| f(locked)))?;
-        result.unwrap_or_else(|| Err(Error::internal("the store was not locked")))
-    }
-
-    /// `locked` without its generic parameters, so that the code is compiled once and not for each caller.
-    fn run(self, f: &mut dyn FnMut(&mut Locked<'_>)) -> Result<()> {
+    pub fn locked<T>(self, mut f: impl FnMut(&mut Locked<'_>) -> Result<T>) -> Result<T> {
         let limit = Limit::new(lock::WAIT_MAX);
         let path = self.paths.dir.join(LOCK);
         // Declared before the lock, so dropped after it: the next thread finds the file unlocked.
@@ -136,26 +129,23 @@ impl<'a> Store<'a> {
         let Self { paths, mut lock, if_missing, .. } = self;
         // Another process can remove the directory during the wait. A lock on a removed file excludes no process.
         loop {
-            let is_done = lock::locked(&lock, &path, &limit, || {
+            let done = lock::locked(&lock, &path, &limit, || {
                 if !files::is_at(&lock, &path).map_err(failed("examine", &path))? {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 let mut locked = Locked::new(&paths)?;
-                f(&mut locked);
+                let result = f(&mut locked);
                 locked.finish();
-                Ok(true)
+                Ok(Some(result))
             })?;
-            if is_done {
-                return Ok(());
+            if let Some(result) = done {
+                return result;
             }
             lock = match if_missing {
                 IfMissing::Create => paths.open_or_create_lock()?,
                 IfMissing::LeaveAlone => match paths.open_lock_if_needed()? {
                     Some(lock) => lock,
-                    None => {
-                        f(&mut Locked::empty(&paths));
-                        return Ok(());
-                    }
+                    None => return f(&mut Locked::empty(&paths)),
                 },
             };
             lock::check(&path, &limit)?;
@@ -229,6 +219,11 @@ pub fn check_writable(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The digest of the boot id: all containers of an earlier boot have ended. `None` if /proc is not mounted.
+fn boot() -> Option<u64> {
+    Some(digest(0, file::boot_id().ok()?.as_bytes()))
+}
+
 /// An address as a number. The numbers of IPv4 and IPv6 do not overlap.
 fn number_of(ip: IpAddr) -> u128 {
     match ip {
@@ -250,12 +245,8 @@ fn is_missing(error: &io::Error) -> bool {
 }
 
 fn failed(doing: &str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {
-    move |error| cannot(doing, path.as_ref(), &error)
-}
-
-#[cold]
-#[inline(never)]
-fn cannot(doing: &str, path: &Path, error: &io::Error) -> Error {
-    let (path, reason) = (path.display(), file::reason(error));
-    Error::new(Code::IO, format_args!("cannot {doing} {path}: {reason}"))
+    move |error| {
+        let (path, reason) = (path.as_ref().display(), file::reason(&error));
+        Error::new(Code::IO, format_args!("cannot {doing} {path}: {reason}"))
+    }
 }

@@ -265,8 +265,7 @@ impl Session {
                 }
             }));
         }
-        let errors = errors.into_iter();
-        errors.reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
+        Error::joined(errors)
     }
 
     /// The container's namespace for a DEL, and the error if it exists but cannot be opened.

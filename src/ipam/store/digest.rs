@@ -14,9 +14,6 @@ pub(super) fn digest(seed: u64, bytes: &[u8]) -> u64 {
 
 /// Mixes the bits of a value: every bit of the result depends on every bit of the value, and different values have different
 /// results.
-///
-/// It runs for each word of a page, so inlining pays.
-#[inline(always)]
 const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 32)).wrapping_mul(FACTOR);
     let value = (value ^ (value >> 32)).wrapping_mul(FACTOR);

@@ -77,7 +77,7 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
     let paths = StorePaths::new(data_dir, network);
     let (mut files, _) = lookup_source::read_files(&paths.dir, ASIDE)?;
     // A missing or damaged index proves nothing.
-    if let (Some(boot), Ok(index)) = (boot::id(), Index::open(&paths.index.path)) {
+    if let (Some(boot), Ok(index)) = (boot(), Index::open(&paths.index.path)) {
         lookup_source::mark_older(&mut files, &index, boot);
     }
     let (mut listed, mut unreadable) = (Vec::new(), Vec::new());

@@ -55,12 +55,11 @@ impl Locked<'_> {
                 self.record_reserved(ip, content, identity, placed);
                 return Ok(true);
             }
-            (Ok((Placed::NameInUse, _)), Err(error)) | (Err(error), Ok(())) => error,
-            (Ok(_), Err(error)) => match self.remove_file(ip).and_then(|()| self.remove_aside()) {
-                Ok(()) => error,
-                Err(undo) => error.also(&undo),
-            },
-            (Err(error), Err(undo)) => error.also(&undo),
+            (Ok((Placed::NameInUse, _)), Err(error)) => error,
+            (Ok(_), Err(error)) => {
+                error.and(self.remove_file(ip).and_then(|()| self.remove_aside()))
+            }
+            (Err(error), removed) => error.and(removed),
         };
         self.source = LookupSource::NotLoaded;
         Err(error.context(format_args!("cannot reserve {ip}")))
@@ -172,11 +171,7 @@ impl Locked<'_> {
             self.has_aside = false;
             return Ok(());
         };
-        let error = match self.remove_aside() {
-            Ok(()) => error,
-            Err(undo) => error.also(&undo),
-        };
-        Err(error.context(doing))
+        Err(error.and(self.remove_aside()).context(doing))
     }
 
     /// Saves the addresses of an identity, for `sticky`. They replace its saved addresses for which `replace` returns true.
@@ -229,7 +224,7 @@ impl Locked<'_> {
             errors.extend(self.release_one(ip, owner).err());
         }
         errors.extend(self.remove_aside().err());
-        errors.into_iter().reduce(|first, error| first.also(&error)).map_or(Ok(()), Err)
+        Error::joined(errors)
     }
 
     fn release_one(&mut self, ip: IpAddr, owner: u64) -> Result<()> {

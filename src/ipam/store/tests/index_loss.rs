@@ -12,13 +12,13 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn in_boot<T>(dir: &TempDir, boot: u64, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> T {
+fn in_boot<T>(dir: &TempDir, boot: u64, f: impl FnMut(&mut Locked<'_>) -> Result<T>) -> T {
     let mut store = dir.store();
     store.paths.boot = Some(boot);
     store.locked(f).unwrap()
 }
 
-fn locked<T>(dir: &TempDir, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> T {
+fn locked<T>(dir: &TempDir, f: impl FnMut(&mut Locked<'_>) -> Result<T>) -> T {
     dir.store().locked(f).unwrap()
 }
 

@@ -117,7 +117,7 @@ impl World {
         self.dir.path().join(".cnibox/net")
     }
 
-    fn locked<T>(&self, f: impl FnOnce(&mut Locked<'_>) -> Result<T>) -> Result<T> {
+    fn locked<T>(&self, f: impl FnMut(&mut Locked<'_>) -> Result<T>) -> Result<T> {
         let mut store = self.dir.store();
         store.paths.boot = Some(self.boot);
         store.locked(f)
