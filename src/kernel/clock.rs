@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -42,18 +42,23 @@ impl AsFd for Alarm {
 }
 
 /// Waits until a file is readable, has an error or is closed, or until the timeout. `None`: no timeout. Returns for each file
-/// whether poll(2) reported one of these events. After the timeout or a signal, every value is false.
+/// whether poll(2) reported one of these events: after the timeout, every value is false. A signal does not end the wait.
 pub fn readable(files: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
     let mut list: Vec<_> = files.iter().map(|file| PollFd::new(*file, PollFlags::POLLIN)).collect();
-    // Rounded up: a timeout of 0 would make the last millisecond a busy loop.
-    let timeout_ms = timeout.map(|timeout| i32::try_from(timeout.as_nanos().div_ceil(1_000_000)));
-    let timeout = match timeout_ms {
-        None => PollTimeout::NONE,
-        Some(ms) => PollTimeout::try_from(ms.unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX),
-    };
-    match poll(&mut list, timeout) {
-        Ok(_) | Err(Errno::EINTR) => {}
-        Err(errno) => return Err(errno.into()),
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // Rounded up: a timeout of 0 would make the last millisecond a busy loop.
+        let left_ms = left.map(|left| i32::try_from(left.as_nanos().div_ceil(1_000_000)));
+        let left = match left_ms {
+            None => PollTimeout::NONE,
+            Some(ms) => PollTimeout::try_from(ms.unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX),
+        };
+        match poll(&mut list, left) {
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(_) => break,
+        }
     }
     let is_readable = |file: &PollFd<'_>| file.revents().is_some_and(|events| !events.is_empty());
     Ok(list.iter().map(is_readable).collect())
@@ -61,7 +66,12 @@ pub fn readable(files: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Resu
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    use nix::sys::signal::{Signal, kill};
+
     use super::*;
+    use crate::kernel::sys;
 
     #[test]
     fn an_alarm_rings_at_its_time_and_not_before() {
@@ -75,5 +85,24 @@ mod tests {
         assert!(rings(Duration::from_secs(10)) && since_boot() >= end);
         alarm.set(None).unwrap();
         assert!(!rings(Duration::from_millis(1)));
+    }
+    #[test]
+    fn a_signal_does_not_end_a_wait() {
+        let timeout = Duration::from_millis(50);
+        let (thread, is_over) = (nix::unistd::gettid(), AtomicBool::new(false));
+        sys::catch_interrupts();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    kill(thread, Signal::SIGHUP).unwrap();
+                    readable(&[], Some(Duration::from_millis(1))).unwrap();
+                }
+            });
+            let start = Instant::now();
+            assert!(readable(&[], Some(timeout)).unwrap().is_empty());
+            assert!(start.elapsed() >= timeout && sys::is_interrupted());
+            is_over.store(true, SeqCst);
+        });
+        sys::forget_interrupt();
     }
 }

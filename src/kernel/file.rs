@@ -144,7 +144,6 @@ fn read_more(file: impl Read, mut content: Vec<u8>, bytes_max: usize) -> io::Res
 }
 
 /// The error for a file that is longer than the limit.
-#[cold]
 pub fn too_long(bytes_max: usize) -> io::Error {
     io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"))
 }
@@ -209,7 +208,6 @@ fn is_without_tmpfile(error: &io::Error) -> bool {
 }
 
 /// The error for a file that is not regular. Its kind is `IsADirectory` for every type of file.
-#[cold]
 fn not_regular(metadata: &Metadata) -> io::Error {
     let found = metadata.file_type();
     let found = match () {

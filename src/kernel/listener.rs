@@ -8,8 +8,6 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::sockopt::{AcceptConn, PeerCredentials, SockType as TypeOf};
@@ -20,6 +18,7 @@ use nix::sys::stat::{Mode, fchmod};
 
 use crate::error::{Code, Error, Result};
 use crate::fault;
+use crate::kernel::clock;
 use crate::kernel::file;
 use crate::kernel::sys;
 use crate::kernel::unix::{Endpoint, Stream};
@@ -67,10 +66,6 @@ impl Listener {
     /// Creates the socket with mode 0600, and its directory with mode 0700. A socket file without a listener is replaced.
     /// An existing directory must belong to root, and be writable by root only.
     pub fn create(path: &Path) -> Result<Self> {
-        let failed = |error: io::Error| {
-            let reason = sys::reason(&error);
-            Error::new(Code::IO, format_args!("cannot listen at {}: {reason}", path.display()))
-        };
         prepare_directory(path)?;
         remove_stale(path)?;
         let create = || {
@@ -86,7 +81,7 @@ impl Listener {
             let file = Some((file.dev(), file.ino()));
             Ok(Self { socket: socket.into(), path: path.into(), file })
         };
-        create().map_err(failed)
+        create().map_err(|error: io::Error| cannot_listen(path, &sys::reason(&error)))
     }
 
     /// The listening socket from the service manager. `count` is the number of descriptors that it passed: there must be one.
@@ -131,18 +126,11 @@ impl Listener {
             let reason = sys::reason(&error);
             Error::new(Code::IO, format_args!("cannot accept at {}: {reason}", self.path.display()))
         };
-        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
-            PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)
-        });
-        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let mut files = [readable(signals.0.as_fd()), readable(self.socket.as_fd())];
-        match poll(&mut files, timeout) {
-            Ok(0) | Err(Errno::EINTR) => return Ok(Arrival::Timeout),
-            Ok(_) => {}
-            Err(errno) => return Err(failed(errno.into())),
-        }
-        if files[0].any().unwrap_or(true) {
-            return Ok(Arrival::Signal);
+        let files = [signals.0.as_fd(), self.socket.as_fd()];
+        match clock::readable(&files, timeout).map_err(failed)?[..] {
+            [true, _] => return Ok(Arrival::Signal),
+            [_, true] => {}
+            _ => return Ok(Arrival::Timeout),
         }
         match self.socket.accept() {
             Ok((stream, _)) => {
@@ -179,13 +167,14 @@ fn has_no_connection(error: &io::Error) -> bool {
     )
 }
 
+fn cannot_listen(path: &Path, reason: &str) -> Error {
+    Error::new(Code::IO, format_args!("cannot listen at {}: {reason}", path.display()))
+}
+
 /// Creates the directory of the socket. It must belong to root, because a user who can write to it could replace the socket.
 fn prepare_directory(path: &Path) -> Result<()> {
     let directory = path.parent().unwrap_or(path);
-    let refused = |reason: &str| {
-        let msg = format!("cannot listen at {}: {reason}", path.display());
-        Error::new(Code::IO, msg)
-    };
+    let refused = |reason: &str| cannot_listen(path, reason);
     let created = || {
         fault::file_operation()?;
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -209,10 +198,7 @@ fn prepare_directory(path: &Path) -> Result<()> {
 
 /// Removes the file of a socket that no process listens at.
 fn remove_stale(path: &Path) -> Result<()> {
-    let refused = |reason: &str| {
-        let msg = format!("cannot listen at {}: {reason}", path.display());
-        Error::new(Code::IO, msg)
-    };
+    let refused = |reason: &str| cannot_listen(path, reason);
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         found => found.map_err(|error| refused(&sys::reason(&error)))?,

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
 use crate::error::{Error, Result};
 use crate::fault;
@@ -179,25 +179,11 @@ impl NetNs {
 
     /// The device and the inode of the namespace. After its end, another namespace can get the same numbers.
     pub fn identity(&self) -> Result<(u64, u64)> {
-        let metadata = self.metadata()?;
+        let metadata = self.file.metadata().map_err(|error| {
+            let (title, reason) = (self.title(), sys::reason(&error));
+            Error::internal(format_args!("cannot examine {title}: {reason}"))
+        })?;
         Ok((metadata.dev(), metadata.ino()))
-    }
-
-    /// The identity, and the time at which the kernel made the inode, in seconds and nanoseconds. If only a process holds the
-    /// namespace, each open can make a new inode.
-    pub fn identity_and_time(&self) -> Result<((u64, u64), (i64, i64))> {
-        let metadata = self.metadata()?;
-        Ok(((metadata.dev(), metadata.ino()), (metadata.ctime(), metadata.ctime_nsec())))
-    }
-
-    fn metadata(&self) -> Result<Metadata> {
-        self.file.metadata().map_err(|error| {
-            Error::internal(format_args!(
-                "cannot examine {}: {}",
-                self.title(),
-                sys::reason(&error)
-            ))
-        })
     }
 
     fn title(&self) -> String {
@@ -224,12 +210,9 @@ impl NetNs {
                 };
             }
         };
-        let filesystem = fstatfs(&file)?.filesystem_type();
-        // Before Linux 3.19 namespaces were files of /proc.
-        if filesystem != NSFS_MAGIC && filesystem != PROC_SUPER_MAGIC {
-            return Ok(Found::SomethingElse);
-        }
-        if !sys::is_network_namespace(file.as_fd()) {
+        if fstatfs(&file)?.filesystem_type() != NSFS_MAGIC
+            || !sys::is_network_namespace(file.as_fd())
+        {
             return Ok(Found::SomethingElse);
         }
         let origin = Arc::clone(&self.origin);
