@@ -62,7 +62,8 @@ fn claim_address(
     at: &Attachment,
     address: IpAddr,
 ) -> io::Result<Option<Error>> {
-    while let Some(file) = records.claim(claim, own)? {
+    for _ in 0..claims::ATTEMPTS_MAX {
+        let Some(file) = records.claim(claim, own)? else { return Ok(None) };
         if let Some(record) = records.holder(claim) {
             // Two interfaces of one container are allowed to have the same address.
             if record.at.container_id == at.container_id {
@@ -74,7 +75,7 @@ fn claim_address(
         }
         records.release_of_ended(claim, &file)?;
     }
-    Ok(None)
+    Err(claims::contended())
 }
 
 /// The reason why the address of a record cannot be given to another container. `None` if the attachment of the record has

@@ -26,6 +26,14 @@ const MARK: &str = "@";
 /// The longest wait for the lock of the records' directory. Another process holds this lock while it removes a stale claim.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
+/// The number of attempts to make a claim. Each further attempt means that another process removed or replaced the claim.
+pub const ATTEMPTS_MAX: u32 = 100;
+
+/// The error after `ATTEMPTS_MAX` attempts.
+pub fn contended() -> io::Error {
+    io::Error::new(ErrorKind::ResourceBusy, "other processes keep changing the claim")
+}
+
 /// Whether a file name in the directory of the records is that of a claim.
 pub(super) fn is_claim(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(MARK.as_bytes())
@@ -39,15 +47,20 @@ pub fn name(address: IpAddr, link: &str) -> String {
 impl Records {
     /// Makes a claim for the record with the file `own`. If another record has the claim, returns the file of that record.
     pub fn claim(&self, claim: &str, own: &Path) -> io::Result<Option<PathBuf>> {
-        fault::file_operation()?;
         let path = self.directory().join(claim);
-        match symlink(own, &path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => match fs::read_link(path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => self.claim(claim, own),
-                other => Ok(Some(other?).filter(|other| other != own)),
-            },
-            made => made.map(|()| None),
+        for _ in 0..ATTEMPTS_MAX {
+            fault::file_operation()?;
+            match symlink(own, &path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| None),
+            }
+            match fs::read_link(&path) {
+                // Another process has removed the claim.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                found => return Ok(Some(found?).filter(|found| found != own)),
+            }
         }
+        Err(contended())
     }
 
     /// Removes a claim if its symbolic link still leads to the record `of`. Otherwise another process has replaced the claim,
