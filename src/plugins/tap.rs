@@ -78,7 +78,7 @@ impl Plugin for Tap {
     }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        interface::examine(cx, self.interface(cx))
+        interface::examine(cx, &self.interface(cx)?)
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
@@ -119,7 +119,7 @@ impl Plugin for Tap {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        interface::check(cx, at, self.interface(cx))?;
+        interface::check(cx, at, &self.interface(cx)?)?;
         let container = cx.session.container()?;
         let Some(bridge) = self.find_bridge(container)? else { return Ok(()) };
         match container.link(&at.ifname)? {

@@ -10,14 +10,12 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::{IpFamily, Mac};
 use crate::netlink::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
-use crate::steps::link::mtu;
+use crate::steps::link::{mtu, routing_tables};
 
 /// The longest wait for duplicate address detection.
 const DAD_LIMIT: Duration = Duration::from_secs(5);
 /// The longest wait for the routes to the IPv6 addresses of the interface.
 const LOCAL_LIMIT: Duration = Duration::from_secs(1);
-/// RT_TABLE_LOCAL (linux/rtnetlink.h): the routing table in which the kernel lists the local addresses.
-const RT_TABLE_LOCAL: u32 = 255;
 /// RT_SCOPE_UNIVERSE (linux/rtnetlink.h): destinations behind a gateway.
 const SCOPE_UNIVERSE: u8 = 0;
 
@@ -112,7 +110,7 @@ pub fn apply(
     if !v6.is_empty() {
         // A worker of the kernel adds the local routes. Until then the container drops packets to its addresses. On timeout, go
         // on: the routes appear later.
-        interface.rtnl.wait_for_local(RT_TABLE_LOCAL, &v6, LOCAL_LIMIT)?;
+        interface.rtnl.wait_for_local(routing_tables::LOCAL, &v6, LOCAL_LIMIT)?;
     }
     Ok(())
 }

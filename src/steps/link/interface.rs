@@ -38,23 +38,21 @@ pub trait SingleLink: Read {
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>>;
 }
 
-// The compiler generates these methods for each kind of link. To keep them small, the called functions check the result of
-// `interface`.
 impl<P: SingleLink> Plugin for P {
     fn unreadable(&self) -> &'static str {
         P::UNREADABLE
     }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        examine(cx, self.interface(cx))
+        examine(cx, &self.interface(cx)?)
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
-        add(cx, at, netns, self.interface(cx))
+        add(cx, at, netns, &self.interface(cx)?)
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        check(cx, at, self.interface(cx))
+        check(cx, at, &self.interface(cx)?)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -62,7 +60,7 @@ impl<P: SingleLink> Plugin for P {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        status(cx, self.interface(cx))
+        status(cx, &self.interface(cx)?)
     }
 }
 
@@ -104,8 +102,7 @@ pub fn requested_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> 
 }
 
 /// Fails if the configuration is wrong or does not fit the host.
-pub fn examine(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
-    let new = &new?;
+pub fn examine(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
     let of_host = new.parent.as_ref().filter(|parent| !parent.in_container);
     let parent = of_host.map(|parent| parent.find(cx, cx.session.host()?)).transpose()?;
     valid_mtu(cx, new, parent.as_ref())?;
@@ -116,9 +113,8 @@ fn add(
     cx: &Context<'_>,
     at: &Attachment,
     netns: &NetNs,
-    new: Result<NewInterface<'_>>,
+    new: &NewInterface<'_>,
 ) -> Result<Success> {
-    let new = &new?;
     let uses_prev_result = new.uses_prev_result && cx.request.conf.ipam.kind.is_empty();
     let prev_result = if uses_prev_result { cx.request.prev_result()? } else { None };
     let container = cx.session.container()?;
@@ -273,8 +269,7 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>, remove: &dyn Fn() -> Result<(
 }
 
 /// CHECK: compares the interface with the configuration and with the previous result.
-pub fn check(cx: &Context<'_>, at: &Attachment, new: Result<NewInterface<'_>>) -> Result<()> {
-    let new = &new?;
+pub fn check(cx: &Context<'_>, at: &Attachment, new: &NewInterface<'_>) -> Result<()> {
     delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
     let result = cx.request.required_prev_result()?;
     let container = cx.session.container()?;
@@ -307,8 +302,7 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: Result<NewInterface<'_>>) -
 
 /// STATUS: fails if the kernel lacks the kind of link, the parent cannot have such an interface, or STATUS of the IPAM plugin
 /// fails.
-fn status(cx: &Context<'_>, new: Result<NewInterface<'_>>) -> Result<()> {
-    let new = &new?;
+fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
     // In a chain, the plugin before this one makes the parent.
     let is_chained = new.uses_prev_result && cx.request.conf.ipam.kind.is_empty();
     let is_possible = || {

@@ -8,10 +8,12 @@ use crate::names::IpFamily;
 use crate::netlink::rtnl::{Link, NextHop, RT_TABLE_MAIN, Route, Rtnl, Rule};
 
 pub const MAIN: u32 = RT_TABLE_MAIN;
+/// RT_TABLE_LOCAL (linux/rtnetlink.h): the routing table in which the kernel lists the local addresses.
+pub const LOCAL: u32 = 255;
 /// RT_SCOPE_LINK (linux/rtnetlink.h): the destination is on the link.
 pub const SCOPE_LINK: u8 = 253;
 /// The tables that the kernel defines: RT_TABLE_DEFAULT, RT_TABLE_MAIN and RT_TABLE_LOCAL (linux/rtnetlink.h).
-pub const KERNEL_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
+pub const KERNEL_TABLES: std::ops::RangeInclusive<u32> = 253..=LOCAL;
 
 /// The longest wait for another process that chooses a table in the same namespace.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);

@@ -10,10 +10,7 @@ use crate::error::{Error, Result};
 use crate::names::{Attachment, IpFamily};
 use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
-use crate::steps::link::routing_tables;
-
-/// RT_TABLE_LOCAL (linux/rtnetlink.h): the routing table in which the kernel lists the local addresses.
-const TABLE_LOCAL: u32 = 255;
+use crate::steps::link::{chained, routing_tables};
 
 /// The index of the container's interface in the result, and the interface in the kernel. Fails if one of them is missing, or
 /// if their MAC addresses differ.
@@ -28,9 +25,7 @@ pub fn interface(
     let index = result.interface_index(ifname, &sandbox).ok_or_else(|| {
         Error::config(format_args!("prevResult has no interface {ifname} with sandbox {sandbox}"))
     })?;
-    let link = rtnl.link(ifname)?.ok_or_else(|| {
-        Error::internal(format_args!("interface {ifname} not found in the container"))
-    })?;
+    let link = chained::interface(rtnl, at)?;
     let expected = &result.interfaces[index].mac;
     if !expected.is_empty() && expected.parse().ok() != link.mac {
         let mac = link.mac.map_or_else(|| "none".into(), |mac| mac.to_string());
@@ -52,61 +47,61 @@ pub fn check_up(link: &Link) -> Result<()> {
 
 /// Fails if the link lacks an address of the interface with this index in the result.
 pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Result<()> {
-    let present = rtnl.addresses(link.index)?;
-    for ip in result.ips_of(index) {
-        if !present.iter().any(|address| address.net == ip.address) {
-            return Err(Error::internal(format_args!(
-                "address {} is not on interface {}",
-                ip.address, link.name
-            )));
-        }
-    }
-    Ok(())
+    let expected: Vec<IpNet> = result.ips_of(index).map(|ip| ip.address).collect();
+    host_addresses(rtnl, link, &expected)
 }
 
 /// Fails if the container lacks a route of the result.
 pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
-    for family in IpFamily::ALL {
-        let mut expected =
-            result.routes.iter().filter(|route| family.has(route.dst.addr())).peekable();
-        if expected.peek().is_none() {
-            continue;
+    match first_missing(rtnl, &result.routes, |route| route.dst, matches)? {
+        Some(route) => {
+            let via = route.gw.map_or_else(String::new, |gw| format!(" via {gw}"));
+            let table = route.table.map_or_else(String::new, |table| format!(" in table {table}"));
+            let dst = route.dst.trunc();
+            let msg = format!("route to {dst}{via}{table} not found in the container");
+            Err(Error::internal(msg))
         }
-        let present = rtnl.routes(family)?;
-        for route in expected {
-            if !present.iter().any(|candidate| matches(route, candidate)) {
-                return Err(missing(route));
-            }
-        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Fails if a route that the plugin made itself is missing or changed.
 pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
+    let is_route = |route: &Route, found: &Route| {
+        let has_nexthop = |via, dev| (via, dev) == (route.via, route.dev);
+        // The kernel merges IPv6 routes to one destination over several interfaces into a multipath route.
+        found.dst == route.dst
+            && (has_nexthop(found.via, found.dev)
+                || found.nexthops.iter().any(|hop| has_nexthop(hop.via, Some(hop.dev))))
+    };
+    match first_missing(rtnl, expected, |route| route.dst, is_route)? {
+        Some(route) => Err(Error::internal(format_args!("route to {} not found", route.dst))),
+        None => Ok(()),
+    }
+}
+
+/// The first expected route that the namespace lacks, IPv4 before IPv6. Reads only the families that are expected.
+fn first_missing<'a, T>(
+    rtnl: &Rtnl,
+    expected: &'a [T],
+    dst: fn(&T) -> IpNet,
+    is_route: impl Fn(&T, &Route) -> bool,
+) -> Result<Option<&'a T>> {
     for family in IpFamily::ALL {
-        let mut expected = expected.iter().filter(|route| family.has(route.dst.addr())).peekable();
+        let mut expected = expected.iter().filter(|route| family.has(dst(route).addr())).peekable();
         if expected.peek().is_none() {
             continue;
         }
         let present = rtnl.routes(family)?;
-        for route in expected {
-            let has_nexthop = |via, dev| (via, dev) == (route.via, route.dev);
-            // The kernel merges IPv6 routes to one destination over several interfaces into a multipath route.
-            let is_route = |found: &Route| {
-                found.dst == route.dst
-                    && (has_nexthop(found.via, found.dev)
-                        || found.nexthops.iter().any(|hop| has_nexthop(hop.via, Some(hop.dev))))
-            };
-            if !present.iter().any(is_route) {
-                return Err(Error::internal(format_args!("route to {} not found", route.dst)));
-            }
+        let is_missing = |route: &&T| !present.iter().any(|found| is_route(route, found));
+        if let Some(missing) = expected.find(is_missing) {
+            return Ok(Some(missing));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
-/// Fails if a link on the host lacks one of these addresses.
+/// Fails if a link lacks one of these addresses.
 pub fn host_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()> {
     let present = rtnl.addresses(link.index)?;
     match expected.iter().find(|net| !present.iter().any(|address| address.net == **net)) {
@@ -117,21 +112,12 @@ pub fn host_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()
     }
 }
 
-fn missing(route: &success::Route) -> Error {
-    let via = route.gw.map_or_else(String::new, |gw| format!(" via {gw}"));
-    let table = route.table.map_or_else(String::new, |table| format!(" in table {table}"));
-    Error::internal(format_args!(
-        "route to {}{via}{table} not found in the container",
-        route.dst.trunc()
-    ))
-}
-
 fn matches(expected: &success::Route, found: &Route) -> bool {
     let table = found.table.unwrap_or(routing_tables::MAIN);
     let is_in_table = match expected.table {
         Some(wanted) if wanted != 0 => table == wanted,
         // A later plugin may have moved the route to another table, as sbr does.
-        _ => table != TABLE_LOCAL,
+        _ => table != routing_tables::LOCAL,
     };
     is_in_table && is_equivalent(expected, found)
 }

@@ -223,9 +223,7 @@ pub fn check_mtu(
 
 /// The host end of the container's interface. Fails if the host end is down or does not exist.
 pub fn host_end(host: &Rtnl, container: &Link, ifname: &IfName) -> Result<Link> {
-    let missing =
-        || Error::internal(format_args!("the host end of interface {ifname} was not found"));
-    find_host_end(host, container)?.ok_or_else(missing)
+    find_host_end(host, container)?.ok_or_else(|| no_host_end(ifname))
 }
 
 /// The host end of a living attachment. If the container renamed its interface, finds the link of the result whose alias names
@@ -243,17 +241,7 @@ pub fn host_end_of(cx: &Context<'_>, at: &Attachment, result: &Success) -> Resul
             found = host.link(&interface.name)?.filter(names_owner);
         }
     }
-    match found {
-        Some(end) if end.up => Ok(end),
-        Some(end) => Err(Error::internal(format_args!(
-            "interface {}, the host end of {}, is down",
-            end.name, at.ifname
-        ))),
-        None => Err(Error::internal(format_args!(
-            "the host end of interface {} was not found",
-            at.ifname
-        ))),
-    }
+    require_up(found.ok_or_else(|| no_host_end(&at.ifname))?, &at.ifname)
 }
 
 /// The host end of the container's interface, if it exists. Fails if the interface is not a veth, or if the host end is
@@ -263,12 +251,18 @@ pub fn find_host_end(host: &Rtnl, container: &Link) -> Result<Option<Link>> {
     if container.kind.as_deref() != Some(VETH) {
         return Err(Error::internal(format_args!("interface {ifname} is not a veth")));
     }
-    let peer = peer(host, container)?;
-    match peer.as_ref().filter(|peer| !peer.up) {
-        Some(peer) => Err(Error::internal(format_args!(
-            "interface {}, the host end of {ifname}, is down",
-            peer.name
-        ))),
-        None => Ok(peer),
+    peer(host, container)?.map(|end| require_up(end, ifname)).transpose()
+}
+
+fn no_host_end(ifname: &str) -> Error {
+    Error::internal(format_args!("the host end of interface {ifname} was not found"))
+}
+
+/// The host end of an interface. Fails if it is down.
+fn require_up(end: Link, ifname: &str) -> Result<Link> {
+    if end.up {
+        return Ok(end);
     }
+    let name = &end.name;
+    Err(Error::internal(format_args!("interface {name}, the host end of {ifname}, is down")))
 }
