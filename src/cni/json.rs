@@ -201,13 +201,13 @@ impl From<String> for Json {
 
 impl From<u32> for Json {
     fn from(number: u32) -> Self {
-        Self::Number(number.into())
+        u64::from(number).into()
     }
 }
 
 impl From<u64> for Json {
     fn from(number: u64) -> Self {
-        Self::Number(number.into())
+        Self::Number(Number::new(&number.to_string()))
     }
 }
 

@@ -181,13 +181,9 @@ impl Request {
             ("STATUS", _) => Verb::Status,
             _ => return Err(unknown_command(command)),
         };
-        if !matches!(verb, Verb::Del(_) | Verb::Gc(_))
-            && !matches!(json.get("prevResult"), None | Some(Json::Object(_)))
-        {
-            return Err(Error::new(
-                Code::DECODE,
-                "could not parse prevResult: it is not an object",
-            ));
+        match verb {
+            Verb::Del(_) | Verb::Gc(_) => {}
+            _ => drop(prev_result_in(json)?),
         }
         Ok(verb)
     }
@@ -252,15 +248,10 @@ impl Request {
         if self.previous.is_some() {
             return Ok(self.previous.clone());
         }
-        match self.json.get("prevResult") {
-            None => Ok(None),
-            Some(json @ Json::Object(_)) => version::parse_prev_result(json, self.version)
-                .map(Some)
-                .map_err(|error| error.context("could not parse prevResult")),
-            Some(_) => {
-                Err(Error::new(Code::DECODE, "could not parse prevResult: it is not an object"))
-            }
-        }
+        let Some(json) = prev_result_in(&self.json)? else { return Ok(None) };
+        version::parse_prev_result(json, self.version)
+            .map(Some)
+            .map_err(|error| error.context("could not parse prevResult"))
     }
 
     /// The previous result. Fails if there is none. For CHECK, which requires it.
@@ -278,6 +269,14 @@ impl Request {
 
 /// Counts nested plugin processes. Not part of the CNI protocol.
 const DEPTH: &str = "CNIBOX_DEPTH";
+
+/// `prevResult` of a configuration. Fails if it is not an object.
+fn prev_result_in(json: &Json) -> Result<Option<&Json>> {
+    match json.get("prevResult") {
+        found @ (None | Some(Json::Object(_))) => Ok(found),
+        Some(_) => Err(Error::new(Code::DECODE, "could not parse prevResult: it is not an object")),
+    }
+}
 
 fn unknown_command(command: &str) -> Error {
     Error::new(Code::INVALID_ENVIRONMENT, format_args!("unknown CNI_COMMAND: {command}"))

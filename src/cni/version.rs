@@ -176,16 +176,18 @@ pub fn print_result(success: &Success, version: Version) -> Result<Json> {
             ("cniVersion", Some(version.text().into())),
             ("interfaces", list(&success.interfaces, old_interface)),
             ("ips", list(&success.ips, old_ip)),
-            ("routes", list(&success.routes, old_route)),
-            ("dns", Some(old_dns(&success.dns))),
+            ("routes", list(&success.routes, route)),
+            ("dns", Some(dns(&success.dns))),
         ])),
+        // As in the reference, the keys of these results are sorted.
         _ => Ok(Json::object([
             ("cniVersion", Some(version.text().into())),
-            ("dns", new_dns(&success.dns)),
+            ("dns", (!success.dns.is_empty()).then(|| dns(&success.dns))),
             ("interfaces", list(&success.interfaces, new_interface)),
             ("ips", list(&success.ips, new_ip)),
-            ("routes", list(&success.routes, new_route)),
-        ])),
+            ("routes", list(&success.routes, route)),
+        ])
+        .sorted()),
     }
 }
 
@@ -200,19 +202,14 @@ pub fn lowered(success: Success, version: Version) -> Result<Success> {
 fn legacy_result(success: &Success, version: Version) -> Result<Json> {
     let of_family = |family: IpFamily| {
         let ip = success.ips.iter().find(|ip| family.has(ip.address.addr()))?;
-        let routes: Vec<Json> = success
-            .routes
-            .iter()
-            .filter(|route| family.has(route.dst.addr()))
-            .map(|route| Json::object([("dst", Some(text(route.dst))), ("gw", route.gw.map(text))]))
-            .collect();
+        let routes = success.routes.iter().filter(|route| family.has(route.dst.addr()));
+        let route = |route: &&Route| {
+            Json::object([("dst", Some(text(route.dst))), ("gw", route.gw.map(text))])
+        };
         Some(Json::object([
             ("ip", Some(text(ip.address))),
             ("gateway", ip.gateway.map(text)),
-            (
-                "routes",
-                Some(Json::Array(routes)).filter(|routes| *routes != Json::Array(Vec::new())),
-            ),
+            ("routes", list(&routes.collect::<Vec<_>>(), route)),
         ]))
     };
     let (ip4, ip6) = (of_family(IpFamily::V4), of_family(IpFamily::V6));
@@ -224,7 +221,7 @@ fn legacy_result(success: &Success, version: Version) -> Result<Json> {
         ("cniVersion", Some(version.text().into())),
         ("ip4", ip4),
         ("ip6", ip6),
-        ("dns", Some(old_dns(&success.dns))),
+        ("dns", Some(dns(&success.dns))),
     ]))
 }
 
@@ -265,7 +262,7 @@ fn new_ip(ip: &Ip) -> Json {
     ])
 }
 
-fn old_route(route: &Route) -> Json {
+fn route(route: &Route) -> Json {
     Json::object([
         ("dst", Some(text(route.dst))),
         ("gw", route.gw.map(text)),
@@ -277,35 +274,13 @@ fn old_route(route: &Route) -> Json {
     ])
 }
 
-fn new_route(route: &Route) -> Json {
-    Json::object([
-        ("advmss", non_zero(route.advmss)),
-        ("dst", Some(text(route.dst))),
-        ("gw", route.gw.map(text)),
-        ("mtu", non_zero(route.mtu)),
-        ("priority", non_zero(route.priority)),
-        ("scope", route.scope.map(|scope| u32::from(scope).into())),
-        ("table", route.table.map(Json::from)),
-    ])
-}
-
-fn old_dns(dns: &Dns) -> Json {
+fn dns(dns: &Dns) -> Json {
     Json::object([
         ("nameservers", texts(&dns.nameservers)),
         ("domain", non_empty(&dns.domain)),
         ("search", texts(&dns.search)),
         ("options", texts(&dns.options)),
     ])
-}
-
-fn new_dns(dns: &Dns) -> Option<Json> {
-    let object = Json::object([
-        ("domain", non_empty(&dns.domain)),
-        ("nameservers", texts(&dns.nameservers)),
-        ("options", texts(&dns.options)),
-        ("search", texts(&dns.search)),
-    ]);
-    Some(object).filter(|_| !dns.is_empty())
 }
 
 fn list<T>(values: &[T], print: fn(&T) -> Json) -> Option<Json> {

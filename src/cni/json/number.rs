@@ -36,18 +36,6 @@ impl Display for Number {
     }
 }
 
-impl From<u32> for Number {
-    fn from(value: u32) -> Self {
-        Self(value.to_string().into())
-    }
-}
-
-impl From<u64> for Number {
-    fn from(value: u64) -> Self {
-        Self(value.to_string().into())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
