@@ -52,7 +52,6 @@ use crate::kernel::flock::{Limit, Turns};
 use crate::names::NetworkName;
 
 use digest::digest;
-use index::IndexPath;
 pub use locked::Locked;
 use sticky::Sticky;
 pub use sticky::identity;
@@ -69,7 +68,7 @@ const ASIDE: &str = ".cnibox-aside";
 /// The paths of a network's files, and the identity of the boot.
 struct StorePaths {
     dir: PathBuf,
-    index: IndexPath,
+    index: PathBuf,
     sticky: Sticky,
     /// The digest of the boot id. `None` if it is unknown: then the index is not used.
     boot: Option<u64>,
@@ -157,11 +156,10 @@ impl StorePaths {
     fn new(data_dir: &Path, network: &NetworkName) -> Self {
         // No network has the same path, because its name cannot begin with a dot or contain a tilde.
         let own = data_dir.join(".cnibox");
-        let sticky = format!("{network}~sticky");
         Self {
             dir: data_dir.join(&**network),
-            index: IndexPath { path: own.join(&**network), aside: own.join(format!(".{network}")) },
-            sticky: Sticky { path: own.join(&sticky), aside: own.join(format!(".{sticky}")) },
+            index: own.join(&**network),
+            sticky: Sticky { path: own.join(format!("{network}~sticky")) },
             boot: None,
         }
     }

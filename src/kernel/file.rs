@@ -88,6 +88,11 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The content of a regular file that has this many bytes at most.
 pub fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    read_with_metadata(path, bytes_max).map(|(content, _)| content)
+}
+
+/// The content of a regular file that has this many bytes at most, and its metadata.
+pub fn read_with_metadata(path: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, Metadata)> {
     let (mut file, metadata) = open_regular(&reading(), path)?;
     let length = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
     if length > bytes_max {
@@ -98,18 +103,18 @@ pub fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut content = vec![0; if length == 0 { PAGE_BYTES } else { length + 1 }];
     let count = file.read(&mut content)?;
     content.truncate(count);
-    if count == 0 || count == length {
-        return Ok(content);
+    if count != 0 && count != length {
+        content = read_more(file, content, bytes_max)?;
     }
-    read_more(file, content, bytes_max)
+    Ok((content, metadata))
 }
 
-/// The content of an open file. `start` is the part that the caller has already read.
-pub fn read_rest(file: &File, start: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
+/// The content of an open file.
+pub fn read_open(file: &File, bytes_max: usize) -> io::Result<Vec<u8>> {
     if file.metadata()?.len() > bytes_max as u64 {
         return Err(too_long(bytes_max));
     }
-    read_more(file, start, bytes_max)
+    read_more(file, Vec::new(), bytes_max)
 }
 
 /// The content of a file of any type. Unlike the other functions it can wait: a FIFO ends when its writers have closed it.
@@ -237,7 +242,7 @@ mod tests {
             assert_eq!(read(&path).unwrap(), content);
             assert_eq!(read_within(&path, length).unwrap(), content);
             let file = File::open(&path).unwrap();
-            assert_eq!(read_rest(&file, Vec::new(), length).unwrap(), content);
+            assert_eq!(read_open(&file, length).unwrap(), content);
             if length > 0 {
                 let reason = format!("it has more than {} bytes", length - 1);
                 let error = read_within(&path, length - 1).unwrap_err();

@@ -142,7 +142,7 @@ pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str)
         let Ok((file, _)) = file::open_regular(&file::reading(), &path) else { continue };
         if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
             // An unreadable note proves nothing, so the lock file stays.
-            let is_exclusive = match file::read_rest(&file, Vec::new(), NOTE_BYTES_MAX) {
+            let is_exclusive = match file::read_open(&file, NOTE_BYTES_MAX) {
                 Ok(note) => !keep(name, &String::from_utf8_lossy(&note)),
                 Err(error) => {
                     warn(format_args!("warning: cannot read {}: {error}", path.display()));

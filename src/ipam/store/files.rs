@@ -1,7 +1,7 @@
 //! The file operations of the store. A test can make each one fail.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -53,24 +53,6 @@ pub(super) fn probe_writing(dir: &Path) -> io::Result<()> {
 }
 
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    read_all(&mut open(path)?)
-}
-
-/// Reads a whole file. Usually this is one system call, because a reservation is not empty and fits into the buffer.
-fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
-    let mut content = vec![0; 512];
-    // If nothing was read, or the buffer is full: check that the file is regular. A FIFO can return nothing, and a device
-    // can have no end.
-    let length = match file.read(&mut content) {
-        Ok(length) if 0 < length && length < 512 => length,
-        result => file::regular(file).and(result)?,
-    };
-    content.truncate(length);
-    if length == 512 { file::read_rest(file, content, BYTES_MAX) } else { Ok(content) }
-}
-
-/// Reads a file of any type.
-pub(super) fn read_any(path: &Path) -> io::Result<Vec<u8>> {
     fault::file_operation()?;
     file::read_within(path, BYTES_MAX)
 }
@@ -78,8 +60,8 @@ pub(super) fn read_any(path: &Path) -> io::Result<Vec<u8>> {
 /// The content of a file, and its identity.
 pub(super) fn read_identified(path: &Path) -> io::Result<(Vec<u8>, u64)> {
     fault::file_operation()?;
-    let (mut file, metadata) = file::open_regular(&file::reading(), path)?;
-    Ok((read_all(&mut file)?, identity(&metadata)))
+    let (content, metadata) = file::read_with_metadata(path, BYTES_MAX)?;
+    Ok((content, identity(&metadata)))
 }
 
 /// Creates a file and returns its identity. If it fails, it can leave an incomplete file.
@@ -120,11 +102,7 @@ fn identity(metadata: &Metadata) -> u64 {
 /// Removes a file. Returns false if it does not exist.
 pub(super) fn remove(path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
-    match fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    unless(ErrorKind::NotFound, fs::remove_file(path))
 }
 
 pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
@@ -135,19 +113,20 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
 /// Gives a file a second name. Returns false if that name is in use.
 pub(super) fn link(from: &Path, to: &Path) -> io::Result<bool> {
     fault::file_operation()?;
-    match fs::hard_link(from, to) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(error),
-    }
+    unless(ErrorKind::AlreadyExists, fs::hard_link(from, to))
 }
 
 /// Whether a name is free. The name of a dangling symbolic link is not free.
 pub(super) fn is_absent(path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
-    match fs::symlink_metadata(path) {
-        Ok(_) => Ok(false),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+    unless(ErrorKind::NotFound, fs::symlink_metadata(path)).map(|exists| !exists)
+}
+
+/// Whether an operation has succeeded; false after an error of this kind.
+fn unless<T>(kind: ErrorKind, result: io::Result<T>) -> io::Result<bool> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == kind => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -188,9 +167,12 @@ pub(super) fn open_plain(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
-/// Writes an index or sticky file, and replaces a file or directory with its name. Creates the missing parent directory.
-pub(super) fn replace(path: &Path, aside: &Path, content: &[u8]) -> io::Result<File> {
+/// Writes an index or sticky file, and replaces a file or directory with its name. Creates the missing parent directory. Until
+/// the file is complete, its name begins with a dot, as no name of a network does.
+pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
     make_private_dir(path.parent().unwrap_or(path))?;
+    let name = path.file_name().unwrap_or_default();
+    let aside = &path.with_file_name(format!(".{}", name.display()));
     clear(aside)?;
     fault::file_operation()?;
     let mut file =

@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io;
 use std::mem;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::digest::digest;
 use super::directory::{DirState, Directory};
@@ -44,19 +44,10 @@ const ADDRESSES_PER_OWNER_MAX: usize = 16;
 /// The number of buckets in one read, when all buckets are read.
 const BUCKETS_PER_READ: usize = 128;
 
-/// The paths of a network's index.
-pub(super) struct IndexPath {
-    pub(super) path: PathBuf,
-    /// The name of a new file until it is complete.
-    pub(super) aside: PathBuf,
-}
-
 pub(super) struct Index {
     /// The open file of the index. `None` while the index is built in memory.
     file: Option<File>,
     header: Header,
-    /// The bytes of the file, if it is one page; empty otherwise.
-    page: Vec<u8>,
     /// The buckets in memory, by number, and whether each differs from the file.
     buckets: BTreeMap<u64, (Bucket, bool)>,
 }
@@ -83,15 +74,20 @@ impl Index {
         if !is_plausible {
             return Err(damaged());
         }
-        if header.buckets != BUCKETS_MIN as u64 {
-            page = Vec::new();
+        let mut index = Self { file: Some(file), header, buckets: BTreeMap::new() };
+        if index.is_small() {
+            for (number, bytes) in (0..).zip(&page.as_chunks::<BUCKET_BYTES>().0[1..]) {
+                let bucket = Bucket(Box::new(*bytes));
+                bucket.check(number)?;
+                index.buckets.insert(number, (bucket, false));
+            }
         }
-        Ok(Self { file: Some(file), header, page, buckets: BTreeMap::new() })
+        Ok(index)
     }
 
     /// Builds a new index of the files and writes it. It is not valid for any state of a directory until it is committed.
     pub(super) fn create(
-        path: &IndexPath,
+        path: &Path,
         boot: u64,
         indexed_files: &[IndexedFile],
     ) -> io::Result<Self> {
@@ -103,12 +99,12 @@ impl Index {
         let count = (entries / ENTRIES_PER_BUCKET_NEW).max(BUCKETS_MIN) as u64;
         let header = Header { buckets: count, boot, ..Header::default() };
         let buckets = (0..count).map(|number| (number, (Bucket::empty(), true))).collect();
-        let mut index = Self { file: None, header, page: Vec::new(), buckets };
+        let mut index = Self { file: None, header, buckets };
         for file in indexed_files {
             index.add(*file)?;
         }
         let bytes = index.seal_all();
-        index.file = Some(files::replace(&path.path, &path.aside, &bytes)?);
+        index.file = Some(files::replace(path, &bytes)?);
         Ok(index)
     }
 
@@ -359,10 +355,7 @@ impl Index {
     fn bucket(&mut self, number: u64) -> io::Result<&mut (Bucket, bool)> {
         if !self.buckets.contains_key(&number) {
             let mut bucket = Bucket::empty();
-            match self.page.get(byte_range(number)) {
-                Some(bytes) => bucket.0.copy_from_slice(bytes),
-                None => files::read_at(self.file()?, &mut bucket.0[..], offset(number))?,
-            }
+            files::read_at(self.file()?, &mut bucket.0[..], offset(number))?;
             bucket.check(number)?;
             self.buckets.insert(number, (bucket, false));
         }
@@ -380,7 +373,7 @@ impl Index {
 
     /// Writes the changes and gives the directory a new state, for which the index is valid. If the table is full, a larger
     /// one replaces it.
-    pub(super) fn commit(&mut self, path: &IndexPath, directory: &Directory) -> io::Result<()> {
+    pub(super) fn commit(&mut self, path: &Path, directory: &Directory) -> io::Result<()> {
         if self.header.entries > self.header.buckets * ENTRIES_PER_BUCKET_MAX {
             let last = self.header.directory;
             *self = Self::create(path, self.header.boot, &self.indexed_files()?)?;
@@ -389,8 +382,8 @@ impl Index {
         if self.is_small() {
             self.header.directory = directory.stamp(&self.header.directory)?;
             // The write of one page is atomic unless the power fails, and then another boot begins.
-            self.page = self.seal_all();
-            return files::write_at(self.file()?, &self.page, 0);
+            let bytes = self.seal_all();
+            return files::write_at(self.file()?, &bytes, 0);
         }
         for (number, (bucket, is_changed)) in &mut self.buckets {
             if *is_changed {
@@ -413,13 +406,9 @@ impl Index {
         files::write_at(self.file()?, &self.header.encode(), 0)
     }
 
-    /// Sets the checksums, and returns the bytes of the whole file. The file must be one page, or all its buckets in memory.
+    /// Sets the checksums, and returns the bytes of the whole file. All its buckets must be in memory.
     fn seal_all(&mut self) -> Vec<u8> {
-        let mut bytes = mem::take(&mut self.page);
-        if bytes.is_empty() {
-            // `vec!` gets zeroed memory; `resize` would write the bytes one by one.
-            bytes = vec![0; BUCKET_BYTES * (1 + self.buckets.len())];
-        }
+        let mut bytes = vec![0; BUCKET_BYTES * (1 + self.buckets.len())];
         bytes[..BUCKET_BYTES].copy_from_slice(&self.header.encode());
         for (number, (bucket, is_changed)) in &mut self.buckets {
             if mem::take(is_changed) {

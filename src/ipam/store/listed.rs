@@ -77,7 +77,7 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
     let paths = StorePaths::new(data_dir, network);
     let (mut files, _) = lookup_source::read_files(&paths.dir, ASIDE)?;
     // A missing or damaged index proves nothing.
-    if let (Some(boot), Ok(index)) = (boot(), Index::open(&paths.index.path)) {
+    if let (Some(boot), Ok(index)) = (boot(), Index::open(&paths.index)) {
         lookup_source::mark_older(&mut files, &index, boot);
     }
     let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
@@ -91,7 +91,7 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
             }
             // Report the error of the read: the address cannot be reserved.
             Owner::NotRegular => {
-                unreadable.extend(files::read_any(&path).map_err(failed("read", path)).err());
+                unreadable.extend(files::read(&path).map_err(failed("read", path)).err());
                 continue;
             }
             Owner::Incomplete => continue,

@@ -64,7 +64,7 @@ impl<'a> Locked<'a> {
     /// The index, if it is valid for the present state of the directory and this boot.
     fn current_index(&self) -> Option<Index> {
         let state = self.directory.as_ref()?.state().ok()?;
-        let index = Index::open(&self.paths.index.path).ok()?;
+        let index = Index::open(&self.paths.index).ok()?;
         index.is_of(&state, self.paths.boot?).then_some(index)
     }
 
@@ -77,7 +77,7 @@ impl<'a> Locked<'a> {
         let is_first = !mem::replace(&mut self.is_read, true);
         // If this fails, no index is built, and the next write reports the error.
         let _ = files::remove(&self.paths.dir.join(ASIDE));
-        let old = Index::open(&self.paths.index.path).ok();
+        let old = Index::open(&self.paths.index).ok();
         let stamp = self.directory.as_ref().filter(|_| is_first).and_then(|directory| {
             let last = old.as_ref().map_or_else(DirState::default, |index| *index.directory());
             directory.stamp(&last).ok()
@@ -165,7 +165,7 @@ impl<'a> Locked<'a> {
 
     /// Reads the owner of an address from its file. Without a file the address is free, as with an incomplete one.
     fn owner_of(&self, ip: IpAddr) -> Owner {
-        match files::read_any(&self.path_of(ip)) {
+        match files::read(&self.path_of(ip)) {
             Ok(content) => Owner::parse(&content),
             Err(error) if error.kind() == ErrorKind::NotFound => Owner::Incomplete,
             Err(_) => Owner::NotRegular,

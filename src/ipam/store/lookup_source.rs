@@ -79,7 +79,7 @@ pub(super) fn read_files(dir: &Path, aside: &str) -> Result<(AddressFiles, bool)
         let read = if name.is_file {
             files::read_identified(&path)
         } else {
-            files::read_any(&path).map(|content| (content, 0))
+            files::read(&path).map(|content| (content, 0))
         };
         let (owner, identity) = match read {
             Ok((content, identity)) => (Owner::parse(&content), identity),

@@ -25,8 +25,6 @@ const VERSION: u64 = 1 << 32;
 
 pub(super) struct Sticky {
     pub(super) path: PathBuf,
-    /// The name of a new file until it is complete.
-    pub(super) aside: PathBuf,
 }
 
 /// An identity and one of its addresses.
@@ -60,7 +58,7 @@ impl Sticky {
         let bucket = encode(number, &entries);
         let file = match files::open_plain(&self.path) {
             Ok((file, _)) => file,
-            Err(_) => files::replace(&self.path, &self.aside, &[])?,
+            Err(_) => files::replace(&self.path, &[])?,
         };
         files::write_at(&file, &bucket, number * BUCKET_BYTES as u64)
     }
@@ -117,10 +115,7 @@ mod tests {
     use crate::ipam::store::tests::TempDir;
 
     fn sticky(dir: &TempDir) -> Sticky {
-        Sticky {
-            path: dir.path().join("own/net~sticky"),
-            aside: dir.path().join("own/.net~sticky"),
-        }
+        Sticky { path: dir.path().join("own/net~sticky") }
     }
 
     fn ip(text: &str) -> IpAddr {

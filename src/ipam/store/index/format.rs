@@ -38,14 +38,15 @@ pub(super) struct Header {
     pub(super) directory: DirState,
 }
 
-/// The kind of a file with an address as its name.
+/// The kind of a file with an address as its name. The numbers are those of the entries on disk, as are those of `Level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(in crate::ipam::store) enum FileKind {
-    Reserved,
+    Reserved = 1,
     /// The file has no owner (see `Owner::Incomplete`): the address is free, and GC removes the file.
-    Incomplete,
+    Incomplete = 2,
     /// Not a regular file, or unreadable: the address cannot be reserved.
-    NotRegular,
+    NotRegular = 3,
 }
 
 /// The entry of a file with an address as its name.
@@ -61,11 +62,12 @@ pub(in crate::ipam::store) struct IndexedFile {
 
 /// The meaning of a bit of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(super) enum Level {
     /// One taken address.
-    Address,
+    Address = 4,
     /// A block of 256 taken addresses.
-    Block,
+    Block = 5,
 }
 
 /// 256 bits, for 256 consecutive addresses or blocks.
@@ -169,11 +171,7 @@ impl Bucket {
         match entry {
             None => {}
             Some(IndexEntry::File(file)) => {
-                slot[0] = match file.kind {
-                    FileKind::Reserved => 1,
-                    FileKind::Incomplete => 2,
-                    FileKind::NotRegular => 3,
-                };
+                slot[0] = file.kind as u8;
                 slot[1] = file.is_older.into();
                 put_u64(slot, 8, file.owner);
                 slot[16..32].copy_from_slice(&file.address.to_le_bytes());
@@ -181,10 +179,7 @@ impl Bucket {
             }
             Some(IndexEntry::Block(block)) => {
                 slot[..16].copy_from_slice(&(block.number << 8).to_le_bytes());
-                slot[0] = match block.level {
-                    Level::Address => 4,
-                    Level::Block => 5,
-                };
+                slot[0] = block.level as u8;
                 for (index, bits) in block.bits.0.into_iter().enumerate() {
                     put_u64(slot, 16 + index * 8, bits);
                 }
@@ -196,11 +191,7 @@ impl Bucket {
 impl Block {
     /// The key of a block in the hash table.
     pub(super) fn hash(level: Level, number: u128) -> u64 {
-        let seed = match level {
-            Level::Address => 4,
-            Level::Block => 5,
-        };
-        digest(seed, &number.to_le_bytes())
+        digest(level as u64, &number.to_le_bytes())
     }
 }
 

@@ -287,7 +287,7 @@ pub(in crate::ipam::store) fn put_in_place(
     if is_placed {
         return Ok(Placed::New);
     }
-    match files::read_any(target) {
+    match files::read(target) {
         Ok(content) if matches!(Owner::parse(&content), Owner::Incomplete) => {
             files::rename(aside, target)?;
             Ok(Placed::OverIncomplete)
