@@ -182,7 +182,7 @@ impl Entry {
     /// Executes a call: runs the plugin, commits the pending changes of nf_tables, and writes or removes the record of the
     /// attachment.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-        let maker = self.maker().filter(|_| !cx.session.is_recorded());
+        let maker = self.maker().filter(|_| !cx.session.is_recorded);
         let begun = match (verb, &maker) {
             (Verb::Add(at), Some(maker)) => record::begin(cx, at, maker.clone()),
             _ => None,
@@ -196,7 +196,7 @@ impl Entry {
                 let made = success.as_ref().map(Made::of).unwrap_or_default();
                 begun.finish(&made).unwrap_or_else(|error| cx.warn(error));
             }
-            (Ok(Some(success)), None) if self.is_chained && !cx.session.is_recorded() => {
+            (Ok(Some(success)), None) if self.is_chained && !cx.session.is_recorded => {
                 record::amend(cx, verb, success);
             }
             (Ok(_), None) => {

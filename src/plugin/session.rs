@@ -47,10 +47,10 @@ pub struct Session {
     /// Links of the host that the session deletes at its end.
     links: RefCell<Vec<Link>>,
     turns: Arc<Turns>,
-    /// The timeout of a plugin that is executed as a process.
-    limit: Option<Duration>,
+    /// The timeout of a plugin that is executed as a process. `None`: no timeout.
+    pub limit: Option<Duration>,
     /// The caller writes the record of the attachment, so the plugins write none.
-    is_recorded: bool,
+    pub is_recorded: bool,
     /// The record of the attachment of a DEL, read before the plugin runs.
     record: OnceCell<Option<Record>>,
     has_nf_tables: OnceCell<bool>,
@@ -146,16 +146,6 @@ impl Session {
     /// Returns the session for a runtime that writes the record of the attachment itself: the plugins write none.
     pub fn recorded(self) -> Self {
         Self { is_recorded: true, ..self }
-    }
-
-    /// Whether the caller writes the record of the attachment.
-    pub fn is_recorded(&self) -> bool {
-        self.is_recorded
-    }
-
-    /// The timeout of a plugin that is executed as a process. `None`: no timeout.
-    pub fn limit(&self) -> Option<Duration> {
-        self.limit
     }
 
     /// The queues in which the threads of this process wait for the locks of files.

@@ -51,16 +51,16 @@ impl From<Error> for DelegateFailure {
 
 /// Calls ADD of the plugin `kind`. If ADD fails and the plugin is in another executable, calls its DEL.
 pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, DelegateFailure> {
-    let delegate = Delegate::find(cx, kind)?;
-    let error = match delegate.call(cx, &Verb::Add(at.clone())) {
+    let program = find(cx, kind)?;
+    let error = match run(&program, cx, &Verb::Add(at.clone())) {
         Ok(added) => return Ok(added.unwrap_or_default()),
         Err(error) => error,
     };
     // The plugins of this executable undo a failed ADD themselves. For other executables the specification requires a DEL.
-    let is_undone = match &delegate.0 {
+    let is_undone = match &program {
         Program::Ours(_) => true,
         Program::Executable(_) => {
-            match sys::despite_interrupt(|| delegate.call(cx, &Verb::Del(at.clone()))) {
+            match sys::despite_interrupt(|| run(&program, cx, &Verb::Del(at.clone()))) {
                 Ok(_) => true,
                 Err(error) => {
                     cx.warn(format_args!("cannot undo the failed ADD of plugin {kind}: {error}"));
@@ -74,17 +74,17 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Del
 
 /// Calls the plugin `kind` with any verb except ADD.
 pub fn call(cx: &Context<'_>, kind: &str, verb: &Verb) -> Result<()> {
-    let delegate = match (Delegate::find(cx, kind), verb) {
+    let program = match (find(cx, kind), verb) {
         (Err(error), Verb::Status) => return Err(error.into_not_available()),
         (found, _) => found?,
     };
-    delegate.call(cx, verb).map(drop)
+    run(&program, cx, verb).map(drop)
 }
 
 /// Restores what other programs removed on the host, if the plugin `kind` is one of this executable.
 #[cfg(feature = "tool")]
 pub fn restore(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Parts) -> Result<()> {
-    match Delegate::find(cx, kind)?.0 {
+    match find(cx, kind)? {
         Program::Ours(entry) => entry.restore(cx, at, parts),
         Program::Executable(_) => {
             parts.skip_foreign(kind);
@@ -100,7 +100,7 @@ pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     let kind = cx.request.conf.ipam.kind.as_str();
     if let (Scope::Each(all), false) = (scope, kind.is_empty()) {
         require_ipam(cx)?;
-        if let Program::Ours(entry) = Delegate::find(cx, kind)?.0 {
+        if let Program::Ours(entry) = find(cx, kind)? {
             return entry.remove_ended(cx, all);
         }
     }
@@ -115,7 +115,7 @@ pub fn examine(cx: &Context<'_>) -> Result<()> {
         return Ok(());
     }
     require_ipam(cx)?;
-    match Delegate::find(cx, kind)?.0 {
+    match find(cx, kind)? {
         Program::Ours(entry) => match entry.run(cx, &Verb::Status) {
             Err(error) if [Code::DECODE, Code::INVALID_CONFIG].contains(&error.code) => Err(error),
             _ => Ok(()),
@@ -128,7 +128,7 @@ pub fn examine(cx: &Context<'_>) -> Result<()> {
 /// unknown.
 pub fn expected(cx: &Context<'_>) -> Result<Expected> {
     let kind = cx.request.conf.ipam.kind.as_str();
-    match Program::find(kind, &cx.request.path, cx.plugins) {
+    match find(cx, kind) {
         Ok(Program::Ours(entry)) => entry.expected(cx),
         Ok(Program::Executable(_)) | Err(_) => Ok(Expected::default()),
     }
@@ -166,17 +166,13 @@ fn require_ipam(cx: &Context<'_>) -> Result<()> {
 const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
 /// The program of a plugin that this plugin calls.
-struct Delegate(Program);
+fn find(cx: &Context<'_>, kind: &str) -> Result<Program> {
+    Program::find(kind, &cx.request.path, cx.plugins)
+}
 
-impl Delegate {
-    fn find(cx: &Context<'_>, kind: &str) -> Result<Self> {
-        Program::find(kind, &cx.request.path, cx.plugins).map(Self)
-    }
-
-    fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
-        match &self.0 {
-            Program::Ours(entry) => entry.run(cx, verb),
-            Program::Executable(path) => execute(path, cx.request, verb, cx.session.limit()),
-        }
+fn run(program: &Program, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
+    match program {
+        Program::Ours(entry) => entry.run(cx, verb),
+        Program::Executable(path) => execute(path, cx.request, verb, cx.session.limit),
     }
 }

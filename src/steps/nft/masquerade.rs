@@ -29,7 +29,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use crate::compat::rules;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{
     Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet,
@@ -148,12 +148,7 @@ pub fn status(nft: &Nft) -> Result<()> {
     let needed = FAMILIES
         .iter()
         .flat_map(|family| [Feature::Nat, Feature::Masquerade].map(|feature| (*family, feature)));
-    let missing = nft.missing(&needed.collect::<Vec<_>>())?;
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let msg = format!("cannot masquerade: the kernel lacks {}", missing.join(", "));
-    Err(Error::new(Code::NOT_AVAILABLE, msg))
+    shared_rules::require(nft, &needed.collect::<Vec<_>>(), "masquerade")
 }
 
 const fn set(family: Family) -> SharedSet<'static> {

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::netlink::nft::{
-    self, Base, Batch, Comment, Element, Expr, Family, NewChain, NewRule, Nft, Object, Rule, Table,
+    self, Base, Batch, Comment, Element, Expr, Family, Feature, NewChain, NewRule, Nft, Object,
+    Rule, Table,
 };
 use crate::plugin::owner::{Owner, Owners};
 
@@ -179,6 +180,16 @@ impl Chain {
         let is_next = |rule: &&Vec<Expr>| present.any(|found| found.has_effect_of(rule));
         self.rules.iter().take_while(is_next).count()
     }
+}
+
+/// For STATUS: fails with code 50 if the kernel lacks a feature. `doing` is what needs the features.
+pub fn require(nft: &Nft, needed: &[(Family, Feature)], doing: &str) -> Result<()> {
+    let missing = nft.missing(needed)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let msg = format!("cannot {doing}: the kernel lacks {}", missing.join(", "));
+    Err(Error::new(Code::NOT_AVAILABLE, msg))
 }
 
 /// Adds an element whose key is the name of a link of the owner. Replaces the element of another owner, whose link no longer

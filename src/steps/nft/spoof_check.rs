@@ -19,7 +19,7 @@
 //! A failing ADD, DEL and GC remove the elements of the owner. The sets and the chain stay.
 
 use crate::compat::rules;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::{
     Base, Batch, ChainKind, Element, Family, Feature, Field, Hook, NewSet, Nft, Policy, SetKind,
@@ -114,13 +114,8 @@ fn check_own(nft: &Nft, owner: &Owner) -> Result<()> {
 
 /// For STATUS: fails with code 50 if the kernel lacks nf_tables for bridges.
 pub fn status(nft: &Nft) -> Result<()> {
-    let missing = nft.missing(&[(Family::Bridge, Feature::Tables)])?;
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let msg =
-        format!("cannot check for spoofed MAC addresses: the kernel lacks {}", missing.join(", "));
-    Err(Error::new(Code::NOT_AVAILABLE, msg))
+    let needed = [(Family::Bridge, Feature::Tables)];
+    shared_rules::require(nft, &needed, "check for spoofed MAC addresses")
 }
 
 /// The two sets, and the chain `type filter hook prerouting priority dstnat; policy accept;` with the rule
