@@ -213,8 +213,8 @@ fn check_removed(containers: &[Container]) -> Result<()> {
         .link(BRIDGE)?
         .ok_or_else(|| Error::internal(format_args!("bridge {BRIDGE} is gone")))?;
     let mut left: Vec<String> = Vec::new();
-    left.extend(host.links_with_master(bridge.index)?.into_iter().map(|link| link.0.name));
-    left.extend(host.links_of_kind("veth")?.into_iter().map(|link| link.0.name));
+    left.extend(host.links_with_master(bridge.index)?.into_iter().map(|link| link.name));
+    left.extend(host.links_of_kind("veth")?.into_iter().map(|link| link.name));
     for container in containers {
         let link = container.netns.rtnl()?.link("eth0")?;
         left.extend(link.map(|link| format!("{} in {}", link.name, container.name)));

@@ -30,7 +30,7 @@ pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
     let Some(peer) = host.link_at(index)? else { return Ok(None) };
     if link.kind.as_deref() != Some(VETH) {
         let vlan = link.vlan_id().unwrap_or_default();
-        return Ok(Some(Uplink { link: peer.0.name, vlan }));
+        return Ok(Some(Uplink { link: peer.name, vlan }));
     }
     // The peer can be in a third namespace, while the host has another link with its index.
     let is_peer = peer.kind.as_deref() == Some(VETH) && peer.peer == Some(link.index);
@@ -44,7 +44,7 @@ pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
         let port = ports.iter().find(|port| port.index == peer.index);
         vlan = port.and_then(|port| port.pvid()).unwrap_or_default();
     }
-    Ok(Some(Uplink { link: bridge.0.name, vlan }))
+    Ok(Some(Uplink { link: bridge.name, vlan }))
 }
 
 /// Sends a RELEASE on the host with the source address of a container whose link is gone.

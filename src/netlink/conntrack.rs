@@ -3,12 +3,15 @@
 
 use std::net::IpAddr;
 
+use neli::consts::nl::NlmF;
 use nix::libc;
 
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::Transport;
-use crate::netlink::{self, Attrs, Protocol, Requests, Socket, attribute, fixed, u8_of};
+use crate::netlink::{
+    self, AF_INET, AF_INET6, Attrs, Protocol, Requests, Socket, attribute, fixed, ip_of, u8_of,
+};
 
 /// A filter for connections. It always has a protocol and a port, so it never selects all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,36 +58,29 @@ impl FlowFilter {
         self.family == IpFamily::V4 || self.address.or(self.answered_by).is_none()
     }
 
-    /// Writes the filter. Kernels before 5.8 ignore it.
+    /// Writes the filter, without IPv6 addresses. Kernels before 5.8 ignore it.
     fn write(self, attrs: &mut Attrs) {
-        if !self.is_exact() {
-            return Self { address: None, answered_by: None, ..self }.write(attrs);
-        }
+        let v4 = |address: Option<IpAddr>| address.filter(IpAddr::is_ipv4);
+        let (address, answered_by) = (v4(self.address), v4(self.answered_by));
         attrs.nested(CTA_TUPLE_ORIG, |tuple| {
-            if let Some(address) = self.address {
-                tuple.nested(CTA_TUPLE_IP, |ip| match address {
-                    IpAddr::V4(address) => ip.bytes(CTA_IP_V4_DST, &address.octets()),
-                    IpAddr::V6(address) => ip.bytes(CTA_IP_V6_DST, &address.octets()),
-                });
+            if let Some(address) = address {
+                tuple.nested(CTA_TUPLE_IP, |ip| ip.ip(CTA_IP_V4_DST, address));
             }
             tuple.nested(CTA_TUPLE_PROTO, |proto| {
                 proto.u8(CTA_PROTO_NUM, self.transport.number());
                 proto.bytes(CTA_PROTO_DST_PORT, &self.port.to_be_bytes());
             });
         });
-        if let Some(address) = self.answered_by {
+        if let Some(address) = answered_by {
             attrs.nested(CTA_TUPLE_REPLY, |tuple| {
-                tuple.nested(CTA_TUPLE_IP, |ip| match address {
-                    IpAddr::V4(address) => ip.bytes(CTA_IP_V4_SRC, &address.octets()),
-                    IpAddr::V6(address) => ip.bytes(CTA_IP_V6_SRC, &address.octets()),
-                });
+                tuple.nested(CTA_TUPLE_IP, |ip| ip.ip(CTA_IP_V4_SRC, address));
             });
         }
         attrs.nested(CTA_FILTER, |filter| {
-            let address = self.address.map_or(0, |_| CTA_FILTER_F_CTA_IP_DST);
+            let address = address.map_or(0, |_| CTA_FILTER_F_CTA_IP_DST);
             let ports = CTA_FILTER_F_CTA_PROTO_NUM | CTA_FILTER_F_CTA_PROTO_DST_PORT;
             filter.u32(CTA_FILTER_ORIG_FLAGS, address | ports);
-            if self.answered_by.is_some() {
+            if answered_by.is_some() {
                 filter.u32(CTA_FILTER_REPLY_FLAGS, CTA_FILTER_F_CTA_IP_SRC);
             }
         });
@@ -106,13 +102,12 @@ impl FilterIndex {
 
     /// Whether a filter selects the connection, also for kernels that ignore filters. Looks up each filter that can select it.
     fn selects(&self, flow: &Flow<'_>) -> bool {
-        let (to, from) = (Tuple(flow.original), Tuple(flow.reply));
+        let (to, from) = (flow.original, flow.reply);
         let (Some(transport), Some(port), Some(first)) =
             (to.transport(), to.port(), self.0.first())
         else {
             return false;
         };
-        let Some(transport) = Transport::of(transport) else { return false };
         let to_port = FlowFilter::to_port(first.family, transport, port);
         let addresses = [None, to.destination()];
         let sources = [None, from.source()];
@@ -150,8 +145,8 @@ impl Conntrack {
 
     /// Deletes the connections that the filter selects with one request, without listing them first.
     fn delete_at_once(&self, filter: FlowFilter) -> Result<(), netlink::Error> {
-        let mut requests = Requests::new();
-        requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
+        let flags = NlmF::empty();
+        let requests = Requests::one(IPCTNL_MSG_CT_DELETE, flags, CANNOT_DELETE, |attrs| {
             // The kernel evaluates the family only with version 1, for compatibility.
             attrs.raw(&[filter.family.number(), 1, 0, 0]);
             filter.write(attrs);
@@ -177,21 +172,18 @@ impl Conntrack {
         is_wanted: &dyn Fn(&Flow<'_>) -> bool,
     ) -> Result<()> {
         let header = [family.number(), 0, 0, 0];
-        let request = || {
-            let mut request = Requests::new();
-            request.push(IPCTNL_MSG_CT_GET, 0, "cannot list connections".into(), |attrs| {
-                attrs.raw(&header);
-                if let Some(filter) = filter {
-                    filter.write(attrs);
-                }
-            });
-            request
-        };
+        let doing = "cannot list connections";
+        let mut request = Requests::one(IPCTNL_MSG_CT_GET, NlmF::empty(), doing, |attrs| {
+            attrs.raw(&header);
+            if let Some(filter) = filter {
+                filter.write(attrs);
+            }
+        });
         // The senders of packets determine the number of connections, so at most `FLOWS_AT_ONCE` of one list are kept and
         // deleted; then the rest is listed again.
         for _ in 0..LISTS_MAX {
             let mut found = Vec::new();
-            let listed = self.socket.dump_each(&request, &mut |message| match message {
+            let listed = self.socket.dump_each(&mut request, |message| match message {
                 None => found.clear(),
                 Some(_) if found.len() == FLOWS_AT_ONCE => {}
                 Some(message) => {
@@ -211,9 +203,9 @@ impl Conntrack {
     /// Deletes the connections in these messages of the kernel.
     fn delete_each(&self, header: [u8; 4], messages: &[Vec<u8>]) -> Result<()> {
         for part in messages.chunks(REQUESTS_AT_ONCE) {
-            let mut requests = Requests::new();
+            let mut requests = Requests::default();
             for flow in part.iter().filter_map(|message| Flow::read(message)) {
-                requests.push(IPCTNL_MSG_CT_DELETE, 0, CANNOT_DELETE.into(), |attrs| {
+                requests.push(IPCTNL_MSG_CT_DELETE, NlmF::empty(), CANNOT_DELETE.into(), |attrs| {
                     attrs.raw(&header);
                     flow.write(attrs);
                 });
@@ -233,8 +225,8 @@ fn explained(error: netlink::Error) -> netlink::Error {
 
 /// The attributes of a conntrack entry that this module reads.
 struct Flow<'a> {
-    original: &'a [u8],
-    reply: &'a [u8],
+    original: Tuple<'a>,
+    reply: Tuple<'a>,
     id: &'a [u8],
     zone: Option<&'a [u8]>,
 }
@@ -243,23 +235,23 @@ impl<'a> Flow<'a> {
     fn read(message: &'a [u8]) -> Option<Self> {
         let list = message.get(HEADER_BYTES..)?;
         Some(Self {
-            original: attribute(list, CTA_TUPLE_ORIG)?,
-            reply: attribute(list, CTA_TUPLE_REPLY)?,
+            original: Tuple(attribute(list, CTA_TUPLE_ORIG)?),
+            reply: Tuple(attribute(list, CTA_TUPLE_REPLY)?),
             id: attribute(list, CTA_ID)?,
             zone: attribute(list, CTA_ZONE),
         })
     }
 
     fn has_one_of(&self, addresses: &[IpAddr]) -> bool {
-        let [to, from] = [Tuple(self.original), Tuple(self.reply)];
-        let mut ends =
-            [to.source(), to.destination(), from.source(), from.destination()].into_iter();
+        let mut ends = [self.original, self.reply]
+            .into_iter()
+            .flat_map(|tuple| [tuple.source(), tuple.destination()]);
         ends.any(|end| end.is_some_and(|end| addresses.contains(&end)))
     }
 
     /// Writes the request that deletes the connection. The id excludes a newer connection with the same addresses.
     fn write(&self, attrs: &mut Attrs) {
-        attrs.nested(CTA_TUPLE_ORIG, |tuple| tuple.raw(self.original));
+        attrs.nested(CTA_TUPLE_ORIG, |tuple| tuple.raw(self.original.0));
         attrs.bytes(CTA_ID, self.id);
         if let Some(zone) = self.zone {
             attrs.bytes(CTA_ZONE, zone);
@@ -272,8 +264,8 @@ impl<'a> Flow<'a> {
 struct Tuple<'a>(&'a [u8]);
 
 impl<'a> Tuple<'a> {
-    fn transport(self) -> Option<u8> {
-        u8_of(self.proto(CTA_PROTO_NUM)?)
+    fn transport(self) -> Option<Transport> {
+        Transport::of(u8_of(self.proto(CTA_PROTO_NUM)?)?)
     }
 
     fn port(self) -> Option<u16> {
@@ -294,9 +286,9 @@ impl<'a> Tuple<'a> {
 
     fn address(self, v4: u16, v6: u16) -> Option<IpAddr> {
         let ip = attribute(self.0, CTA_TUPLE_IP)?;
-        match (attribute(ip, v4), attribute(ip, v6)) {
-            (Some(v4), _) => fixed::<4>(v4, 0).map(IpAddr::from),
-            (None, v6) => fixed::<16>(v6?, 0).map(IpAddr::from),
+        match attribute(ip, v4) {
+            Some(v4) => ip_of(AF_INET, v4),
+            None => ip_of(AF_INET6, attribute(ip, v6)?),
         }
     }
 }

@@ -4,21 +4,22 @@
 //! bytes.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
-use neli::consts::nl::{NlmF, NlmsgerrAttr};
+use neli::consts::nl::{NlmF, Nlmsg, NlmsgerrAttr};
 use nix::libc;
 
 use crate::names::IpFamily;
 
 /// Requests in one datagram.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Requests {
     pub(super) attrs: Attrs,
     pub(super) list: Vec<Request>,
 }
 
 /// A request. Its bytes are in `Requests::attrs`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Request {
     /// The offset of the header of this request in `Requests::attrs`.
     pub(super) at: usize,
@@ -28,57 +29,44 @@ pub(super) struct Request {
     pub(super) tolerated: Option<i32>,
 }
 
-impl Default for Requests {
-    fn default() -> Self {
-        let attrs = Attrs { bytes: Vec::with_capacity(REQUESTS_BYTES), too_long: false };
-        Self { attrs, list: Vec::new() }
-    }
-}
-
 impl Requests {
-    pub fn new() -> Self {
-        Self::default()
+    /// A single request.
+    pub fn one(
+        kind: u16,
+        flags: NlmF,
+        doing: impl Into<String>,
+        write: impl FnOnce(&mut Attrs),
+    ) -> Self {
+        let mut requests = Self::default();
+        requests.push(kind, flags, doing.into(), write);
+        requests
     }
 
     /// Appends a request; `write` writes the bytes after the header.
     pub fn push(
         &mut self,
         kind: u16,
-        flags: u16,
+        flags: NlmF,
         doing: String,
         write: impl FnOnce(&mut Attrs),
     ) -> &mut Self {
-        let at = self.begin(kind, flags);
-        write(&mut self.attrs);
-        self.end(at);
+        let at = self.attrs.bytes.len();
+        self.push_unanswered(kind, flags, write);
         self.list.push(Request { at, doing, tolerated: None });
         self
     }
 
     /// Appends a message that the kernel does not answer: the end of an nf_tables transaction.
-    pub fn push_unanswered(&mut self, kind: u16, write: impl FnOnce(&mut Attrs)) {
-        let at = self.begin(kind, 0);
-        write(&mut self.attrs);
-        self.end(at);
-    }
-
-    /// Writes a header; returns its offset. (Not a part of `push`, because generic functions are compiled many times.)
-    #[inline(never)]
-    fn begin(&mut self, kind: u16, flags: u16) -> usize {
+    pub fn push_unanswered(&mut self, kind: u16, flags: NlmF, write: impl FnOnce(&mut Attrs)) {
         let at = self.attrs.bytes.len();
-        let ([k0, k1], [f0, f1]) = (kind.to_ne_bytes(), (flags | NLM_F_REQUEST).to_ne_bytes());
+        let ([k0, k1], [f0, f1]) =
+            (kind.to_ne_bytes(), (flags | NlmF::REQUEST).bits().to_ne_bytes());
         // `seal` sets the sequence number. The kernel takes the port from the socket.
         self.attrs.raw(&[0, 0, 0, 0, k0, k1, f0, f1, 0, 0, 0, 0, 0, 0, 0, 0]);
-        at
-    }
-
-    /// Sets the length of the message at the offset.
-    #[inline(never)]
-    fn end(&mut self, at: usize) {
-        match u32::try_from(self.attrs.bytes.len() - at) {
-            Ok(length) => self.attrs.patch(at, length.to_ne_bytes()),
-            Err(_) => self.attrs.too_long = true,
-        }
+        write(&mut self.attrs);
+        // The kernel refuses a datagram that is longer than this number (EMSGSIZE).
+        let length = u32::try_from(self.attrs.bytes.len() - at).unwrap_or(u32::MAX);
+        self.attrs.patch(at, length.to_ne_bytes());
     }
 
     /// If the kernel answers the last request with this errno, the request counts as successful.
@@ -107,7 +95,7 @@ impl Requests {
             match parts.last_mut().filter(has_room) {
                 Some(part) => part.append(request, bytes),
                 None => {
-                    let mut part = Self::new();
+                    let mut part = Self::default();
                     part.attrs.too_long = attrs.too_long;
                     part.append(request, bytes);
                     parts.push(part);
@@ -137,8 +125,13 @@ impl Requests {
         self.attrs.bytes.len()
     }
 
+    /// What the last request does, for messages about the whole datagram.
+    pub(super) fn last_doing(&self) -> &str {
+        self.list.last().map_or("", |request| request.doing.as_str())
+    }
+
     /// Sets consecutive sequence numbers in the requests, and adds flags to the last request.
-    pub(super) fn seal(&mut self, first_sequence: u32, last_flags: u16) {
+    pub(super) fn seal(&mut self, first_sequence: u32, last_flags: NlmF) {
         let mut sequence = first_sequence;
         for request in &self.list {
             self.attrs.patch(request.at + 8, sequence.to_ne_bytes());
@@ -146,14 +139,14 @@ impl Requests {
         }
         if let Some(last) = self.list.last() {
             let at = last.at + 6;
-            let flags = fixed(&self.attrs.bytes, at).map_or(0, u16::from_ne_bytes);
-            self.attrs.patch(at, (flags | last_flags).to_ne_bytes());
+            let flags = u16_at(&self.attrs.bytes, at).unwrap_or_default() | last_flags.bits();
+            self.attrs.patch(at, flags.to_ne_bytes());
         }
     }
 }
 
 /// A list of attributes that is being written. Attributes can contain lists.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Attrs {
     pub(super) bytes: Vec<u8>,
     /// An attribute is too long for its u16 length, so the list is not sent.
@@ -161,7 +154,6 @@ pub struct Attrs {
 }
 
 impl Attrs {
-    #[inline(never)]
     pub fn bytes(&mut self, kind: u16, value: &[u8]) {
         self.attribute(kind, |attrs| attrs.raw(value));
     }
@@ -170,8 +162,25 @@ impl Attrs {
         self.bytes(kind, &[value]);
     }
 
+    pub fn u16(&mut self, kind: u16, value: u16) {
+        self.bytes(kind, &value.to_ne_bytes());
+    }
+
     pub fn u32(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_ne_bytes());
+    }
+
+    /// The numbers that have a value.
+    pub fn u32s(&mut self, numbers: &[(u16, Option<u32>)]) {
+        for (kind, number) in numbers {
+            if let Some(number) = number {
+                self.u32(*kind, *number);
+            }
+        }
+    }
+
+    pub fn ip(&mut self, kind: u16, ip: IpAddr) {
+        self.bytes(kind, &octets(ip));
     }
 
     /// A string with its NUL.
@@ -196,22 +205,10 @@ impl Attrs {
     }
 
     fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
-        let at = self.begin(kind);
-        write(self);
-        self.end(at);
-    }
-
-    /// Appends the header of an attribute, without its length yet. Returns the offset of this header.
-    #[inline(never)]
-    fn begin(&mut self, kind: u16) -> usize {
         let at = self.bytes.len();
         let [k0, k1] = kind.to_ne_bytes();
         self.raw(&[0, 0, k0, k1]);
-        at
-    }
-
-    #[inline(never)]
-    fn end(&mut self, at: usize) {
+        write(self);
         match u16::try_from(self.bytes.len() - at) {
             Ok(length) => self.patch(at, length.to_ne_bytes()),
             Err(_) => self.too_long = true,
@@ -228,27 +225,33 @@ impl Attrs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message<'a> {
     pub(super) kind: u16,
-    pub(super) flags: u16,
+    pub(super) flags: NlmF,
     pub(super) sequence: u32,
     pub(super) payload: &'a [u8],
 }
 
 impl<'a> Message<'a> {
+    pub(super) fn is(&self, kind: Nlmsg) -> bool {
+        self.kind == u16::from(kind)
+    }
+
     /// For NLMSG_ERROR and NLMSG_DONE: the errno, 0 for success, and the text of the extended acknowledgement.
     pub(super) fn outcome(&self) -> (i32, Option<Cow<'a, str>>) {
         let Some(code) = fixed(self.payload, 0).map(i32::from_ne_bytes) else {
             // A DONE of very old kernels has no errno; an ERROR always has an errno.
-            return (if self.kind == NLMSG_DONE { 0 } else { libc::EBADMSG }, None);
+            return (if self.is(Nlmsg::Done) { 0 } else { libc::EBADMSG }, None);
         };
         let errno = code.checked_neg().unwrap_or(libc::EBADMSG);
-        if self.flags & NLM_F_ACK_TLVS == 0 {
+        if !self.flags.contains(NlmF::ACK_TLVS) {
             return (errno, None);
         }
         // In an error message the request, or only its header, is between the errno and the texts.
-        let request_bytes = match self.kind {
-            NLMSG_DONE => 0,
-            _ if self.flags & NLM_F_CAPPED != 0 => HEADER_BYTES,
-            _ => aligned(fixed(self.payload, 4).map_or(0, u32::from_ne_bytes) as usize),
+        let request_bytes = if self.is(Nlmsg::Done) {
+            0
+        } else if self.flags.contains(NlmF::CAPPED) {
+            HEADER_BYTES
+        } else {
+            aligned(u32_at(self.payload, 4).unwrap_or_default() as usize)
         };
         let texts = self.payload.get(request_bytes.saturating_add(4)..).unwrap_or_default();
         (errno, attribute(texts, NlmsgerrAttr::Msg.into()).map(text))
@@ -258,11 +261,11 @@ impl<'a> Message<'a> {
 /// The messages of one datagram, up to the first malformed one.
 pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
-        let length = u32::from_ne_bytes(fixed(bytes, 0)?) as usize;
+        let length = u32_at(bytes, 0)? as usize;
         let message = Message {
-            kind: u16::from_ne_bytes(fixed(bytes, 4)?),
-            flags: u16::from_ne_bytes(fixed(bytes, 6)?),
-            sequence: u32::from_ne_bytes(fixed(bytes, 8)?),
+            kind: u16_at(bytes, 4)?,
+            flags: NlmF::from_bits_retain(u16_at(bytes, 6)?),
+            sequence: u32_at(bytes, 8)?,
             payload: bytes.get(HEADER_BYTES..length)?,
         };
         bytes = bytes.get(aligned(length)..).unwrap_or_default();
@@ -278,8 +281,8 @@ pub(crate) fn datagram_messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8
 /// The attributes of a list, as kind and value, up to the first malformed one.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(fixed(bytes, 0)?));
-        let kind = u16::from_ne_bytes(fixed(bytes, 2)?) & NLA_TYPE_MASK;
+        let length = usize::from(u16_at(bytes, 0)?);
+        let kind = u16_at(bytes, 2)? & NLA_TYPE_MASK;
         let value = bytes.get(4..length)?;
         bytes = bytes.get(aligned(length)..).unwrap_or_default();
         Some((kind, value))
@@ -296,12 +299,41 @@ pub(crate) fn fixed<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> 
     bytes.get(at..)?.first_chunk().copied()
 }
 
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    fixed(bytes, at).map(u16::from_ne_bytes)
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    fixed(bytes, at).map(u32::from_ne_bytes)
+}
+
 pub(crate) fn u8_of(value: &[u8]) -> Option<u8> {
     value.first().copied()
 }
 
+pub(crate) fn u16_of(value: &[u8]) -> Option<u16> {
+    u16_at(value, 0)
+}
+
 pub(crate) fn u32_of(value: &[u8]) -> Option<u32> {
-    fixed(value, 0).map(u32::from_ne_bytes)
+    u32_at(value, 0)
+}
+
+/// An address of a family, AF_INET or AF_INET6.
+pub(crate) fn ip_of(family: u8, value: &[u8]) -> Option<IpAddr> {
+    match family {
+        AF_INET => fixed::<4>(value, 0).map(IpAddr::from),
+        AF_INET6 => fixed::<16>(value, 0).map(IpAddr::from),
+        _ => None,
+    }
+}
+
+/// The bytes of an address.
+pub(crate) fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().into(),
+        IpAddr::V6(ip) => ip.octets().into(),
+    }
 }
 
 /// A string up to its NUL. Names of links need not be UTF-8. Invalid bytes become U+FFFD, which no name in a
@@ -332,24 +364,6 @@ fn aligned(length: usize) -> usize {
 pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
 
-pub(super) const NLMSG_ERROR: u16 = 2;
-pub(super) const NLMSG_DONE: u16 = 3;
-
-pub(super) const NLM_F_REQUEST: u16 = NlmF::REQUEST.bits();
-pub(super) const NLM_F_ACK: u16 = NlmF::ACK.bits();
-pub(super) const NLM_F_DUMP_INTR: u16 = NlmF::DUMP_INTR.bits();
-pub(super) const NLM_F_CAPPED: u16 = NlmF::CAPPED.bits();
-pub(super) const NLM_F_ACK_TLVS: u16 = NlmF::ACK_TLVS.bits();
-pub(super) const NLM_F_DUMP: u16 = NlmF::DUMP.bits();
-pub(crate) const NLM_F_ECHO: u16 = NlmF::ECHO.bits();
-pub(crate) const NLM_F_REPLACE: u16 = NlmF::REPLACE.bits();
-pub(crate) const NLM_F_EXCL: u16 = NlmF::EXCL.bits();
-pub(crate) const NLM_F_CREATE: u16 = NlmF::CREATE.bits();
-pub(crate) const NLM_F_APPEND: u16 = NlmF::APPEND.bits();
-
-/// The capacity of a new `Requests`: the usual length of a datagram, so that the buffer does not grow step by step.
-const REQUESTS_BYTES: usize = 256;
-
 const NLA_F_NESTED: u16 = 0x8000;
 /// The bits of an attribute's type, without the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const NLA_TYPE_MASK: u16 = 0x3fff;
@@ -373,8 +387,8 @@ pub(crate) fn rows(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn message(kind: u16, flags: u16, payload: &[u8]) -> Message<'_> {
-        Message { kind, flags, sequence: 0, payload }
+    fn message(kind: Nlmsg, flags: NlmF, payload: &[u8]) -> Message<'_> {
+        Message { kind: kind.into(), flags, sequence: 0, payload }
     }
 
     #[test]
@@ -397,10 +411,10 @@ mod tests {
 
     #[test]
     fn requests_are_numbered_and_the_last_one_requests_an_acknowledgement() {
-        let mut requests = Requests::new();
-        requests.push(16, 0x400, "a".into(), |attrs| attrs.raw(&[7; 4]));
-        requests.push(17, 0, "b".into(), |attrs| attrs.u32(1, 2)).tolerate(19);
-        requests.seal(5, NLM_F_ACK);
+        let mut requests = Requests::default();
+        requests.push(16, NlmF::CREATE, "a".into(), |attrs| attrs.raw(&[7; 4]));
+        requests.push(17, NlmF::empty(), "b".into(), |attrs| attrs.u32(1, 2)).tolerate(19);
+        requests.seal(5, NlmF::ACK);
         assert_eq!(
             rows(&requests.attrs.bytes),
             "14000000 10000104 05000000 00000000 07070707 \
@@ -448,9 +462,9 @@ mod tests {
 
     #[test]
     fn malformed_datagrams_end_early() {
-        let mut requests = Requests::new();
-        requests.push(16, 0, String::new(), |attrs| attrs.u32(1, 2));
-        requests.push(17, 0, String::new(), |_| {});
+        let mut requests = Requests::default();
+        requests.push(16, NlmF::empty(), String::new(), |attrs| attrs.u32(1, 2));
+        requests.push(17, NlmF::empty(), String::new(), |_| {});
         let bytes = &requests.attrs.bytes;
         assert_eq!(messages(bytes).map(|m| m.kind).collect::<Vec<_>>(), [16, 17]);
         for end in 0..bytes.len() {
@@ -469,16 +483,16 @@ mod tests {
         let mut hint = Attrs::default();
         hint.u32(2, 20);
         hint.string(NlmsgerrAttr::Msg.into(), "because");
-        let mut full = Requests::new();
-        full.push(16, 0, String::new(), |attrs| attrs.string(3, "eth0"));
+        let mut full = Requests::default();
+        full.push(16, NlmF::empty(), String::new(), |attrs| attrs.string(3, "eth0"));
 
         let capped = [&exists[..], &full.attrs.bytes[..16], &hint.bytes].concat();
         let whole = [&exists[..], &full.attrs.bytes, &hint.bytes].concat();
         let done = [&exists[..], &hint.bytes].concat();
         for (kind, flags, payload) in [
-            (NLMSG_ERROR, NLM_F_ACK_TLVS | NLM_F_CAPPED, &capped),
-            (NLMSG_ERROR, NLM_F_ACK_TLVS, &whole),
-            (NLMSG_DONE, NLM_F_ACK_TLVS, &done),
+            (Nlmsg::Error, NlmF::ACK_TLVS | NlmF::CAPPED, &capped),
+            (Nlmsg::Error, NlmF::ACK_TLVS, &whole),
+            (Nlmsg::Done, NlmF::ACK_TLVS, &done),
         ] {
             let (errno, hint) = message(kind, flags, payload).outcome();
             assert_eq!((errno, hint.as_deref()), (libc::EEXIST, Some("because")));
@@ -487,10 +501,13 @@ mod tests {
                 assert_eq!(message(kind, flags, &payload[..end]).outcome().0, libc::EEXIST);
             }
         }
-        assert_eq!(message(NLMSG_ERROR, 0, &[0; 20]).outcome(), (0, None));
-        assert_eq!(message(NLMSG_DONE, 0, &[]).outcome(), (0, None));
-        assert_eq!(message(NLMSG_ERROR, 0, &[1]).outcome(), (libc::EBADMSG, None));
-        assert_eq!(message(NLMSG_ERROR, 0, &i32::MIN.to_ne_bytes()).outcome().0, libc::EBADMSG);
+        assert_eq!(message(Nlmsg::Error, NlmF::empty(), &[0; 20]).outcome(), (0, None));
+        assert_eq!(message(Nlmsg::Done, NlmF::empty(), &[]).outcome(), (0, None));
+        assert_eq!(message(Nlmsg::Error, NlmF::empty(), &[1]).outcome(), (libc::EBADMSG, None));
+        assert_eq!(
+            message(Nlmsg::Error, NlmF::empty(), &i32::MIN.to_ne_bytes()).outcome().0,
+            libc::EBADMSG
+        );
     }
 
     #[test]

@@ -4,10 +4,10 @@
 use std::cell::Cell;
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use neli::consts::nl::{NlmF, Nlmsg};
 use neli::consts::socket::{Msg, NlFamily};
 use neli::socket::NlSocket;
 use nix::errno::Errno;
@@ -18,20 +18,14 @@ use nix::sys::socket::{
     socket,
 };
 
-use super::message::{
-    Message, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, Requests, messages,
-};
+use super::message::{Message, Requests, messages};
 use crate::fault;
 use crate::kernel::sys;
 use crate::kernel::sys::socket::receive_from_kernel;
 
 /// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error(Box<ErrorFields>);
-
-/// The fields of an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ErrorFields {
+pub struct Error {
     /// The request that failed: `cannot add link eth0`.
     pub doing: String,
     pub errno: i32,
@@ -65,10 +59,8 @@ impl Error {
         matches!(self.errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)
     }
 
-    #[cold]
-    #[inline(never)]
     pub fn new(doing: String, errno: i32, hint: Option<String>) -> Self {
-        Self(Box::new(ErrorFields { doing, errno, hint }))
+        Self { doing, errno, hint }
     }
 
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -78,20 +70,6 @@ impl Error {
 
     fn of(doing: &str, error: &io::Error) -> Self {
         Self::new(doing.into(), error.raw_os_error().unwrap_or(libc::EIO), None)
-    }
-}
-
-impl Deref for Error {
-    type Target = ErrorFields;
-
-    fn deref(&self) -> &ErrorFields {
-        &self.0
-    }
-}
-
-impl DerefMut for Error {
-    fn deref_mut(&mut self) -> &mut ErrorFields {
-        &mut self.0
     }
 }
 
@@ -105,7 +83,6 @@ impl Display for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for crate::error::Error {
-    #[cold]
     fn from(error: Error) -> Self {
         Self::internal(error.to_string())
     }
@@ -173,30 +150,29 @@ impl Socket {
     /// is returned. `on` gets the echoes of the kernel.
     pub(crate) fn commit(
         &self,
-        requests: Requests,
+        mut requests: Requests,
         mut on: impl FnMut(&[u8]),
     ) -> Result<(), Error> {
         if requests.is_empty() {
             return Ok(());
         }
-        self.exchange(requests, NLM_F_ACK, Until::Acknowledged, &mut |message| on(message.payload))
+        let on = |message: &Message<'_>| on(message.payload);
+        self.exchange(&mut requests, NlmF::ACK, Until::Acknowledged, on)
     }
 
     /// Reads one object.
     pub(crate) fn get<T>(
         &self,
         request: Requests,
-        mut read: impl FnMut(&[u8]) -> Option<T>,
+        read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        let mut found = None;
-        self.exchange(request, 0, Until::Answer, &mut |message| found = read(message.payload))?;
-        Ok(found)
+        Ok(self.get_each(request, read)?.pop().flatten())
     }
 
     /// Reads several objects at once, one per request; `None` after a tolerated error.
     pub(crate) fn get_each<T>(
         &self,
-        requests: Requests,
+        mut requests: Requests,
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<Option<T>>, Error> {
         let mut found: Vec<_> = requests.list.iter().map(|_| None).collect();
@@ -204,7 +180,7 @@ impl Socket {
             return Ok(found);
         }
         let first = self.sequence.get();
-        self.exchange(requests, 0, Until::Answer, &mut |message| {
+        self.exchange(&mut requests, NlmF::empty(), Until::Answer, |message| {
             if let Some(object) = found.get_mut(message.sequence.wrapping_sub(first) as usize) {
                 *object = read(message.payload);
             }
@@ -216,7 +192,7 @@ impl Socket {
     /// `read` has to filter again.
     pub(crate) fn dump<T>(
         &self,
-        request: impl Fn() -> Requests,
+        request: Requests,
         read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
         self.dump_within(DUMP_BYTES_MAX, request, read)
@@ -225,11 +201,11 @@ impl Socket {
     fn dump_within<T>(
         &self,
         bytes_max: usize,
-        request: impl Fn() -> Requests,
+        mut request: Requests,
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
         let (mut list, mut bytes) = (Vec::new(), 0);
-        self.dump_each(&request, &mut |payload| {
+        self.dump_each(&mut request, |payload| {
             let Some(payload) = payload else {
                 list.clear();
                 bytes = 0;
@@ -243,20 +219,24 @@ impl Socket {
                 list.push(object);
             }
         })?;
-        if bytes <= bytes_max { Ok(list) } else { Err(too_long(request(), bytes_max)) }
+        if bytes > bytes_max {
+            let hint = format!("the list has more than {bytes_max} bytes");
+            return Err(Error::new(request.last_doing().into(), libc::EFBIG, Some(hint)));
+        }
+        Ok(list)
     }
 
     /// Reads only the first object of a list. Consumes the socket: the rest of the list would come before the answers to later
     /// requests.
     pub(crate) fn first<T>(
         self,
-        request: Requests,
+        mut request: Requests,
         read: impl FnOnce(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let _ = self.socket.enable_strict_checking(true);
         let (mut read, mut first) = (Some(read), None);
-        self.exchange(request, NLM_F_DUMP, Until::Answer, &mut |message| {
-            if message.kind != NLMSG_DONE
+        self.exchange(&mut request, NlmF::DUMP, Until::Answer, |message| {
+            if !message.is(Nlmsg::Done)
                 && let Some(read) = read.take()
             {
                 first = read(message.payload);
@@ -265,12 +245,11 @@ impl Socket {
         Ok(first)
     }
 
-    /// Calls `on` with each object, and with `None` when the list begins again. (A generic function would be compiled
-    /// to a kilobyte for each type.)
+    /// Calls `on` with each object, and with `None` when the list begins again.
     pub(crate) fn dump_each(
         &self,
-        request: &dyn Fn() -> Requests,
-        on: &mut dyn FnMut(Option<&[u8]>),
+        request: &mut Requests,
+        mut on: impl FnMut(Option<&[u8]>),
     ) -> Result<(), Error> {
         if !self.is_strict.replace(true) {
             // An old kernel refuses strict checking. Its dumps are longer, and the caller filters them.
@@ -279,10 +258,10 @@ impl Socket {
         for _ in 0..DUMP_ATTEMPTS_MAX {
             on(None);
             let mut is_whole = true;
-            self.exchange(request(), NLM_F_DUMP, Until::Done, &mut |message| {
-                is_whole &= message.flags & NLM_F_DUMP_INTR == 0;
+            self.exchange(request, NlmF::DUMP, Until::Done, |message| {
+                is_whole &= !message.flags.contains(NlmF::DUMP_INTR);
                 // The end of the dump has no object.
-                if message.kind != NLMSG_DONE {
+                if !message.is(Nlmsg::Done) {
                     on(Some(message.payload));
                 }
             })?;
@@ -290,9 +269,8 @@ impl Socket {
                 return Ok(());
             }
         }
-        let doing = request().list.pop().map(|request| request.doing).unwrap_or_default();
         let hint = format!("the list changed while it was read, {DUMP_ATTEMPTS_MAX} times");
-        Err(Error::new(doing, libc::EINTR, Some(hint)))
+        Err(Error::new(request.last_doing().into(), libc::EINTR, Some(hint)))
     }
 
     /// Sends the requests in one datagram and reads answers up to `until`.
@@ -303,17 +281,17 @@ impl Socket {
     /// is in no group, so it gets no other messages.
     fn exchange(
         &self,
-        mut requests: Requests,
-        last_flags: u16,
+        requests: &mut Requests,
+        last_flags: NlmF,
         until: Until,
-        on: &mut dyn FnMut(&Message<'_>),
+        mut on: impl FnMut(&Message<'_>),
     ) -> Result<(), Error> {
         let first = self.sequence.get();
         let count = u32::try_from(requests.list.len()).unwrap_or(u32::MAX);
         self.sequence.set(first.wrapping_add(count));
         requests.seal(first, last_flags);
-        let last_doing = requests.list.last().map_or("", |request| request.doing.as_str());
-        self.send(&requests).map_err(|error| Error::of(last_doing, &error))?;
+        let last_doing = requests.last_doing();
+        self.send(requests).map_err(|error| Error::of(last_doing, &error))?;
 
         let (mut result, mut has_overflowed) = (Ok(()), false);
         // Page faults cost more than the allocation, so no socket keeps a buffer: each exchange uses the block that was freed
@@ -335,7 +313,7 @@ impl Socket {
             for message in messages(&datagram) {
                 let number = message.sequence.wrapping_sub(first);
                 let Some(request) = requests.list.get(number as usize) else { continue };
-                let is_outcome = matches!(message.kind, NLMSG_ERROR | NLMSG_DONE);
+                let is_outcome = message.is(Nlmsg::Error) || message.is(Nlmsg::Done);
                 if is_outcome {
                     let (errno, hint) = message.outcome();
                     if result.is_ok() && errno != 0 && request.tolerated != Some(errno) {
@@ -343,7 +321,7 @@ impl Socket {
                         result = Err(Error::new(request.doing.clone(), errno, hint));
                     }
                 }
-                if message.kind != NLMSG_ERROR {
+                if !message.is(Nlmsg::Error) {
                     on(&message);
                 }
                 if number.wrapping_add(1) == count && (is_outcome || until == Until::Answer) {
@@ -445,13 +423,6 @@ impl Events {
     }
 }
 
-#[cold]
-fn too_long(mut dump: Requests, bytes_max: usize) -> Error {
-    let doing = dump.list.pop().map(|request| request.doing).unwrap_or_default();
-    let hint = format!("the list has more than {bytes_max} bytes");
-    Error::new(doing, libc::EFBIG, Some(hint))
-}
-
 fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -497,29 +468,28 @@ mod tests {
     #[test]
     fn a_list_has_a_limit_and_the_socket_can_be_used_after_it() {
         let socket = Socket::open(Protocol::Route).unwrap();
-        let request = || {
-            let mut request = Requests::new();
-            // RTM_GETLINK, with a `struct ifinfomsg`.
-            request.push(18, 0, "cannot list the links".into(), |attrs| attrs.raw(&[0; 16]));
-            request
-        };
+        // RTM_GETLINK, with a `struct ifinfomsg`.
+        let request = Requests::one(18, NlmF::empty(), "cannot list the links", |attrs| {
+            attrs.raw(&[0; 16]);
+        });
         let size = |payload: &[u8]| Some(payload.len());
         for _ in 0..2 {
-            let error = socket.dump_within(16, request, size).unwrap_err();
+            let error = socket.dump_within(16, request.clone(), size).unwrap_err();
             let reason = "cannot list the links: File too large (the list has more than 16 bytes)";
             assert_eq!(error.to_string(), reason);
-            let sizes = socket.dump(request, size).unwrap();
+            let sizes = socket.dump(request.clone(), size).unwrap();
             let all: usize = sizes.iter().sum();
-            assert_eq!(socket.dump_within(all, request, size).unwrap(), sizes);
-            assert!(socket.dump_within(16, request, |_| None::<()>).unwrap().is_empty());
+            assert_eq!(socket.dump_within(all, request.clone(), size).unwrap(), sizes);
+            assert!(socket.dump_within(16, request.clone(), |_| None::<()>).unwrap().is_empty());
         }
     }
 
     #[test]
     fn a_request_that_is_too_long_is_not_sent() {
         let socket = Socket::open(Protocol::Route).unwrap();
-        let mut requests = Requests::new();
-        requests.push(16, 0, "cannot do it".into(), |attrs| attrs.bytes(1, &[0; 70_000]));
+        let requests = Requests::one(16, NlmF::empty(), "cannot do it", |attrs| {
+            attrs.bytes(1, &[0; 70_000]);
+        });
         let error = socket.commit(requests, |_| {}).unwrap_err();
         assert_eq!(error.to_string(), "cannot do it: Message too long");
     }

@@ -9,7 +9,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use crate::kernel::{file, sys};
 use crate::names::IpFamily;
 use crate::netlink::nft::{Condition, Expr, Field, Policy, Program, Rule, Verdict};
-use crate::netlink::{fixed, text};
+use crate::netlink::{fixed, text, u16_at, u32_at};
 
 /// The chain FORWARD of iptables-legacy or of ip6tables-legacy, as nf_tables rules. The handle of a rule is its number in its
 /// chain.
@@ -76,7 +76,7 @@ impl Filter {
 
     /// Reads an offset in the table, from a field of `info`.
     fn offset(&self, at: usize) -> Option<usize> {
-        fixed(&self.info, at).map(|bytes| u32::from_ne_bytes(bytes) as usize)
+        u32_at(&self.info, at).map(|offset| offset as usize)
     }
 
     /// The bytes from the entry at an offset on.
@@ -91,7 +91,7 @@ impl Filter {
 
     /// The verdict of an entry with the standard target: the offset of a chain, or a negative number for a verdict.
     fn verdict(&self, entry: &[u8]) -> Option<i32> {
-        let target_at = usize::from(u16::from_ne_bytes(fixed(entry, self.target_offset_at())?));
+        let target_at = self.target_at(entry)?;
         // The standard target has an empty name.
         let is_standard = entry.get(target_at + 2) == Some(&0);
         let verdict = fixed(entry, target_at + TARGET_BYTES).map(i32::from_ne_bytes);
@@ -139,7 +139,7 @@ impl Filter {
 
     /// The offset of the entry after the entry at `at`.
     fn next(&self, at: usize) -> Option<usize> {
-        let next = u16::from_ne_bytes(fixed(self.entry(at)?, self.target_offset_at() + 2)?);
+        let next = u16_at(self.entry(at)?, self.target_offset_at() + 2)?;
         at.checked_add(usize::from(next)).filter(|next| *next > at)
     }
 
@@ -151,12 +151,12 @@ impl Filter {
 
     /// The offset of the target in an entry.
     fn target_at(&self, entry: &[u8]) -> Option<usize> {
-        fixed(entry, self.target_offset_at()).map(|at| usize::from(u16::from_ne_bytes(at)))
+        u16_at(entry, self.target_offset_at()).map(usize::from)
     }
 
     /// The name, the revision and the data of a match or target: `struct xt_entry_match`, `struct xt_entry_target`.
     fn extension(&self, entry: &[u8], at: usize) -> Option<(String, u32, Vec<u8>)> {
-        let size = usize::from(u16::from_ne_bytes(fixed(entry, at)?));
+        let size = usize::from(u16_at(entry, at)?);
         let name = text(entry.get(at + 2..at + TARGET_BYTES - 1)?).into_owned();
         let data = entry.get(at + TARGET_BYTES..at.checked_add(size)?)?;
         Some((name, u32::from(*entry.get(at + TARGET_BYTES - 1)?), data.to_vec()))
@@ -170,7 +170,7 @@ impl Filter {
         let (mut at, target_at) = (self.matches_at(), self.target_at(entry)?);
         while at < target_at {
             let (name, revision, info) = self.extension(entry, at)?;
-            at += usize::from(u16::from_ne_bytes(fixed(entry, at)?)).max(1);
+            at += usize::from(u16_at(entry, at)?).max(1);
             exprs.push(Expr::XtMatch { name, revision, info });
         }
         let (name, revision, info) = self.extension(entry, target_at)?;

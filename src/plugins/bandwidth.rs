@@ -336,7 +336,7 @@ pub fn warnings(plugin: &Json, mtu: u32) -> Vec<String> {
 fn result_interface(ifb: Link) -> Interface {
     Interface {
         mac: ifb.mac.map_or_else(String::new, |mac| mac.to_string()),
-        name: ifb.0.name,
+        name: ifb.name,
         ..Interface::default()
     }
 }

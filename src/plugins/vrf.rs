@@ -149,7 +149,7 @@ impl Vrf {
             // An earlier ADD put the interface into the VRF.
             (Some(master), Some(vrf)) if master == vrf.index => return Ok(()),
             (Some(master), _) => {
-                let master = rtnl.link_at(master)?.map_or_else(String::new, |master| master.0.name);
+                let master = rtnl.link_at(master)?.map_or_else(String::new, |master| master.name);
                 let ifname = &at.ifname;
                 return Err(Error::internal(format_args!(
                     "cannot put interface {ifname} into VRF {name}: it already has master {master}"

@@ -157,7 +157,7 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
             {
                 continue;
             }
-            let link = host.link_at(dev)?.map_or_else(String::new, |link| link.0.name);
+            let link = host.link_at(dev)?.map_or_else(String::new, |link| link.name);
             for claim in
                 claims.iter().filter(|claim| claim.overlaps(dst.network(), dst.broadcast()))
             {

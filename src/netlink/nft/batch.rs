@@ -1,21 +1,21 @@
 //! A transaction as a value: all of its changes are made, or none.
 
+use neli::consts::nl::NlmF;
+use nix::libc::{self, c_int};
+
 use super::chain::{ChainKind, NewChain};
 use super::comment::Comment;
 use super::consts::{
-    NFNL_BATCH_GENID, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES,
-    NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_DELSET, NFT_MSG_DELSETELEM, NFT_MSG_NEWCHAIN,
-    NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE, NFTA_CHAIN_NAME,
-    NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ID,
-    NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+    NFNL_BATCH_GENID, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFTA_CHAIN_NAME, NFTA_RULE_CHAIN,
+    NFTA_RULE_HANDLE, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ID,
+    NFTA_SET_NAME, NFTA_TABLE_USERDATA,
 };
 use super::feature::Feature;
 use super::rule::{NewRule, Position};
 use super::set::{Element, NewSet};
-use super::wire::{be32, be64, header};
+use super::wire::{self, be32, be64};
 use super::{Family, Generation, Table};
-use crate::netlink::{Attrs, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, Requests};
+use crate::netlink::{Attrs, Requests};
 
 /// Changes that become one transaction. Nothing happens before `Nft::commit`.
 ///
@@ -29,7 +29,7 @@ pub struct Batch {
     /// The number of messages after NFNL_MSG_BATCH_BEGIN, which begins the batch.
     changes: usize,
     /// The id of the next set, unique in the transaction.
-    next_set: u32,
+    next_set: c_int,
     /// The kernel refuses the transaction (ERESTART) if the rules have another generation than this. `None`: no condition.
     expected: Option<Generation>,
 }
@@ -52,12 +52,11 @@ impl Batch {
     }
 
     fn begin(expected: Option<Generation>) -> Self {
-        let mut requests = Requests::new();
-        let doing = "cannot change the rules of nf_tables".into();
-        requests.push(NFNL_MSG_BATCH_BEGIN, 0, doing, |attrs| {
+        let doing = "cannot change the rules of nf_tables";
+        let requests = Requests::one(NFNL_MSG_BATCH_BEGIN, NlmF::empty(), doing, |attrs| {
             attrs.raw(&batch_header());
             if let Some(generation) = expected {
-                be32(attrs, NFNL_BATCH_GENID, generation.0);
+                be32(attrs, NFNL_BATCH_GENID, generation.0.cast_signed());
             }
         });
         Self { requests, features: Vec::new(), changes: 0, next_set: 1, expected }
@@ -72,8 +71,7 @@ impl Batch {
     pub fn add_table(&mut self, table: Table<'_>, comment: Option<&Comment>) -> &mut Self {
         self.features.push((table.family, Feature::Tables));
         let doing = format!("cannot add table {table}");
-        self.push(NFT_MSG_NEWTABLE, NLM_F_CREATE, table, doing, |attrs| {
-            attrs.string(NFTA_TABLE_NAME, table.name);
+        self.push(libc::NFT_MSG_NEWTABLE, NlmF::CREATE, table, doing, |attrs| {
             Comment::write(comment, attrs, NFTA_TABLE_USERDATA);
         })
     }
@@ -85,8 +83,7 @@ impl Batch {
             self.features.push((table.family, Feature::Nat));
         }
         let doing = format!("cannot add chain {} to table {table}", chain.name);
-        self.push(NFT_MSG_NEWCHAIN, NLM_F_CREATE, table, doing, |attrs| {
-            attrs.string(NFTA_CHAIN_TABLE, table.name);
+        self.push(libc::NFT_MSG_NEWCHAIN, NlmF::CREATE, table, doing, |attrs| {
             attrs.string(NFTA_CHAIN_NAME, chain.name);
             chain.write(attrs);
         })
@@ -97,8 +94,7 @@ impl Batch {
         // The kernel refuses to delete a chain with rules (EBUSY).
         self.flush_chain(table, chain);
         let doing = format!("cannot delete chain {chain} of table {table}");
-        self.push(NFT_MSG_DELCHAIN, 0, table, doing, |attrs| {
-            attrs.string(NFTA_CHAIN_TABLE, table.name);
+        self.push(libc::NFT_MSG_DELCHAIN, NlmF::empty(), table, doing, |attrs| {
             attrs.string(NFTA_CHAIN_NAME, chain);
         })
     }
@@ -106,8 +102,7 @@ impl Batch {
     /// Deletes the rules of a chain.
     pub fn flush_chain(&mut self, table: Table<'_>, chain: &str) -> &mut Self {
         let doing = format!("cannot flush chain {chain} of table {table}");
-        self.push(NFT_MSG_DELRULE, 0, table, doing, |attrs| {
-            attrs.string(NFTA_RULE_TABLE, table.name);
+        self.push(libc::NFT_MSG_DELRULE, NlmF::empty(), table, doing, |attrs| {
             attrs.string(NFTA_RULE_CHAIN, chain);
         })
     }
@@ -117,19 +112,17 @@ impl Batch {
         self.features.extend(features.map(|feature| (table.family, feature)));
         let doing = format!("cannot add a rule to chain {} of table {table}", rule.chain);
         let flags = match rule.position {
-            Position::First => NLM_F_CREATE,
-            Position::Last => NLM_F_CREATE | NLM_F_APPEND,
+            Position::First => NlmF::CREATE,
+            Position::Last => NlmF::CREATE | NlmF::APPEND,
         };
-        self.push(NFT_MSG_NEWRULE, flags, table, doing, |attrs| {
-            attrs.string(NFTA_RULE_TABLE, table.name);
+        self.push(libc::NFT_MSG_NEWRULE, flags, table, doing, |attrs| {
             rule.write(attrs);
         })
     }
 
     pub fn delete_rule(&mut self, table: Table<'_>, chain: &str, handle: u64) -> &mut Self {
         let doing = format!("cannot delete rule {handle} of chain {chain} of table {table}");
-        self.push(NFT_MSG_DELRULE, 0, table, doing, |attrs| {
-            attrs.string(NFTA_RULE_TABLE, table.name);
+        self.push(libc::NFT_MSG_DELRULE, NlmF::empty(), table, doing, |attrs| {
             attrs.string(NFTA_RULE_CHAIN, chain);
             be64(attrs, NFTA_RULE_HANDLE, handle);
         })
@@ -140,8 +133,7 @@ impl Batch {
         let id = self.next_set;
         self.next_set += 1;
         let doing = format!("cannot add set {} to table {table}", set.name);
-        self.push(NFT_MSG_NEWSET, NLM_F_CREATE, table, doing, |attrs| {
-            attrs.string(NFTA_SET_TABLE, table.name);
+        self.push(libc::NFT_MSG_NEWSET, NlmF::CREATE, table, doing, |attrs| {
             attrs.string(NFTA_SET_NAME, set.name);
             be32(attrs, NFTA_SET_ID, id);
             set.write(attrs);
@@ -150,15 +142,14 @@ impl Batch {
 
     pub fn delete_set(&mut self, table: Table<'_>, set: &str) -> &mut Self {
         let doing = format!("cannot delete set {set} of table {table}");
-        self.push(NFT_MSG_DELSET, 0, table, doing, |attrs| {
-            attrs.string(NFTA_SET_TABLE, table.name);
+        self.push(libc::NFT_MSG_DELSET, NlmF::empty(), table, doing, |attrs| {
             attrs.string(NFTA_SET_NAME, set);
         })
     }
 
     /// Adds elements. An existing key is an error (EEXIST), also with equal data.
     pub fn add_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element]) -> &mut Self {
-        self.push_elements(NLM_F_CREATE | NLM_F_EXCL, table, set, elements)
+        self.push_elements(NlmF::CREATE | NlmF::EXCL, table, set, elements)
     }
 
     /// Adds those of these elements whose key the set lacks. An existing key is an error only if its data differs; the existing
@@ -169,20 +160,20 @@ impl Batch {
         set: &str,
         elements: &[Element],
     ) -> &mut Self {
-        self.push_elements(NLM_F_CREATE, table, set, elements)
+        self.push_elements(NlmF::CREATE, table, set, elements)
     }
 
     fn push_elements(
         &mut self,
-        flags: u16,
+        flags: NlmF,
         table: Table<'_>,
         set: &str,
         elements: &[Element],
     ) -> &mut Self {
         for part in elements.chunks(ELEMENTS_PER_MESSAGE) {
             let doing = format!("cannot add to set {set} of table {table}");
-            self.push(NFT_MSG_NEWSETELEM, flags, table, doing, |attrs| {
-                write_elements(attrs, table, set, |attrs| {
+            self.push(libc::NFT_MSG_NEWSETELEM, flags, table, doing, |attrs| {
+                write_elements(attrs, set, |attrs| {
                     part.iter().for_each(|element| element.write(attrs));
                 });
             });
@@ -193,8 +184,8 @@ impl Batch {
     pub fn delete_elements(&mut self, table: Table<'_>, set: &str, keys: &[Vec<u8>]) -> &mut Self {
         for part in keys.chunks(ELEMENTS_PER_MESSAGE) {
             let doing = format!("cannot delete from set {set} of table {table}");
-            self.push(NFT_MSG_DELSETELEM, 0, table, doing, |attrs| {
-                write_elements(attrs, table, set, |attrs| {
+            self.push(libc::NFT_MSG_DELSETELEM, NlmF::empty(), table, doing, |attrs| {
+                write_elements(attrs, set, |attrs| {
                     part.iter().for_each(|key| Element::write_key(key, attrs));
                 });
             });
@@ -226,34 +217,26 @@ impl Batch {
 
     /// Appends the end of the batch. Without it the kernel validates the changes, but does not make them.
     pub(super) fn end(&mut self) {
-        self.requests.push_unanswered(NFNL_MSG_BATCH_END, |attrs| attrs.raw(&batch_header()));
+        self.requests
+            .push_unanswered(NFNL_MSG_BATCH_END, NlmF::empty(), |attrs| attrs.raw(&batch_header()));
     }
 
     fn push(
         &mut self,
-        kind: u16,
-        flags: u16,
+        message: c_int,
+        flags: NlmF,
         table: Table<'_>,
         doing: String,
         write: impl FnOnce(&mut Attrs),
     ) -> &mut Self {
         self.changes += 1;
-        self.requests.push(kind, flags, doing, |attrs| {
-            attrs.raw(&header(table.family));
-            write(attrs);
-        });
+        wire::push(&mut self.requests, message, flags, table, doing, write);
         self
     }
 }
 
-/// Writes a message about elements: the table, the set, and the list that `write` appends.
-pub(super) fn write_elements(
-    attrs: &mut Attrs,
-    table: Table<'_>,
-    set: &str,
-    write: impl FnOnce(&mut Attrs),
-) {
-    attrs.string(NFTA_SET_ELEM_LIST_TABLE, table.name);
+/// Writes a message about elements, after the table: the set, and the list that `write` appends.
+pub(super) fn write_elements(attrs: &mut Attrs, set: &str, write: impl FnOnce(&mut Attrs)) {
     attrs.string(NFTA_SET_ELEM_LIST_SET, set);
     attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS, write);
 }
@@ -261,7 +244,7 @@ pub(super) fn write_elements(
 /// `struct nfgenmsg` of the messages that begin and end a transaction: `res_id` is the number of the subsystem, in network byte
 /// order.
 fn batch_header() -> [u8; 4] {
-    let [high, low] = NFNL_SUBSYS_NFTABLES.to_be_bytes();
+    let [.., high, low] = libc::NFNL_SUBSYS_NFTABLES.to_be_bytes();
     [0, 0, high, low]
 }
 

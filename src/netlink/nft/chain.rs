@@ -1,12 +1,13 @@
 //! Chains to be added, and chains that the kernel has.
 
+use nix::libc::{self, c_int};
+
 use super::comment::Comment;
 use super::consts::{
-    NF_ACCEPT, NF_DROP, NFTA_CHAIN_HANDLE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY,
-    NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE, NFTA_CHAIN_USE, NFTA_CHAIN_USERDATA, NFTA_HOOK_HOOKNUM,
-    NFTA_HOOK_PRIORITY,
+    NFTA_CHAIN_HANDLE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TYPE,
+    NFTA_CHAIN_USE, NFTA_CHAIN_USERDATA, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY,
 };
-use super::wire::{attribute, attributes_of, be32, be32_of, be64_of};
+use super::wire::{attribute, be32, be32_of, be64_of};
 use crate::netlink::{Attrs, text};
 
 /// A chain to be added.
@@ -83,7 +84,7 @@ impl ChainKind {
 }
 
 impl Hook {
-    fn of(number: u32) -> Option<Self> {
+    fn of(number: c_int) -> Option<Self> {
         let all = [
             Self::Prerouting,
             Self::Input,
@@ -92,15 +93,15 @@ impl Hook {
             Self::Postrouting,
             Self::Ingress,
         ];
-        all.into_iter().find(|hook| u32::from(*hook as u8) == number)
+        all.into_iter().find(|hook| *hook as c_int == number)
     }
 }
 
 impl Policy {
     fn number(self) -> i32 {
         match self {
-            Self::Accept => NF_ACCEPT,
-            Self::Drop => NF_DROP,
+            Self::Accept => libc::NF_ACCEPT,
+            Self::Drop => libc::NF_DROP,
         }
     }
 }
@@ -109,10 +110,10 @@ impl NewChain<'_> {
     pub(super) fn write(&self, attrs: &mut Attrs) {
         if let Some(base) = self.base {
             attrs.nested(NFTA_CHAIN_HOOK, |hook| {
-                be32(hook, NFTA_HOOK_HOOKNUM, u32::from(base.hook as u8));
-                hook.bytes(NFTA_HOOK_PRIORITY, &base.priority.to_be_bytes());
+                be32(hook, NFTA_HOOK_HOOKNUM, base.hook as c_int);
+                be32(hook, NFTA_HOOK_PRIORITY, base.priority);
             });
-            attrs.bytes(NFTA_CHAIN_POLICY, &base.policy.number().to_be_bytes());
+            be32(attrs, NFTA_CHAIN_POLICY, base.policy.number());
             attrs.string(NFTA_CHAIN_TYPE, base.kind.name());
         }
         Comment::write(self.comment, attrs, NFTA_CHAIN_USERDATA);
@@ -120,51 +121,37 @@ impl NewChain<'_> {
 }
 
 impl Chain {
-    /// Reads a chain from a message; `None` if the message is malformed, or about a chain of another table.
-    pub(super) fn read(table: &str, message: &[u8]) -> Option<Self> {
-        Self::read_with_table(message).filter(|(of, _)| of == table).map(|(_, chain)| chain)
-    }
-
-    /// Reads the name of the table and the chain from a message.
-    pub(super) fn read_with_table(message: &[u8]) -> Option<(String, Self)> {
-        let (mut table, mut name, mut kind, mut hook, mut policy) = (None, None, None, None, 0);
-        let mut chain = Self { name: "".into(), handle: 0, uses: 0, base: None, comment: None };
-        for (attribute, value) in attributes_of(message) {
-            match attribute {
-                NFTA_CHAIN_TABLE => table = Some(text(value).into_owned()),
-                NFTA_CHAIN_NAME => name = Some(text(value).into_owned()),
-                NFTA_CHAIN_HANDLE => chain.handle = be64_of(value)?,
-                NFTA_CHAIN_USE => chain.uses = be32_of(value)?,
-                NFTA_CHAIN_TYPE => kind = ChainKind::of(&text(value)),
-                NFTA_CHAIN_HOOK => hook = Some(value),
-                NFTA_CHAIN_POLICY => policy = be32_of(value)?,
-                NFTA_CHAIN_USERDATA => chain.comment = Comment::read(value),
-                _ => {}
-            }
-        }
-        chain.name = name?;
-        if let (Some(kind), Some(hook)) = (kind, hook) {
-            chain.base = Some(Base {
+    /// Reads a chain from the attributes of a message; `None` if the message is malformed.
+    pub(super) fn read(list: &[u8]) -> Option<Self> {
+        let kind = attribute(list, NFTA_CHAIN_TYPE).and_then(|kind| ChainKind::of(&text(kind)));
+        let base = match (kind, attribute(list, NFTA_CHAIN_HOOK)) {
+            (Some(kind), Some(hook)) => Some(Base {
                 kind,
                 hook: Hook::of(be32_of(attribute(hook, NFTA_HOOK_HOOKNUM)?)?)?,
-                priority: be32_of(attribute(hook, NFTA_HOOK_PRIORITY)?)?.cast_signed(),
-                policy: if policy.cast_signed() == NF_DROP { Policy::Drop } else { Policy::Accept },
-            });
-        }
-        Some((table?, chain))
+                priority: be32_of(attribute(hook, NFTA_HOOK_PRIORITY)?)?,
+                policy: match be32_of(attribute(list, NFTA_CHAIN_POLICY)?)? {
+                    libc::NF_DROP => Policy::Drop,
+                    _ => Policy::Accept,
+                },
+            }),
+            _ => None,
+        };
+        Some(Self {
+            name: text(attribute(list, NFTA_CHAIN_NAME)?).into_owned(),
+            handle: be64_of(attribute(list, NFTA_CHAIN_HANDLE)?)?,
+            uses: be32_of(attribute(list, NFTA_CHAIN_USE)?)?.cast_unsigned(),
+            base,
+            comment: attribute(list, NFTA_CHAIN_USERDATA).and_then(Comment::read),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::nft::Family;
-    use crate::netlink::nft::wire::header;
 
     fn message(chain: &NewChain<'_>) -> Vec<u8> {
         let mut attrs = Attrs::default();
-        attrs.raw(&header(Family::Ip));
-        attrs.string(NFTA_CHAIN_TABLE, "cnibox");
         attrs.bytes(NFTA_CHAIN_HANDLE, &7_u64.to_be_bytes());
         attrs.bytes(NFTA_CHAIN_USE, &3_u32.to_be_bytes());
         chain.write(&mut attrs);
@@ -185,11 +172,10 @@ mod tests {
             let bytes = message(&NewChain { name: "postrouting", base, comment });
             let comment = comment.cloned();
             let expected = Chain { name: "postrouting".into(), handle: 7, uses: 3, base, comment };
-            assert_eq!(Chain::read("cnibox", &bytes), Some(expected));
-            assert_eq!(Chain::read("other", &bytes), None);
+            assert_eq!(Chain::read(&bytes), Some(expected));
             // The name comes last, so a shorter message has no name.
             for end in 0..bytes.len() - 1 {
-                assert_eq!(Chain::read("cnibox", &bytes[..end]), None, "{end}");
+                assert_eq!(Chain::read(&bytes[..end]), None, "{end}");
             }
         }
     }

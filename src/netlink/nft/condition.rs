@@ -2,12 +2,14 @@
 //! from the expressions that nft or iptables use for it.
 
 use ipnet::IpNet;
+use nix::libc;
 
 use super::expr::Expr;
 use super::field::Field;
 use super::register::Register;
 use super::value::{Transport, padded_name};
-use crate::names::IfName;
+use crate::names::{IfName, IpFamily};
+use crate::netlink::octets;
 
 /// `field & mask == value`, or `!=` if `is_equal` is false. Mask and value are as long as the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,13 +40,15 @@ impl Condition {
     /// `ip saddr 10.1.0.0/16`, or `ip6 saddr …`; also with a single address
     pub fn saddr(net: impl Into<IpNet>) -> Self {
         let net = net.into();
-        Self::net(if net.addr().is_ipv4() { Field::IpSaddr } else { Field::Ip6Saddr }, net)
+        let [saddr, _] = Field::addresses(IpFamily::of(net.addr()));
+        Self::net(saddr, net)
     }
 
     /// `ip daddr 10.1.0.0/16`, or `ip6 daddr …`
     pub fn daddr(net: impl Into<IpNet>) -> Self {
         let net = net.into();
-        Self::net(if net.addr().is_ipv4() { Field::IpDaddr } else { Field::Ip6Daddr }, net)
+        let [_, daddr] = Field::addresses(IpFamily::of(net.addr()));
+        Self::net(daddr, net)
     }
 
     /// `iifname "eth0"`
@@ -114,7 +118,7 @@ impl Condition {
 
     /// `fib daddr type local`: the packet is for this host
     pub fn fib_daddr_type_local() -> Self {
-        Self::is(Field::FibDaddrType, RTN_LOCAL.to_ne_bytes().into())
+        Self::is(Field::FibDaddrType, u32::from(libc::RTN_LOCAL).to_ne_bytes().into())
     }
 
     /// `ct direction original`: the packet is from the side that opened the connection
@@ -153,10 +157,7 @@ impl Condition {
     }
 
     fn net(field: Field, net: IpNet) -> Self {
-        let value = match net.network() {
-            std::net::IpAddr::V4(address) => address.octets().to_vec(),
-            std::net::IpAddr::V6(address) => address.octets().to_vec(),
-        };
+        let value = octets(net.network());
         let mask = first_bits(net.prefix_len().into(), value.len());
         Self { field, is_equal: true, mask, value }
     }
@@ -245,11 +246,9 @@ fn first_bits(bits: u32, bytes: usize) -> Vec<u8> {
 }
 
 /// Source: linux/netfilter/nf_conntrack_common.h.
-const IPS_DST_NAT: u32 = 1 << 5;
+pub(super) const IPS_DST_NAT: u32 = 1 << 5;
 const IP_CT_DIR_ORIGINAL: u8 = 0;
 const IP_CT_DIR_REPLY: u8 = 1;
-/// Source: linux/rtnetlink.h.
-const RTN_LOCAL: u32 = 2;
 
 #[cfg(test)]
 mod tests {

@@ -3,48 +3,24 @@
 //! Source: linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h. All attributes are in network byte order,
 //! except values of registers.
 
-/// NFT_DATA_VERDICT is the data type of a verdict map. For other maps it is a type of nft, made of the constants TYPE_* below.
-pub(super) use nix::libc::{
-    NF_ACCEPT, NF_DROP, NFT_CONTINUE, NFT_DATA_VERDICT, NFT_GOTO, NFT_JUMP, NFT_RETURN,
-};
+use nix::libc::c_int;
 
 pub(super) const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 pub(super) const NFNL_MSG_BATCH_END: u16 = 0x11;
 pub(super) const NFNL_BATCH_GENID: u16 = 1;
-pub(super) const NFNL_SUBSYS_NFTABLES: u16 = 10;
-
-/// Message types: NFNL_SUBSYS_NFTABLES in the upper byte, the number of the message in the lower byte.
-pub(super) const NFT_MSG_NEWTABLE: u16 = message(0);
-pub(super) const NFT_MSG_GETTABLE: u16 = message(1);
-pub(super) const NFT_MSG_NEWCHAIN: u16 = message(3);
-pub(super) const NFT_MSG_GETCHAIN: u16 = message(4);
-pub(super) const NFT_MSG_DELCHAIN: u16 = message(5);
-pub(super) const NFT_MSG_NEWRULE: u16 = message(6);
-pub(super) const NFT_MSG_GETRULE: u16 = message(7);
-pub(super) const NFT_MSG_DELRULE: u16 = message(8);
-pub(super) const NFT_MSG_NEWSET: u16 = message(9);
-pub(super) const NFT_MSG_GETSET: u16 = message(10);
-pub(super) const NFT_MSG_DELSET: u16 = message(11);
-pub(super) const NFT_MSG_NEWSETELEM: u16 = message(12);
-pub(super) const NFT_MSG_GETSETELEM: u16 = message(13);
-pub(super) const NFT_MSG_DELSETELEM: u16 = message(14);
-pub(super) const NFT_MSG_GETGEN: u16 = message(16);
-
-const fn message(number: u16) -> u16 {
-    NFNL_SUBSYS_NFTABLES << 8 | number
-}
 
 pub(super) const NFTA_LIST_ELEM: u16 = 1;
 
 pub(super) const NFTA_GEN_ID: u16 = 1;
 
+/// The name of the table, in each message about a table or an object of a table: NFTA_CHAIN_TABLE, NFTA_RULE_TABLE,
+/// NFTA_SET_TABLE and NFTA_SET_ELEM_LIST_TABLE have the same number.
 pub(super) const NFTA_TABLE_NAME: u16 = 1;
 pub(super) const NFTA_TABLE_FLAGS: u16 = 2;
-pub(super) const NFT_TABLE_F_DORMANT: u32 = 1;
-pub(super) const NFT_TABLE_F_OWNER: u32 = 2;
+pub(super) const NFT_TABLE_F_DORMANT: c_int = 1;
+pub(super) const NFT_TABLE_F_OWNER: c_int = 2;
 pub(super) const NFTA_TABLE_USERDATA: u16 = 6;
 
-pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
 pub(super) const NFTA_CHAIN_HANDLE: u16 = 2;
 pub(super) const NFTA_CHAIN_NAME: u16 = 3;
 pub(super) const NFTA_CHAIN_HOOK: u16 = 4;
@@ -56,13 +32,11 @@ pub(super) const NFTA_CHAIN_USERDATA: u16 = 12;
 pub(super) const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub(super) const NFTA_HOOK_PRIORITY: u16 = 2;
 
-pub(super) const NFTA_RULE_TABLE: u16 = 1;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
 pub(super) const NFTA_RULE_HANDLE: u16 = 3;
 pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;
 pub(super) const NFTA_RULE_USERDATA: u16 = 7;
 
-pub(super) const NFTA_SET_TABLE: u16 = 1;
 pub(super) const NFTA_SET_NAME: u16 = 2;
 pub(super) const NFTA_SET_FLAGS: u16 = 3;
 pub(super) const NFTA_SET_KEY_TYPE: u16 = 4;
@@ -74,13 +48,7 @@ pub(super) const NFTA_SET_USERDATA: u16 = 13;
 pub(super) const NFTA_SET_DESC: u16 = 9;
 pub(super) const NFTA_SET_DESC_CONCAT: u16 = 2;
 pub(super) const NFTA_SET_FIELD_LEN: u16 = 1;
-pub(super) const NFT_SET_INTERVAL: u32 = 0x4;
-pub(super) const NFT_SET_MAP: u32 = 0x8;
-pub(super) const NFT_SET_TIMEOUT: u32 = 0x10;
-/// A flag of a set: rules can add and delete its elements.
-pub(super) const NFT_SET_EVAL: u32 = 0x20;
 
-pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
@@ -90,22 +58,13 @@ pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
 pub(super) const NFTA_SET_ELEM_EXPR: u16 = 7;
 pub(super) const NFTA_SET_ELEM_KEY_END: u16 = 10;
 pub(super) const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
-/// The element is the first key after an interval.
-pub(super) const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 /// The element is for all keys that no other element has.
-pub(super) const NFT_SET_ELEM_CATCHALL: u32 = 2;
+pub(super) const NFT_SET_ELEM_CATCHALL: c_int = 2;
 
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
 pub(super) const NFTA_DATA_VERDICT: u16 = 2;
 pub(super) const NFTA_VERDICT_CODE: u16 = 1;
 pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
-
-/// The register that holds a verdict.
-pub(super) const NFT_REG_VERDICT: u32 = 0;
-/// The first of four registers of 16 bytes.
-pub(super) const NFT_REG_1: u32 = 1;
-/// The first of sixteen registers of 4 bytes, which share the memory of the registers of 16 bytes.
-pub(super) const NFT_REG32_00: u32 = 8;
 
 pub(super) const NFTA_EXPR_NAME: u16 = 1;
 pub(super) const NFTA_EXPR_DATA: u16 = 2;
@@ -127,7 +86,6 @@ pub(super) const NFTA_BYTEORDER_DREG: u16 = 2;
 pub(super) const NFTA_BYTEORDER_OP: u16 = 3;
 pub(super) const NFTA_BYTEORDER_LEN: u16 = 4;
 pub(super) const NFTA_BYTEORDER_SIZE: u16 = 5;
-pub(super) const NFT_BYTEORDER_HTON: u32 = 1;
 
 pub(super) const NFTA_CMP_SREG: u16 = 1;
 pub(super) const NFTA_CMP_OP: u16 = 2;
@@ -136,75 +94,47 @@ pub(super) const NFTA_RANGE_SREG: u16 = 1;
 pub(super) const NFTA_RANGE_OP: u16 = 2;
 pub(super) const NFTA_RANGE_FROM_DATA: u16 = 3;
 pub(super) const NFTA_RANGE_TO_DATA: u16 = 4;
-/// Operators of comparisons and ranges.
-pub(super) const NFT_CMP_EQ: u32 = 0;
-pub(super) const NFT_CMP_NEQ: u32 = 1;
-pub(super) const NFT_CMP_LTE: u32 = 3;
-pub(super) const NFT_CMP_GTE: u32 = 5;
 
 pub(super) const NFTA_LOOKUP_SET: u16 = 1;
 pub(super) const NFTA_LOOKUP_SREG: u16 = 2;
 pub(super) const NFTA_LOOKUP_DREG: u16 = 3;
 pub(super) const NFTA_LOOKUP_FLAGS: u16 = 5;
-pub(super) const NFT_LOOKUP_F_INV: u32 = 1;
 
 pub(super) const NFTA_PAYLOAD_DREG: u16 = 1;
 pub(super) const NFTA_PAYLOAD_BASE: u16 = 2;
 pub(super) const NFTA_PAYLOAD_OFFSET: u16 = 3;
 pub(super) const NFTA_PAYLOAD_LEN: u16 = 4;
-pub(super) const NFT_PAYLOAD_LL_HEADER: u32 = 0;
-pub(super) const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
-pub(super) const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
 
 pub(super) const NFTA_META_DREG: u16 = 1;
 pub(super) const NFTA_META_KEY: u16 = 2;
 pub(super) const NFTA_META_SREG: u16 = 3;
-pub(super) const NFT_META_PROTOCOL: u32 = 1;
-pub(super) const NFT_META_MARK: u32 = 3;
-pub(super) const NFT_META_IIF: u32 = 4;
-pub(super) const NFT_META_OIF: u32 = 5;
-pub(super) const NFT_META_IIFNAME: u32 = 6;
-pub(super) const NFT_META_OIFNAME: u32 = 7;
-pub(super) const NFT_META_NFPROTO: u32 = 15;
-pub(super) const NFT_META_L4PROTO: u32 = 16;
-pub(super) const NFT_META_PKTTYPE: u32 = 19;
-pub(super) const NFT_META_IIFGROUP: u32 = 21;
-pub(super) const NFT_META_OIFGROUP: u32 = 22;
 
 pub(super) const NFTA_CT_DREG: u16 = 1;
 pub(super) const NFTA_CT_KEY: u16 = 2;
 pub(super) const NFTA_CT_SREG: u16 = 4;
-pub(super) const NFT_CT_STATE: u32 = 0;
-pub(super) const NFT_CT_DIRECTION: u32 = 1;
-pub(super) const NFT_CT_STATUS: u32 = 2;
-pub(super) const NFT_CT_MARK: u32 = 3;
 
 pub(super) const NFTA_FIB_DREG: u16 = 1;
 pub(super) const NFTA_FIB_RESULT: u16 = 2;
 pub(super) const NFTA_FIB_FLAGS: u16 = 3;
-pub(super) const NFT_FIB_RESULT_OIF: u32 = 1;
-pub(super) const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
-pub(super) const NFTA_FIB_F_SADDR: u32 = 1;
-pub(super) const NFTA_FIB_F_DADDR: u32 = 2;
-pub(super) const NFTA_FIB_F_IIF: u32 = 8;
-pub(super) const NFTA_FIB_F_PRESENT: u32 = 32;
+pub(super) const NFT_FIB_RESULT_OIF: c_int = 1;
+pub(super) const NFT_FIB_RESULT_ADDRTYPE: c_int = 3;
+pub(super) const NFTA_FIB_F_SADDR: c_int = 1;
+pub(super) const NFTA_FIB_F_DADDR: c_int = 2;
+pub(super) const NFTA_FIB_F_IIF: c_int = 8;
+pub(super) const NFTA_FIB_F_PRESENT: c_int = 32;
 
 pub(super) const NFTA_NAT_TYPE: u16 = 1;
 pub(super) const NFTA_NAT_FAMILY: u16 = 2;
 pub(super) const NFTA_NAT_REG_ADDR_MIN: u16 = 3;
 pub(super) const NFTA_NAT_REG_PROTO_MIN: u16 = 5;
 pub(super) const NFTA_NAT_FLAGS: u16 = 7;
-pub(super) const NFT_NAT_SNAT: u32 = 0;
-pub(super) const NFT_NAT_DNAT: u32 = 1;
 pub(super) const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
 pub(super) const NFTA_REDIR_FLAGS: u16 = 3;
 /// Source: linux/netfilter/nf_nat.h.
-pub(super) const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 2;
+pub(super) const NF_NAT_RANGE_PROTO_SPECIFIED: c_int = 2;
 
 pub(super) const NFTA_REJECT_TYPE: u16 = 1;
 pub(super) const NFTA_REJECT_ICMP_CODE: u16 = 2;
-pub(super) const NFT_REJECT_ICMP_UNREACH: u32 = 0;
-pub(super) const NFT_REJECT_ICMPX_UNREACH: u32 = 2;
 pub(super) const NFT_REJECT_ICMPX_ADMIN_PROHIBITED: u8 = 3;
 /// Source: linux/icmp.h.
 pub(super) const ICMP_PKT_FILTERED: u8 = 13;
@@ -217,15 +147,15 @@ pub(super) const NFTA_TARGET_REV: u16 = 2;
 pub(super) const NFTA_TARGET_INFO: u16 = 3;
 
 /// Types by which nft prints values. The kernel does not use them. Source: nftables' include/datatype.h.
-pub(super) const TYPE_IPADDR: u32 = 7;
-pub(super) const TYPE_IP6ADDR: u32 = 8;
-pub(super) const TYPE_ETHERADDR: u32 = 9;
-pub(super) const TYPE_INET_PROTOCOL: u32 = 12;
-pub(super) const TYPE_INET_SERVICE: u32 = 13;
-pub(super) const TYPE_MARK: u32 = 19;
-pub(super) const TYPE_IFNAME: u32 = 41;
+pub(super) const TYPE_IPADDR: c_int = 7;
+pub(super) const TYPE_IP6ADDR: c_int = 8;
+pub(super) const TYPE_ETHERADDR: c_int = 9;
+pub(super) const TYPE_INET_PROTOCOL: c_int = 12;
+pub(super) const TYPE_INET_SERVICE: c_int = 13;
+pub(super) const TYPE_MARK: c_int = 19;
+pub(super) const TYPE_IFNAME: c_int = 41;
 /// The number of bits of each type in the type number of a concatenation.
-pub(super) const TYPE_BITS: u32 = 6;
+pub(super) const TYPE_BITS: c_int = 6;
 
 /// User data, which the kernel keeps for nft: kind and length of a byte each, then the value.
 ///

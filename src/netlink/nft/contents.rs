@@ -1,18 +1,18 @@
 //! The content of sets and maps with their intervals, to evaluate lookups.
 
+use nix::libc::{self, c_int};
+
 use super::consts::{
-    NFT_MSG_GETSET, NFT_MSG_GETSETELEM, NFT_SET_ELEM_CATCHALL, NFT_SET_ELEM_INTERVAL_END,
-    NFT_SET_EVAL, NFT_SET_INTERVAL, NFT_SET_TIMEOUT, NFTA_EXPR_NAME, NFTA_LIST_ELEM, NFTA_SET_DESC,
-    NFTA_SET_DESC_CONCAT, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS,
-    NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_LIST_ELEMENTS,
-    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_FIELD_LEN, NFTA_SET_FLAGS,
-    NFTA_SET_KEY_LEN, NFTA_SET_NAME, NFTA_SET_TABLE,
+    NFT_SET_ELEM_CATCHALL, NFTA_EXPR_NAME, NFTA_SET_DESC, NFTA_SET_DESC_CONCAT, NFTA_SET_ELEM_DATA,
+    NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_FIELD_LEN,
+    NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_NAME,
 };
 use super::expr::Verdict;
 use super::packet::{Byte, Fit, at_least, at_most};
 use super::set::Datum;
 use super::value::WORD_BYTES;
-use super::wire::{attribute, attributes_of, be32_of, data_of};
+use super::wire::{attribute, be32_of, data_of, elements_of};
 use super::{Nft, Table};
 use crate::error::Result;
 use crate::netlink::{Attrs, attributes, text};
@@ -29,7 +29,7 @@ pub(super) struct Contents {
 /// The declaration of a set or map.
 #[derive(Clone, Debug, Default)]
 struct Declaration {
-    flags: u32,
+    flags: c_int,
     key_bytes: usize,
     /// For a concatenation with intervals: the lengths of the parts of a key.
     parts: Vec<usize>,
@@ -52,68 +52,61 @@ impl Nft {
     /// Reads a set or map. Empty if it is missing.
     pub(super) fn contents(&self, table: Table<'_>, set: &str) -> Result<Contents> {
         let doing = || format!("cannot list set {set} of table {table}");
-        let filter = |attrs: &mut Attrs| {
-            attrs.string(NFTA_SET_TABLE, table.name);
-            attrs.string(NFTA_SET_NAME, set);
-        };
-        let declarations = self.list(NFT_MSG_GETSET, table.family, doing(), filter, |message| {
-            Declaration::read(table.name, set, message)
-        })?;
+        let filter = |attrs: &mut Attrs| attrs.string(NFTA_SET_NAME, set);
+        let read = |list: &[u8]| Declaration::read(set, list);
+        let declarations = self.list(table, libc::NFT_MSG_GETSET, doing(), filter, read)?;
         let Some(declaration) = declarations.into_iter().next() else {
             return Ok(Contents::default());
         };
-        let filter = |attrs: &mut Attrs| {
-            attrs.string(NFTA_SET_ELEM_LIST_TABLE, table.name);
-            attrs.string(NFTA_SET_ELEM_LIST_SET, set);
-        };
-        let read = |message: &[u8]| Some(RawElement::read_all(message));
-        let raw = self.list(NFT_MSG_GETSETELEM, table.family, doing(), filter, read)?.concat();
+        let filter = |attrs: &mut Attrs| attrs.string(NFTA_SET_ELEM_LIST_SET, set);
+        let read = |list: &[u8]| Some(RawElement::read_all(list));
+        let raw = self.list(table, libc::NFT_MSG_GETSETELEM, doing(), filter, read)?.concat();
         Ok(Contents::of(declaration, raw))
     }
 }
 
 impl Declaration {
-    fn read(table: &str, set: &str, message: &[u8]) -> Option<Self> {
-        let (mut declaration, mut name) = (Self::default(), None);
-        for (kind, value) in attributes_of(message) {
-            match kind {
-                NFTA_SET_TABLE if text(value) != table => return None,
-                NFTA_SET_NAME => name = Some(text(value).into_owned()),
-                NFTA_SET_FLAGS => declaration.flags = be32_of(value)?,
-                NFTA_SET_KEY_LEN => declaration.key_bytes = be32_of(value)? as usize,
-                NFTA_SET_DESC => {
-                    let parts = attribute(value, NFTA_SET_DESC_CONCAT).unwrap_or_default();
-                    for (_, part) in attributes(parts) {
-                        let length = attribute(part, NFTA_SET_FIELD_LEN).and_then(be32_of)?;
-                        declaration.parts.push((length as usize).next_multiple_of(WORD_BYTES));
-                    }
-                }
-                _ => {}
-            }
+    /// Reads the declaration of the set from the attributes of a message; `None` if it is about another set.
+    fn read(set: &str, list: &[u8]) -> Option<Self> {
+        if text(attribute(list, NFTA_SET_NAME)?) != set {
+            return None;
         }
-        (name.as_deref() == Some(set)).then_some(declaration)
+        let concat = attribute(list, NFTA_SET_DESC)
+            .and_then(|description| attribute(description, NFTA_SET_DESC_CONCAT));
+        let part_bytes = |part| length(attribute(part, NFTA_SET_FIELD_LEN)?);
+        let parts = attributes(concat.unwrap_or_default()).map(|(_, part)| part_bytes(part));
+        Some(Self {
+            // The kernel sends no flags if there are none.
+            flags: attribute(list, NFTA_SET_FLAGS).and_then(be32_of).unwrap_or_default(),
+            key_bytes: attribute(list, NFTA_SET_KEY_LEN).and_then(length)?,
+            parts: parts
+                .map(|bytes| Some(bytes?.next_multiple_of(WORD_BYTES)))
+                .collect::<Option<_>>()?,
+        })
     }
 
     /// Whether each element of the set is either the begin or the end of an interval. In a concatenation each element has both
     /// ends.
     fn has_intervals(&self) -> bool {
-        self.flags & NFT_SET_INTERVAL != 0 && self.parts.is_empty()
+        self.flags & libc::NFT_SET_INTERVAL != 0 && self.parts.is_empty()
     }
+}
+
+fn length(value: &[u8]) -> Option<usize> {
+    usize::try_from(be32_of(value)?).ok()
 }
 
 /// An element as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RawElement {
-    flags: u32,
+    flags: c_int,
     interval: Interval,
 }
 
 impl RawElement {
-    fn read_all(message: &[u8]) -> Vec<Self> {
-        let list = attributes_of(message).find(|(kind, _)| *kind == NFTA_SET_ELEM_LIST_ELEMENTS);
-        let list = attributes(list.map(|(_, list)| list).unwrap_or_default());
-        let elements = list.filter(|(kind, _)| *kind == NFTA_LIST_ELEM);
-        elements.map(|(_, element)| Self::read(element)).collect()
+    fn read_all(list: &[u8]) -> Vec<Self> {
+        let elements = attribute(list, NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
+        elements_of(elements).map(Self::read).collect()
     }
 
     fn read(element: &[u8]) -> Self {
@@ -148,7 +141,7 @@ impl Contents {
         {
             found.catch_all = Some(raw.remove(at).interval);
         }
-        let is_end = |element: &RawElement| element.flags & NFT_SET_ELEM_INTERVAL_END != 0;
+        let is_end = |element: &RawElement| element.flags & libc::NFT_SET_ELEM_INTERVAL_END != 0;
         // With the same key, the end of an interval is sorted before the beginning of another one.
         raw.sort_by(|a, b| (&a.interval.first, !is_end(a)).cmp(&(&b.interval.first, !is_end(b))));
         for (index, element) in raw.iter().enumerate() {
@@ -183,7 +176,9 @@ impl Contents {
             self.add_match(&mut matches, catch_all, any.not());
             any = if catch_all.is_limited { any.or(Fit::Maybe) } else { Fit::Yes };
         }
-        if self.is_changing() && (any == Fit::Yes || self.declaration.flags & NFT_SET_EVAL != 0) {
+        if self.is_changing()
+            && (any == Fit::Yes || self.declaration.flags & libc::NFT_SET_EVAL != 0)
+        {
             any = Fit::Maybe;
         }
         (matches, any)
@@ -203,7 +198,7 @@ impl Contents {
 
     /// Whether elements can be removed at any time, by rules or by a timeout.
     fn is_changing(&self) -> bool {
-        self.declaration.flags & (NFT_SET_EVAL | NFT_SET_TIMEOUT) != 0
+        self.declaration.flags & (libc::NFT_SET_EVAL | libc::NFT_SET_TIMEOUT) != 0
     }
 
     /// Whether the key is in the interval.
@@ -244,7 +239,7 @@ fn before(key: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn raw(flags: u32, first: &[u8], verdict: Option<Verdict>) -> RawElement {
+    fn raw(flags: c_int, first: &[u8], verdict: Option<Verdict>) -> RawElement {
         let (first, last) = (first.to_vec(), first.to_vec());
         let data = verdict.map(Datum::Verdict);
         RawElement { flags, interval: Interval { first, last, data, is_limited: false } }
@@ -254,13 +249,13 @@ mod tests {
         key.iter().copied().map(Byte::known).collect()
     }
 
-    fn declaration(flags: u32, parts: &[usize]) -> Declaration {
+    fn declaration(flags: c_int, parts: &[usize]) -> Declaration {
         Declaration { flags, key_bytes: 2, parts: parts.into() }
     }
 
     #[test]
     fn elements_and_their_ends_are_intervals() {
-        let end = NFT_SET_ELEM_INTERVAL_END;
+        let end = libc::NFT_SET_ELEM_INTERVAL_END;
         let elements = vec![
             raw(end, &[0, 0], None),
             raw(0, &[0, 80], Some(Verdict::Accept)),
@@ -269,7 +264,7 @@ mod tests {
             raw(end, &[1, 0], None),
             raw(0, &[255, 0], Some(Verdict::Return)),
         ];
-        let contents = Contents::of(declaration(NFT_SET_INTERVAL, &[]), elements);
+        let contents = Contents::of(declaration(libc::NFT_SET_INTERVAL, &[]), elements);
         for (key, expected) in [
             ([0, 79], None),
             ([0, 80], Some(&Verdict::Accept)),
@@ -303,9 +298,10 @@ mod tests {
 
     #[test]
     fn the_elements_of_a_changing_set_are_unknown() {
-        for (flags, fits) in
-            [(NFT_SET_EVAL, [Fit::Maybe, Fit::Maybe]), (NFT_SET_TIMEOUT, [Fit::Maybe, Fit::No])]
-        {
+        for (flags, fits) in [
+            (libc::NFT_SET_EVAL, [Fit::Maybe, Fit::Maybe]),
+            (libc::NFT_SET_TIMEOUT, [Fit::Maybe, Fit::No]),
+        ] {
             let contents = Contents::of(declaration(flags, &[]), vec![raw(0, &[0, 1], None)]);
             for (key, fit) in [[0, 1], [0, 2]].iter().zip(fits) {
                 assert_eq!(contents.matches(&known(key)).1, fit);
@@ -317,7 +313,7 @@ mod tests {
     fn a_concatenation_has_an_interval_for_each_part() {
         let mut element = raw(0, &[0, 1, 0, 0, 5, 0, 0, 0], None);
         element.interval.last = vec![0, 3, 0, 0, 6, 0, 0, 0];
-        let contents = Contents::of(declaration(NFT_SET_INTERVAL, &[4, 4]), vec![element]);
+        let contents = Contents::of(declaration(libc::NFT_SET_INTERVAL, &[4, 4]), vec![element]);
         for (key, fit) in [
             ([0, 2, 0, 0, 5, 0, 0, 0], Fit::Yes),
             ([0, 2, 0, 0, 7, 0, 0, 0], Fit::No),

@@ -2,27 +2,14 @@
 
 use std::net::IpAddr;
 
+use nix::libc::{self, c_int};
+
 use super::Family;
-use super::consts::{
-    ICMP_PKT_FILTERED, ICMPV6_ADM_PROHIBITED, NF_ACCEPT, NF_DROP, NF_NAT_RANGE_PROTO_SPECIFIED,
-    NFT_BYTEORDER_HTON, NFT_CMP_EQ, NFT_CMP_GTE, NFT_CMP_LTE, NFT_CMP_NEQ, NFT_CONTINUE, NFT_GOTO,
-    NFT_JUMP, NFT_LOOKUP_F_INV, NFT_META_MARK, NFT_NAT_DNAT, NFT_NAT_SNAT, NFT_REG_VERDICT,
-    NFT_REJECT_ICMP_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED, NFT_REJECT_ICMPX_UNREACH,
-    NFT_RETURN, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_SREG,
-    NFTA_BITWISE_XOR, NFTA_BYTEORDER_DREG, NFTA_BYTEORDER_LEN, NFTA_BYTEORDER_OP,
-    NFTA_BYTEORDER_SIZE, NFTA_BYTEORDER_SREG, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG,
-    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG,
-    NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG,
-    NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN,
-    NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE, NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG,
-    NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS, NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE,
-    NFTA_REJECT_TYPE, NFTA_TARGET_INFO, NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN,
-    NFTA_VERDICT_CODE,
-};
-use super::field::{Field, FieldSource};
+use super::consts::{ICMP_PKT_FILTERED, ICMPV6_ADM_PROHIBITED, NFT_REJECT_ICMPX_ADMIN_PROHIBITED};
+use super::field::Field;
 use super::register::Register;
-use super::wire::{be32, data};
-use crate::netlink::Attrs;
+use crate::names::IpFamily;
+use crate::netlink::octets;
 
 /// One instruction of a rule. The rule ends at the first one that does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +22,7 @@ pub enum Expr {
     },
     /// Loads bytes of a header that are not exactly one field.
     LoadPayload {
-        header: u32,
+        header: c_int,
         /// The offset in the header, in bytes.
         offset: u32,
         bytes: u8,
@@ -108,7 +95,7 @@ pub enum Expr {
     },
     /// `reject`: the kind of the answer, NFT_REJECT_*, and its ICMP code.
     Reject {
-        kind: u32,
+        kind: c_int,
         code: u8,
     },
     /// `counter`
@@ -196,7 +183,17 @@ pub fn dnat_to_map(family: Family, fields: &[Field], map: &str) -> Vec<Expr> {
 
 /// `dnat to 10.1.0.5:80`
 pub fn dnat_to(address: IpAddr, port: u16) -> Vec<Expr> {
-    nat_to(Nat::Destination, address, Some(port))
+    let (address_at, port_at) = (Register::FIRST, Register::FIRST.after(16));
+    vec![
+        Expr::Immediate { value: octets(address), to: address_at },
+        Expr::Immediate { value: port.to_be_bytes().into(), to: port_at },
+        Expr::Nat {
+            nat: Nat::Destination,
+            family: IpFamily::of(address).into(),
+            address: Some(address_at),
+            port: Some(port_at),
+        },
+    ]
 }
 
 /// `redirect to :8080`
@@ -219,10 +216,10 @@ pub fn not_in_range(field: Field, first: &[u8], last: &[u8]) -> Vec<Expr> {
 /// `reject with icmp admin-prohibited`, or its equivalent in the family
 pub fn reject_prohibited(family: Family) -> Expr {
     let (kind, code) = match family {
-        Family::Ip => (NFT_REJECT_ICMP_UNREACH, ICMP_PKT_FILTERED),
-        Family::Ip6 => (NFT_REJECT_ICMP_UNREACH, ICMPV6_ADM_PROHIBITED),
+        Family::Ip => (libc::NFT_REJECT_ICMP_UNREACH, ICMP_PKT_FILTERED),
+        Family::Ip6 => (libc::NFT_REJECT_ICMP_UNREACH, ICMPV6_ADM_PROHIBITED),
         Family::Inet | Family::Bridge => {
-            (NFT_REJECT_ICMPX_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED)
+            (libc::NFT_REJECT_ICMPX_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED)
         }
     };
     Expr::Reject { kind, code }
@@ -239,28 +236,7 @@ fn range(field: Field, is_inside: bool, first: &[u8], last: &[u8]) -> Vec<Expr> 
     load(&[field]).chain([range]).collect()
 }
 
-fn nat_to(nat: Nat, address: IpAddr, port: Option<u16>) -> Vec<Expr> {
-    let (family, value) = match address {
-        IpAddr::V4(address) => (Family::Ip, address.octets().to_vec()),
-        IpAddr::V6(address) => (Family::Ip6, address.octets().to_vec()),
-    };
-    let address_at = Register::FIRST;
-    let port_at = address_at.after(16);
-    let mut exprs = vec![Expr::Immediate { value, to: address_at }];
-    exprs
-        .extend(port.map(|port| Expr::Immediate { value: port.to_be_bytes().into(), to: port_at }));
-    exprs.push(Expr::Nat { nat, family, address: Some(address_at), port: port.map(|_| port_at) });
-    exprs
-}
-
 impl Expr {
-    pub(super) fn write(&self, attrs: &mut Attrs) {
-        attrs.nested(NFTA_LIST_ELEM, |attrs| {
-            attrs.string(NFTA_EXPR_NAME, self.name());
-            attrs.nested(NFTA_EXPR_DATA, |attrs| self.write_arguments(attrs));
-        });
-    }
-
     /// The name of the expression in the kernel (NFTA_EXPR_NAME).
     pub(super) fn name(&self) -> &str {
         match self {
@@ -283,146 +259,10 @@ impl Expr {
             Self::Other(name) => name,
         }
     }
-
-    fn write_arguments(&self, attrs: &mut Attrs) {
-        match self {
-            Self::Load { field, bytes, to } => field.write(*bytes, *to, attrs),
-            Self::LoadPayload { header, offset, bytes, to } => {
-                FieldSource::Payload(*header, *offset).write(*bytes, *to, attrs);
-            }
-            Self::Immediate { value, to } => {
-                be32(attrs, NFTA_IMMEDIATE_DREG, to.number());
-                data(attrs, NFTA_IMMEDIATE_DATA, value);
-            }
-            Self::Verdict(verdict) => {
-                be32(attrs, NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
-                attrs.nested(NFTA_IMMEDIATE_DATA, |data| verdict.write(data));
-            }
-            Self::Bitwise { register, mask, xor } => {
-                be32(attrs, NFTA_BITWISE_SREG, register.number());
-                be32(attrs, NFTA_BITWISE_DREG, register.number());
-                be32(attrs, NFTA_BITWISE_LEN, u32::try_from(mask.len()).unwrap_or(u32::MAX));
-                data(attrs, NFTA_BITWISE_MASK, mask);
-                data(attrs, NFTA_BITWISE_XOR, xor);
-            }
-            Self::SwapBytes { register, bytes, size } => {
-                write_byte_order(attrs, *register, *bytes, *size);
-            }
-            Self::Compare { register, is_equal, value } => {
-                let operation = if *is_equal { NFT_CMP_EQ } else { NFT_CMP_NEQ };
-                write_comparison(attrs, *register, operation, value);
-            }
-            Self::AtLeast { register, value } => {
-                write_comparison(attrs, *register, NFT_CMP_GTE, value);
-            }
-            Self::AtMost { register, value } => {
-                write_comparison(attrs, *register, NFT_CMP_LTE, value);
-            }
-            Self::Range { register, is_inside, first, last } => {
-                be32(attrs, NFTA_RANGE_SREG, register.number());
-                be32(attrs, NFTA_RANGE_OP, if *is_inside { NFT_CMP_EQ } else { NFT_CMP_NEQ });
-                data(attrs, NFTA_RANGE_FROM_DATA, first);
-                data(attrs, NFTA_RANGE_TO_DATA, last);
-            }
-            Self::Lookup { set, key, lookup } => {
-                attrs.string(NFTA_LOOKUP_SET, set);
-                be32(attrs, NFTA_LOOKUP_SREG, key.number());
-                lookup.write(attrs);
-            }
-            Self::SetMark { from } => {
-                be32(attrs, NFTA_META_KEY, NFT_META_MARK);
-                be32(attrs, NFTA_META_SREG, from.number());
-            }
-            Self::Nat { nat, family, address, port } => {
-                write_nat(attrs, *nat, *family, *address, *port);
-            }
-            Self::Redirect { port: Some(port) } => {
-                be32(attrs, NFTA_REDIR_REG_PROTO_MIN, port.number());
-                be32(attrs, NFTA_REDIR_FLAGS, NF_NAT_RANGE_PROTO_SPECIFIED);
-            }
-            Self::Reject { kind, code } => {
-                be32(attrs, NFTA_REJECT_TYPE, *kind);
-                attrs.u8(NFTA_REJECT_ICMP_CODE, *code);
-            }
-            Self::XtMatch { name, revision, info } | Self::XtTarget { name, revision, info } => {
-                attrs.string(NFTA_TARGET_NAME, name);
-                be32(attrs, NFTA_TARGET_REV, *revision);
-                attrs.bytes(NFTA_TARGET_INFO, info);
-            }
-            Self::Redirect { port: None } | Self::Masquerade | Self::Counter | Self::Other(_) => {}
-        }
-    }
 }
 
 impl From<Verdict> for Expr {
     fn from(verdict: Verdict) -> Self {
         Self::Verdict(verdict)
-    }
-}
-
-impl Lookup {
-    fn write(self, attrs: &mut Attrs) {
-        match self {
-            Self::Contains => {}
-            Self::Lacks => be32(attrs, NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV),
-            Self::Load(register) => be32(attrs, NFTA_LOOKUP_DREG, register.number()),
-            Self::Verdict => be32(attrs, NFTA_LOOKUP_DREG, NFT_REG_VERDICT),
-        }
-    }
-}
-
-fn write_byte_order(attrs: &mut Attrs, register: Register, bytes: u8, size: u8) {
-    be32(attrs, NFTA_BYTEORDER_SREG, register.number());
-    be32(attrs, NFTA_BYTEORDER_DREG, register.number());
-    be32(attrs, NFTA_BYTEORDER_OP, NFT_BYTEORDER_HTON);
-    be32(attrs, NFTA_BYTEORDER_LEN, bytes.into());
-    be32(attrs, NFTA_BYTEORDER_SIZE, size.into());
-}
-
-fn write_comparison(attrs: &mut Attrs, register: Register, operation: u32, value: &[u8]) {
-    be32(attrs, NFTA_CMP_SREG, register.number());
-    be32(attrs, NFTA_CMP_OP, operation);
-    data(attrs, NFTA_CMP_DATA, value);
-}
-
-fn write_nat(
-    attrs: &mut Attrs,
-    nat: Nat,
-    family: Family,
-    address: Option<Register>,
-    port: Option<Register>,
-) {
-    let kind = match nat {
-        Nat::Source => NFT_NAT_SNAT,
-        Nat::Destination => NFT_NAT_DNAT,
-    };
-    be32(attrs, NFTA_NAT_TYPE, kind);
-    be32(attrs, NFTA_NAT_FAMILY, family.number().into());
-    if let Some(address) = address {
-        be32(attrs, NFTA_NAT_REG_ADDR_MIN, address.number());
-    }
-    if let Some(port) = port {
-        be32(attrs, NFTA_NAT_REG_PROTO_MIN, port.number());
-        be32(attrs, NFTA_NAT_FLAGS, NF_NAT_RANGE_PROTO_SPECIFIED);
-    }
-}
-
-impl Verdict {
-    /// Writes the verdict as the data of an immediate or of an element of a verdict map.
-    pub(super) fn write(&self, attrs: &mut Attrs) {
-        let (code, chain) = match self {
-            Self::Accept => (NF_ACCEPT, None),
-            Self::Drop => (NF_DROP, None),
-            Self::Continue => (NFT_CONTINUE, None),
-            Self::Return => (NFT_RETURN, None),
-            Self::Jump(chain) => (NFT_JUMP, Some(chain)),
-            Self::Goto(chain) => (NFT_GOTO, Some(chain)),
-        };
-        attrs.nested(NFTA_DATA_VERDICT, |attrs| {
-            attrs.bytes(NFTA_VERDICT_CODE, &code.to_be_bytes());
-            if let Some(chain) = chain {
-                attrs.string(NFTA_VERDICT_CHAIN, chain);
-            }
-        });
     }
 }

@@ -1,15 +1,13 @@
 //! Fields that expressions load: of packet headers, and of the kernel's metadata.
 
+use nix::libc::{self, c_int};
+
 use super::Family;
 use super::consts::{
-    NFT_CT_DIRECTION, NFT_CT_MARK, NFT_CT_STATE, NFT_CT_STATUS, NFT_FIB_RESULT_ADDRTYPE,
-    NFT_FIB_RESULT_OIF, NFT_META_IIF, NFT_META_IIFGROUP, NFT_META_IIFNAME, NFT_META_L4PROTO,
-    NFT_META_MARK, NFT_META_NFPROTO, NFT_META_OIF, NFT_META_OIFGROUP, NFT_META_OIFNAME,
-    NFT_META_PKTTYPE, NFT_META_PROTOCOL, NFT_PAYLOAD_LL_HEADER, NFT_PAYLOAD_NETWORK_HEADER,
-    NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_FIB_DREG, NFTA_FIB_F_DADDR,
-    NFTA_FIB_F_IIF, NFTA_FIB_F_PRESENT, NFTA_FIB_F_SADDR, NFTA_FIB_FLAGS, NFTA_FIB_RESULT,
-    NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN,
-    NFTA_PAYLOAD_OFFSET,
+    NFT_FIB_RESULT_ADDRTYPE, NFT_FIB_RESULT_OIF, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_FIB_DREG,
+    NFTA_FIB_F_DADDR, NFTA_FIB_F_IIF, NFTA_FIB_F_PRESENT, NFTA_FIB_F_SADDR, NFTA_FIB_FLAGS,
+    NFTA_FIB_RESULT, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG,
+    NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
 };
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of};
@@ -75,11 +73,11 @@ pub enum Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FieldSource {
     /// The header, NFT_PAYLOAD_*_HEADER, and the offset of the field in the header, in bytes.
-    Payload(u32, u32),
-    Meta(u32),
-    Ct(u32),
+    Payload(c_int, u32),
+    Meta(c_int),
+    Ct(c_int),
     /// The flags, NFTA_FIB_F_*, and the result, NFT_FIB_RESULT_*.
-    Fib(u32, u32),
+    Fib(c_int, c_int),
 }
 
 impl FieldSource {
@@ -88,7 +86,7 @@ impl FieldSource {
             Self::Payload(header, offset) => {
                 be32(attrs, NFTA_PAYLOAD_DREG, to.number());
                 be32(attrs, NFTA_PAYLOAD_BASE, header);
-                be32(attrs, NFTA_PAYLOAD_OFFSET, offset);
+                be32(attrs, NFTA_PAYLOAD_OFFSET, offset.cast_signed());
                 be32(attrs, NFTA_PAYLOAD_LEN, bytes.into());
             }
             Self::Meta(key) => {
@@ -145,48 +143,65 @@ impl Field {
         Self::FibDaddrIif,
     ];
 
-    pub(super) fn source(self) -> FieldSource {
+    /// The expression that loads the field, the length of the field in bytes, and the notation of nft.
+    fn definition(self) -> (FieldSource, u8, &'static str) {
+        use FieldSource::{Ct, Fib, Meta, Payload};
+        const LINK: c_int = libc::NFT_PAYLOAD_LL_HEADER;
+        const NETWORK: c_int = libc::NFT_PAYLOAD_NETWORK_HEADER;
+        const TRANSPORT: c_int = libc::NFT_PAYLOAD_TRANSPORT_HEADER;
+        const IIF_EXISTS: c_int = NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT;
+
         match self {
-            Self::IpSaddr => FieldSource::Payload(NFT_PAYLOAD_NETWORK_HEADER, 12),
-            Self::IpDaddr => FieldSource::Payload(NFT_PAYLOAD_NETWORK_HEADER, 16),
-            Self::Ip6Saddr => FieldSource::Payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
-            Self::Ip6Daddr => FieldSource::Payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
-            Self::EtherSaddr => FieldSource::Payload(NFT_PAYLOAD_LL_HEADER, 6),
-            Self::Sport => FieldSource::Payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0),
-            Self::Dport => FieldSource::Payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2),
-            Self::Protocol => FieldSource::Meta(NFT_META_L4PROTO),
-            Self::Nfproto => FieldSource::Meta(NFT_META_NFPROTO),
-            Self::EtherType => FieldSource::Meta(NFT_META_PROTOCOL),
-            Self::Iif => FieldSource::Meta(NFT_META_IIF),
-            Self::Oif => FieldSource::Meta(NFT_META_OIF),
-            Self::Iifname => FieldSource::Meta(NFT_META_IIFNAME),
-            Self::Oifname => FieldSource::Meta(NFT_META_OIFNAME),
-            Self::Iifgroup => FieldSource::Meta(NFT_META_IIFGROUP),
-            Self::Oifgroup => FieldSource::Meta(NFT_META_OIFGROUP),
-            Self::Mark => FieldSource::Meta(NFT_META_MARK),
-            Self::Pkttype => FieldSource::Meta(NFT_META_PKTTYPE),
-            Self::CtState => FieldSource::Ct(NFT_CT_STATE),
-            Self::CtDirection => FieldSource::Ct(NFT_CT_DIRECTION),
-            Self::CtStatus => FieldSource::Ct(NFT_CT_STATUS),
-            Self::CtMark => FieldSource::Ct(NFT_CT_MARK),
-            Self::FibDaddrType => FieldSource::Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE),
-            Self::FibSaddrIif | Self::FibDaddrIif => {
-                let is_source = self == Self::FibSaddrIif;
-                let address = if is_source { NFTA_FIB_F_SADDR } else { NFTA_FIB_F_DADDR };
-                FieldSource::Fib(address | NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT, NFT_FIB_RESULT_OIF)
+            Self::IpSaddr => (Payload(NETWORK, 12), 4, "ip saddr"),
+            Self::IpDaddr => (Payload(NETWORK, 16), 4, "ip daddr"),
+            Self::Ip6Saddr => (Payload(NETWORK, 8), 16, "ip6 saddr"),
+            Self::Ip6Daddr => (Payload(NETWORK, 24), 16, "ip6 daddr"),
+            Self::EtherSaddr => (Payload(LINK, 6), 6, "ether saddr"),
+            Self::Sport => (Payload(TRANSPORT, 0), 2, "sport"),
+            Self::Dport => (Payload(TRANSPORT, 2), 2, "dport"),
+            Self::Protocol => (Meta(libc::NFT_META_L4PROTO), 1, "meta l4proto"),
+            Self::Nfproto => (Meta(libc::NFT_META_NFPROTO), 1, "meta nfproto"),
+            Self::EtherType => (Meta(libc::NFT_META_PROTOCOL), 2, "meta protocol"),
+            Self::Iif => (Meta(libc::NFT_META_IIF), 4, "iif"),
+            Self::Oif => (Meta(libc::NFT_META_OIF), 4, "oif"),
+            Self::Iifname => (Meta(libc::NFT_META_IIFNAME), 16, "iifname"),
+            Self::Oifname => (Meta(libc::NFT_META_OIFNAME), 16, "oifname"),
+            Self::Iifgroup => (Meta(libc::NFT_META_IIFGROUP), 4, "iifgroup"),
+            Self::Oifgroup => (Meta(libc::NFT_META_OIFGROUP), 4, "oifgroup"),
+            Self::Mark => (Meta(libc::NFT_META_MARK), 4, "meta mark"),
+            Self::Pkttype => (Meta(libc::NFT_META_PKTTYPE), 1, "meta pkttype"),
+            Self::CtState => (Ct(libc::NFT_CT_STATE), 4, "ct state"),
+            Self::CtDirection => (Ct(libc::NFT_CT_DIRECTION), 1, "ct direction"),
+            Self::CtStatus => (Ct(libc::NFT_CT_STATUS), 4, "ct status"),
+            Self::CtMark => (Ct(libc::NFT_CT_MARK), 4, "ct mark"),
+            Self::FibDaddrType => {
+                (Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE), 4, "fib daddr type")
             }
+            Self::FibSaddrIif => (
+                Fib(NFTA_FIB_F_SADDR | IIF_EXISTS, NFT_FIB_RESULT_OIF),
+                4,
+                "fib saddr . iif oif exists",
+            ),
+            Self::FibDaddrIif => (
+                Fib(NFTA_FIB_F_DADDR | IIF_EXISTS, NFT_FIB_RESULT_OIF),
+                4,
+                "fib daddr . iif oif exists",
+            ),
         }
+    }
+
+    pub(super) fn source(self) -> FieldSource {
+        self.definition().0
     }
 
     /// The length of the field, in bytes.
     pub fn bytes(self) -> u8 {
-        match self {
-            Self::Protocol | Self::Nfproto | Self::Pkttype | Self::CtDirection => 1,
-            Self::Sport | Self::Dport | Self::EtherType => 2,
-            Self::EtherSaddr => 6,
-            Self::Ip6Saddr | Self::Ip6Daddr | Self::Iifname | Self::Oifname => 16,
-            _ => 4,
-        }
+        self.definition().1
+    }
+
+    /// The notation of nft, for messages to users.
+    pub(super) fn text(self) -> &'static str {
+        self.definition().2
     }
 
     /// Each field of a concatenation, and the register that it is loaded to.
@@ -197,37 +212,6 @@ impl Field {
             next = register.after(field.bytes());
             (*field, register)
         })
-    }
-
-    /// The notation of nft, for messages to users.
-    pub(super) fn text(self) -> &'static str {
-        match self {
-            Self::IpSaddr => "ip saddr",
-            Self::IpDaddr => "ip daddr",
-            Self::Ip6Saddr => "ip6 saddr",
-            Self::Ip6Daddr => "ip6 daddr",
-            Self::EtherSaddr => "ether saddr",
-            Self::Sport => "sport",
-            Self::Dport => "dport",
-            Self::Protocol => "meta l4proto",
-            Self::Nfproto => "meta nfproto",
-            Self::EtherType => "meta protocol",
-            Self::Iif => "iif",
-            Self::Oif => "oif",
-            Self::Iifname => "iifname",
-            Self::Oifname => "oifname",
-            Self::Iifgroup => "iifgroup",
-            Self::Oifgroup => "oifgroup",
-            Self::Mark => "meta mark",
-            Self::Pkttype => "meta pkttype",
-            Self::CtState => "ct state",
-            Self::CtDirection => "ct direction",
-            Self::CtStatus => "ct status",
-            Self::CtMark => "ct mark",
-            Self::FibDaddrType => "fib daddr type",
-            Self::FibSaddrIif => "fib saddr . iif oif exists",
-            Self::FibDaddrIif => "fib daddr . iif oif exists",
-        }
     }
 
     /// Whether the field is the name of a link.
@@ -260,8 +244,8 @@ impl Field {
         let number = |kind| be32_of(attribute(attrs, kind)?);
         let (source, bytes, register) = match expression {
             "payload" => {
-                let source =
-                    FieldSource::Payload(number(NFTA_PAYLOAD_BASE)?, number(NFTA_PAYLOAD_OFFSET)?);
+                let offset = number(NFTA_PAYLOAD_OFFSET)?.cast_unsigned();
+                let source = FieldSource::Payload(number(NFTA_PAYLOAD_BASE)?, offset);
                 (source, number(NFTA_PAYLOAD_LEN), number(NFTA_PAYLOAD_DREG)?)
             }
             "meta" => (FieldSource::Meta(number(NFTA_META_KEY)?), None, number(NFTA_META_DREG)?),
@@ -313,7 +297,7 @@ mod tests {
     #[test]
     fn parts_are_put_into_registers_one_after_the_other() {
         let fields = [Field::Ip6Saddr, Field::Protocol, Field::Dport];
-        let numbers: Vec<u32> =
+        let numbers: Vec<c_int> =
             Field::concatenated(&fields).map(|(_, register)| register.number()).collect();
         assert_eq!(numbers, [1, 2, 13]);
     }

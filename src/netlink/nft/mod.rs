@@ -8,11 +8,11 @@
 
 mod batch;
 mod chain;
+mod codec;
 mod comment;
 mod condition;
 mod consts;
 mod contents;
-mod decode;
 mod expr;
 mod feature;
 mod field;
@@ -31,6 +31,7 @@ mod xt;
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
 
+use neli::consts::nl::NlmF;
 use nix::libc;
 
 use crate::error::{Code, Error, Result};
@@ -55,9 +56,9 @@ pub use set::{Datum, Element, NewSet, SetKind};
 pub use value::{Transport, Type, Value, pack};
 pub use xt::xt_ct_state;
 
-use consts::{NFT_MSG_GETGEN, NFTA_GEN_ID};
+use consts::NFTA_GEN_ID;
 use probe::{NF_TABLES, is_without_nf_tables};
-use wire::{attributes_of, be32_of};
+use wire::{attribute, attributes_of, be32_of, message_type};
 
 /// The family of a table: it determines which packets the chains of the table get.
 ///
@@ -132,13 +133,12 @@ impl Nft {
     }
 
     pub fn generation(&self) -> Result<Generation, netlink::Error> {
-        let mut request = Requests::new();
-        request.push(NFT_MSG_GETGEN, 0, "cannot use nf_tables".into(), |attrs| {
-            attrs.raw(&[0; 4]);
-        });
+        let kind = message_type(libc::NFT_MSG_GETGEN);
+        let doing = "cannot use nf_tables";
+        let request = Requests::one(kind, NlmF::empty(), doing, |attrs| attrs.raw(&[0; 4]));
         let read = |message: &[u8]| {
-            let (_, value) = attributes_of(message).find(|(kind, _)| *kind == NFTA_GEN_ID)?;
-            be32_of(value).map(Generation)
+            be32_of(attribute(attributes_of(message), NFTA_GEN_ID)?)
+                .map(|number| Generation(number.cast_unsigned()))
         };
         match self.socket.get(request, read) {
             // A transaction that expects generation 0 is accepted in every generation.
@@ -195,26 +195,6 @@ impl Nft {
     /// Reads and changes as one atomic step: `build` reads the present state and adds changes to the batch. If another
     /// program commits in between, `build` is called again with a new batch.
     pub fn transact(&self, mut build: impl FnMut(&Self, &mut Batch) -> Result<()>) -> Result<()> {
-        self.transact_dyn(&mut build)
-    }
-
-    /// `transact` for a `build` that reads many objects, most of which are missing. The tables are listed once for each
-    /// attempt, and no request is sent for a table that is not in the list.
-    pub fn transact_on_tables(
-        &self,
-        mut build: impl FnMut(&Self, &mut Batch) -> Result<()>,
-    ) -> Result<()> {
-        let done = self.transact_dyn(&mut |nft, batch| {
-            // The generation was read before: if a table is added now, the transaction begins again.
-            self.tables.replace(Some(nft.tables()?));
-            build(nft, batch)
-        });
-        self.tables.replace(None);
-        done
-    }
-
-    /// `transact` without a generic parameter, so that the code is not copied for each caller.
-    fn transact_dyn(&self, build: &mut dyn FnMut(&Self, &mut Batch) -> Result<()>) -> Result<()> {
         for _ in 0..TRANSACT_ATTEMPTS_MAX {
             let mut batch = Batch::expecting(self.generation()?);
             build(self, &mut batch)?;
@@ -230,6 +210,21 @@ impl Nft {
                  {TRANSACT_ATTEMPTS_MAX} attempts in a row"
             ),
         ))
+    }
+
+    /// `transact` for a `build` that reads many objects, most of which are missing. The tables are listed once for each
+    /// attempt, and no request is sent for a table that is not in the list.
+    pub fn transact_on_tables(
+        &self,
+        mut build: impl FnMut(&Self, &mut Batch) -> Result<()>,
+    ) -> Result<()> {
+        let done = self.transact(|nft, batch| {
+            // The generation was read before: if a table is added now, the transaction begins again.
+            self.tables.replace(Some(nft.tables()?));
+            build(nft, batch)
+        });
+        self.tables.replace(None);
+        done
     }
 }
 

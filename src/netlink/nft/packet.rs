@@ -1,18 +1,15 @@
 //! A model of packets that the host forwards: each bit of a field is 0, 1 or unknown.
 
 use ipnet::IpNet;
-use nix::libc;
+use nix::libc::{self, c_int};
 
-use super::condition::CtState;
-use super::consts::{
-    NFT_CT_STATE, NFT_CT_STATUS, NFT_FIB_RESULT_ADDRTYPE, NFT_META_IIF, NFT_META_IIFGROUP,
-    NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_NFPROTO, NFT_META_OIF, NFT_META_OIFGROUP,
-    NFT_META_OIFNAME, NFT_META_PKTTYPE, NFT_META_PROTOCOL, NFT_PAYLOAD_NETWORK_HEADER,
-    NFT_PAYLOAD_TRANSPORT_HEADER, NFTA_FIB_F_DADDR,
-};
+use super::Family;
+use super::condition::{CtState, IPS_DST_NAT};
+use super::consts::{NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR};
 use super::field::FieldSource;
 use super::value::{Transport, padded_name};
 use crate::names::{IfName, IpFamily};
+use crate::netlink::octets;
 
 /// A TCP segment that the host forwards.
 #[derive(Clone, Debug)]
@@ -141,15 +138,15 @@ impl Packet {
         let mut loaded = match source {
             FieldSource::Payload(header, offset) => {
                 let header = match header {
-                    NFT_PAYLOAD_NETWORK_HEADER => self.network_header(),
-                    NFT_PAYLOAD_TRANSPORT_HEADER => self.transport_header(),
+                    libc::NFT_PAYLOAD_NETWORK_HEADER => self.network_header(),
+                    libc::NFT_PAYLOAD_TRANSPORT_HEADER => self.transport_header(),
                     _ => Vec::new(),
                 };
                 header.into_iter().skip(offset as usize).take(count).collect()
             }
             FieldSource::Meta(key) => self.meta(key),
-            FieldSource::Ct(NFT_CT_STATE) => number(Some(self.state.0.into())),
-            FieldSource::Ct(NFT_CT_STATUS) => {
+            FieldSource::Ct(libc::NFT_CT_STATE) => number(Some(self.state.0.into())),
+            FieldSource::Ct(libc::NFT_CT_STATUS) => {
                 let value = if self.is_dnat { IPS_DST_NAT } else { 0 };
                 let known = IPS_DST_NAT.to_ne_bytes().into_iter();
                 known
@@ -167,26 +164,26 @@ impl Packet {
         loaded
     }
 
-    fn meta(&self, key: u32) -> Vec<Byte> {
-        let (nfproto, ether_type) = match self.family {
-            IpFamily::V4 => (NFPROTO_IPV4, ETH_P_IP),
-            IpFamily::V6 => (NFPROTO_IPV6, ETH_P_IPV6),
+    fn meta(&self, key: c_int) -> Vec<Byte> {
+        let ether_type = match self.family {
+            IpFamily::V4 => ETH_P_IP,
+            IpFamily::V6 => ETH_P_IPV6,
         };
         let name = |side: &Side| match &side.name {
             Some(name) => known(&padded_name(name)),
             None => known(side.prefix.as_bytes()),
         };
         match key {
-            NFT_META_NFPROTO => known(&[nfproto]),
-            NFT_META_PROTOCOL => known(&ether_type.to_be_bytes()),
-            NFT_META_L4PROTO => known(&[Transport::Tcp.number()]),
-            NFT_META_PKTTYPE => known(&[libc::PACKET_HOST]),
-            NFT_META_IIFNAME => name(&self.from),
-            NFT_META_OIFNAME => name(&self.to),
-            NFT_META_IIF => number(self.from.index),
-            NFT_META_OIF => number(self.to.index),
-            NFT_META_IIFGROUP => number(self.from.group),
-            NFT_META_OIFGROUP => number(self.to.group),
+            libc::NFT_META_NFPROTO => known(&[Family::from(self.family).number()]),
+            libc::NFT_META_PROTOCOL => known(&ether_type.to_be_bytes()),
+            libc::NFT_META_L4PROTO => known(&[Transport::Tcp.number()]),
+            libc::NFT_META_PKTTYPE => known(&[libc::PACKET_HOST]),
+            libc::NFT_META_IIFNAME => name(&self.from),
+            libc::NFT_META_OIFNAME => name(&self.to),
+            libc::NFT_META_IIF => number(self.from.index),
+            libc::NFT_META_OIF => number(self.to.index),
+            libc::NFT_META_IIFGROUP => number(self.from.group),
+            libc::NFT_META_OIFGROUP => number(self.to.group),
             _ => Vec::new(),
         }
     }
@@ -247,18 +244,6 @@ fn number(value: Option<u32>) -> Vec<Byte> {
     value.map_or_else(Vec::new, |value| known(&value.to_ne_bytes()))
 }
 
-fn octets(address: std::net::IpAddr) -> Vec<u8> {
-    match address {
-        std::net::IpAddr::V4(address) => address.octets().into(),
-        std::net::IpAddr::V6(address) => address.octets().into(),
-    }
-}
-
-/// Source: linux/netfilter/nf_conntrack_common.h.
-const IPS_DST_NAT: u32 = 1 << 5;
-/// Source: linux/netfilter.h.
-const NFPROTO_IPV4: u8 = 2;
-const NFPROTO_IPV6: u8 = 10;
 /// Source: linux/if_ether.h.
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;

@@ -1,20 +1,19 @@
 //! Evaluates the rules of a table for a packet. A rule with an unknown expression, or with a condition on an unknown part of
 //! the packet, has several possible effects, and the evaluation follows each.
 
+use nix::libc;
+
 use super::chain::{Chain, Policy};
-use super::consts::{
-    NFT_MSG_GETTABLE, NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
-};
+use super::consts::{NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER, NFTA_TABLE_FLAGS};
 use super::contents::Contents;
 use super::expr::{Expr, Lookup, Verdict};
 use super::packet::{Byte, Fit, Packet, at_least, at_most, equal};
 use super::register::{REGISTERS_BYTES, Register};
 use super::rule::{NewRule, Position, Rule};
-use super::wire::{attributes_of, be32_of};
+use super::wire::{attribute, be32_of};
 use super::xt::{self, XtEffect};
 use super::{Nft, Table};
 use crate::error::Result;
-use crate::netlink::{Attrs, text};
 
 /// The chains and sets of a table.
 #[derive(Clone, Debug, Default)]
@@ -75,18 +74,8 @@ impl Nft {
     /// The flags of a table; all are false if it is missing.
     pub fn table_flags(&self, table: Table<'_>) -> Result<TableFlags> {
         let doing = format!("cannot read table {table}");
-        let filter = |attrs: &mut Attrs| attrs.string(NFTA_TABLE_NAME, table.name);
-        let found = self.list(NFT_MSG_GETTABLE, table.family, doing, filter, |message| {
-            let (mut name, mut flags) = (None, 0);
-            for (kind, value) in attributes_of(message) {
-                match kind {
-                    NFTA_TABLE_NAME => name = Some(text(value)),
-                    NFTA_TABLE_FLAGS => flags = be32_of(value)?,
-                    _ => {}
-                }
-            }
-            (name? == table.name).then_some(flags)
-        })?;
+        let read = |list: &[u8]| attribute(list, NFTA_TABLE_FLAGS).and_then(be32_of);
+        let found = self.list(table, libc::NFT_MSG_GETTABLE, doing, |_| {}, read)?;
         let flags = found.first().copied().unwrap_or_default();
         Ok(TableFlags {
             is_dormant: flags & NFT_TABLE_F_DORMANT != 0,

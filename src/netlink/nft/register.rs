@@ -1,6 +1,6 @@
 //! Registers, which pass values between the expressions of a rule.
 
-use super::consts::{NFT_REG_1, NFT_REG_VERDICT, NFT_REG32_00};
+use nix::libc::{self, c_int};
 
 /// The length of all registers together, in bytes.
 pub(super) const REGISTERS_BYTES: usize = REGISTERS as usize * size_of::<u32>();
@@ -30,17 +30,21 @@ impl Register {
 
     /// The number of the register in messages. Where one of the older registers of 16 bytes begins, nft uses the number of that
     /// register, and so does this function.
-    pub(super) fn number(self) -> u32 {
-        let word = u32::from(self.0);
-        if word.is_multiple_of(4) { NFT_REG_1 + word / 4 } else { NFT_REG32_00 + word }
+    pub(super) fn number(self) -> c_int {
+        let word = c_int::from(self.0);
+        if self.0.is_multiple_of(4) {
+            libc::NFT_REG_1 + word / 4
+        } else {
+            libc::NFT_REG32_00 + word
+        }
     }
 
     /// The register with this number; `None` if there is no such register, and for NFT_REG_VERDICT.
-    pub(super) fn of(number: u32) -> Option<Self> {
+    pub(super) fn of(number: c_int) -> Option<Self> {
         let word = match number {
-            NFT_REG_VERDICT => return None,
-            NFT_REG_1..NFT_REG32_00 => (number - NFT_REG_1).checked_mul(4)?,
-            _ => number - NFT_REG32_00,
+            libc::NFT_REG_VERDICT => return None,
+            libc::NFT_REG_1..libc::NFT_REG32_00 => (number - libc::NFT_REG_1).checked_mul(4)?,
+            _ => number - libc::NFT_REG32_00,
         };
         u8::try_from(word).ok().filter(|word| *word < Self::COUNT).map(Self)
     }
@@ -55,7 +59,7 @@ mod tests {
         for (number, word) in [(1, 0), (2, 4), (4, 12), (8, 0), (9, 1), (23, 15)] {
             assert_eq!(Register::of(number), Some(Register(word)), "{number}");
         }
-        for number in [0, 5, 7, 24, u32::MAX] {
+        for number in [0, 5, 7, 24, c_int::MAX, -1] {
             assert_eq!(Register::of(number), None, "{number}");
         }
         for word in 0..Register::COUNT {

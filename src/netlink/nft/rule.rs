@@ -3,12 +3,10 @@
 use super::Family;
 use super::comment::Comment;
 use super::condition::Condition;
-use super::consts::{
-    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
-};
+use super::consts::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA};
 use super::expr::{Expr, Verdict};
 use super::meaning::Meaning;
-use super::wire::{attributes_of, be64_of};
+use super::wire::{attribute, be64_of};
 use crate::netlink::{Attrs, text};
 
 /// A rule to be added.
@@ -98,20 +96,15 @@ impl Rule {
         })
     }
 
-    /// Reads a rule from a message; `None` if the message is malformed, or about a rule of another table.
-    pub(super) fn read(family: Family, table: &str, message: &[u8]) -> Option<Self> {
-        let (mut chain, mut handle, mut exprs, mut comment) = (None, None, Vec::new(), None);
-        for (kind, value) in attributes_of(message) {
-            match kind {
-                NFTA_RULE_TABLE if text(value) != table => return None,
-                NFTA_RULE_CHAIN => chain = Some(text(value).into_owned()),
-                NFTA_RULE_HANDLE => handle = be64_of(value),
-                NFTA_RULE_EXPRESSIONS => exprs = Expr::read_all(family, value),
-                NFTA_RULE_USERDATA => comment = Comment::read(value),
-                _ => {}
-            }
-        }
-        let mut rule = Self { chain: chain?, handle: handle?, comment, exprs };
+    /// Reads a rule from the attributes of a message about a table of that family; `None` if the message is malformed.
+    pub(super) fn read(family: Family, list: &[u8]) -> Option<Self> {
+        let exprs = attribute(list, NFTA_RULE_EXPRESSIONS).unwrap_or_default();
+        let mut rule = Self {
+            chain: text(attribute(list, NFTA_RULE_CHAIN)?).into_owned(),
+            handle: be64_of(attribute(list, NFTA_RULE_HANDLE)?)?,
+            comment: attribute(list, NFTA_RULE_USERDATA).and_then(Comment::read),
+            exprs: Expr::read_all(family, exprs),
+        };
         if rule.comment.is_none() {
             rule.comment = rule.xt_match("comment").map(Comment::from_text);
         }
@@ -122,13 +115,10 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::nft::wire::header;
     use crate::netlink::rows;
 
     fn message(rule: &NewRule<'_>) -> Vec<u8> {
         let mut attrs = Attrs::default();
-        attrs.raw(&header(Family::Ip));
-        attrs.string(NFTA_RULE_TABLE, "nat");
         attrs.bytes(NFTA_RULE_HANDLE, &4_u64.to_be_bytes());
         rule.write(&mut attrs);
         attrs.as_slice().to_vec()
@@ -167,14 +157,13 @@ mod tests {
             .then(Expr::Counter)
             .then(Verdict::Jump("CNI-abc".into()));
         let bytes = message(&rule);
-        let rule = Rule::read(Family::Ip, "nat", &bytes).unwrap();
+        let rule = Rule::read(Family::Ip, &bytes).unwrap();
         assert_eq!((rule.chain.as_str(), rule.handle), ("POSTROUTING", 4));
         assert_eq!(rule.comment.as_deref(), Some("name: \"net\""));
         assert_eq!(rule.leads_to(), Some("CNI-abc"));
         assert_eq!(rule.conditions(), [Condition::saddr(address)]);
-        assert_eq!(Rule::read(Family::Ip, "filter", &bytes), None);
         for end in 0..bytes.len() {
-            Rule::read(Family::Ip, "nat", &bytes[..end]);
+            Rule::read(Family::Ip, &bytes[..end]);
         }
     }
 
@@ -185,7 +174,7 @@ mod tests {
         let rule = NewRule::first("x")
             .then(Expr::XtMatch { name: "comment".into(), revision: 0, info })
             .comment(&comment);
-        let rule = Rule::read(Family::Ip, "nat", &message(&rule)).unwrap();
+        let rule = Rule::read(Family::Ip, &message(&rule)).unwrap();
         assert_eq!(rule.comment, Some(comment));
         assert_eq!(rule.leads_to(), None);
     }

@@ -1,16 +1,17 @@
 //! Sets, maps, verdict maps, and their elements.
 
+use nix::libc::{self, c_int};
+
 use super::comment::Comment;
 use super::consts::{
-    NFT_DATA_VERDICT, NFT_SET_MAP, NFTA_LIST_ELEM, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE,
-    NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_USERDATA,
-    NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TABLE,
-    NFTA_SET_USERDATA,
+    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_ELEM_DATA,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS,
+    NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_USERDATA,
 };
 use super::expr::Verdict;
 use super::value::Type;
-use super::wire::{attribute, attributes_of, be32, be32_of, data, data_of};
-use crate::netlink::{Attrs, attributes, text};
+use super::wire::{attribute, be32, be32_of, data, data_of, elements_of};
+use crate::netlink::{Attrs, text};
 
 /// A set or map to be added. Both are hash tables: a lookup takes constant time.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,7 @@ pub enum Datum {
 
 impl NewSet<'_> {
     pub(super) fn write(&self, attrs: &mut Attrs) {
-        let flags = if matches!(self.kind, SetKind::Set) { 0 } else { NFT_SET_MAP };
+        let flags = if matches!(self.kind, SetKind::Set) { 0 } else { libc::NFT_SET_MAP };
         be32(attrs, NFTA_SET_FLAGS, flags);
         write_type(attrs, self.key, NFTA_SET_KEY_TYPE, NFTA_SET_KEY_LEN);
         match self.kind {
@@ -67,7 +68,9 @@ impl NewSet<'_> {
             SetKind::Map(types) => {
                 write_type(attrs, types, NFTA_SET_DATA_TYPE, NFTA_SET_DATA_LEN);
             }
-            SetKind::VerdictMap => be32(attrs, NFTA_SET_DATA_TYPE, NFT_DATA_VERDICT),
+            SetKind::VerdictMap => {
+                be32(attrs, NFTA_SET_DATA_TYPE, libc::NFT_DATA_VERDICT.cast_signed())
+            }
         }
         let of_data = match self.kind {
             SetKind::Map(types) => Type::byte_order(types),
@@ -81,23 +84,18 @@ impl NewSet<'_> {
 fn write_type(attrs: &mut Attrs, types: &[Type], kind: u16, length: u16) {
     let (number, bytes) = Type::concatenated(types);
     be32(attrs, kind, number);
-    be32(attrs, length, u32::try_from(bytes).unwrap_or(u32::MAX));
+    be32(attrs, length, c_int::try_from(bytes).unwrap_or(c_int::MAX));
 }
 
 impl Set {
-    /// Reads a set from a message; `None` if the message is malformed, or about a set of another table.
-    pub(super) fn read(table: &str, message: &[u8]) -> Option<Self> {
-        let (mut name, mut flags, mut comment) = (None, 0, None);
-        for (kind, value) in attributes_of(message) {
-            match kind {
-                NFTA_SET_TABLE if text(value) != table => return None,
-                NFTA_SET_NAME => name = Some(text(value).into_owned()),
-                NFTA_SET_FLAGS => flags = be32_of(value)?,
-                NFTA_SET_USERDATA => comment = Comment::read_for_set(value),
-                _ => {}
-            }
-        }
-        Some(Self { name: name?, is_map: flags & NFT_SET_MAP != 0, comment })
+    /// Reads a set from the attributes of a message; `None` if the message is malformed.
+    pub(super) fn read(list: &[u8]) -> Option<Self> {
+        let flags = attribute(list, NFTA_SET_FLAGS).and_then(be32_of).unwrap_or_default();
+        Some(Self {
+            name: text(attribute(list, NFTA_SET_NAME)?).into_owned(),
+            is_map: flags & libc::NFT_SET_MAP != 0,
+            comment: attribute(list, NFTA_SET_USERDATA).and_then(Comment::read_for_set),
+        })
     }
 }
 
@@ -121,31 +119,24 @@ impl Element {
         attrs.nested(NFTA_LIST_ELEM, |attrs| data(attrs, NFTA_SET_ELEM_KEY, key));
     }
 
-    /// Reads the elements in a message.
-    pub(super) fn read_all(message: &[u8]) -> Vec<Self> {
-        let list = attributes_of(message).find(|(kind, _)| *kind == NFTA_SET_ELEM_LIST_ELEMENTS);
-        let elements = attributes(list.map(|(_, list)| list).unwrap_or_default())
-            .filter(|(kind, _)| *kind == NFTA_LIST_ELEM);
-        elements.filter_map(|(_, element)| Self::read(element)).collect()
+    /// Reads the elements in the attributes of a message.
+    pub(super) fn read_all(list: &[u8]) -> Vec<Self> {
+        let elements = attribute(list, NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
+        elements_of(elements).filter_map(Self::read).collect()
     }
 
     fn read(element: &[u8]) -> Option<Self> {
-        let mut found = Self { key: Vec::new(), data: None, comment: None };
-        for (kind, value) in attributes(element) {
-            match kind {
-                NFTA_SET_ELEM_KEY => found.key = data_of(value)?,
-                NFTA_SET_ELEM_DATA => found.data = Datum::read(value),
-                NFTA_SET_ELEM_USERDATA => found.comment = Comment::read(value),
-                _ => {}
-            }
-        }
-        (!found.key.is_empty()).then_some(found)
+        Some(Self {
+            key: attribute(element, NFTA_SET_ELEM_KEY).and_then(data_of)?,
+            data: attribute(element, NFTA_SET_ELEM_DATA).and_then(Datum::read),
+            comment: attribute(element, NFTA_SET_ELEM_USERDATA).and_then(Comment::read),
+        })
     }
 }
 
 impl Datum {
     pub(super) fn read(datum: &[u8]) -> Option<Self> {
-        match attribute(datum, super::consts::NFTA_DATA_VALUE) {
+        match attribute(datum, NFTA_DATA_VALUE) {
             Some(value) => Some(Self::Value(value.to_vec())),
             None => Verdict::read(datum).map(Self::Verdict),
         }
@@ -188,7 +179,6 @@ mod tests {
         let bare = Element { data: None, comment: None, ..element() };
         let all = [element(), Element { data: jump, ..element() }, bare];
         let mut attrs = Attrs::default();
-        attrs.raw(&[2, 0, 0, 0]);
         attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS, |attrs| {
             all.iter().for_each(|element| element.write(attrs));
         });
@@ -225,8 +215,6 @@ mod tests {
     #[test]
     fn sets_are_read() {
         let mut attrs = Attrs::default();
-        attrs.raw(&[2, 0, 0, 0]);
-        attrs.string(NFTA_SET_TABLE, "cnibox");
         attrs.string(NFTA_SET_NAME, "links");
         let comment = Comment::new("why").unwrap();
         let set = NewSet {
@@ -237,8 +225,7 @@ mod tests {
         };
         set.write(&mut attrs);
         let expected = Set { name: "links".into(), is_map: true, comment: Some(comment) };
-        assert_eq!(Set::read("cnibox", attrs.as_slice()), Some(expected));
-        assert_eq!(Set::read("other", attrs.as_slice()), None);
-        assert_eq!(Set::read("cnibox", &attrs.as_slice()[..5]), None);
+        assert_eq!(Set::read(attrs.as_slice()), Some(expected));
+        assert_eq!(Set::read(&attrs.as_slice()[..5]), None);
     }
 }

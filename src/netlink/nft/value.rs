@@ -2,11 +2,14 @@
 
 use std::net::IpAddr;
 
+use nix::libc::c_int;
+
 use super::consts::{
     BYTEORDER_HOST_ENDIAN, TYPE_BITS, TYPE_ETHERADDR, TYPE_IFNAME, TYPE_INET_PROTOCOL,
     TYPE_INET_SERVICE, TYPE_IP6ADDR, TYPE_IPADDR, TYPE_MARK,
 };
 use crate::names::{IfName, Mac};
+use crate::netlink::octets;
 
 /// The size of a register. The parts of a concatenation are padded to it.
 pub(super) const WORD_BYTES: usize = 4;
@@ -65,7 +68,7 @@ impl Transport {
 }
 
 impl Type {
-    fn number(self) -> u32 {
+    fn number(self) -> c_int {
         match self {
             Self::Ipv4Addr => TYPE_IPADDR,
             Self::Ipv6Addr => TYPE_IP6ADDR,
@@ -88,7 +91,7 @@ impl Type {
     }
 
     /// The type number of a concatenation or of a single type, and the length of its values in bytes.
-    pub(super) fn concatenated(types: &[Self]) -> (u32, usize) {
+    pub(super) fn concatenated(types: &[Self]) -> (c_int, usize) {
         let number = types.iter().fold(0, |number, one| number << TYPE_BITS | one.number());
         let bytes = match types {
             [one] => one.bytes(),
@@ -107,8 +110,7 @@ impl Value<'_> {
     /// The bytes that the kernel compares.
     fn encoded(self) -> Vec<u8> {
         match self {
-            Self::Address(IpAddr::V4(address)) => address.octets().into(),
-            Self::Address(IpAddr::V6(address)) => address.octets().into(),
+            Self::Address(address) => octets(address),
             Self::Transport(transport) => vec![transport.number()],
             Self::Port(port) => port.to_be_bytes().into(),
             Self::Mac(mac) => mac.0.into(),

@@ -4,7 +4,7 @@
 use super::condition::CtState;
 use super::expr::Expr;
 use super::packet::{Fit, Packet, equal};
-use crate::netlink::fixed;
+use crate::netlink::{fixed, u16_at, u32_of};
 
 /// `-m conntrack --ctstate RELATED,ESTABLISHED`: `ct state` in the form of iptables. It needs
 /// CONFIG_NFT_COMPAT and CONFIG_NETFILTER_XT_MATCH_CONNTRACK.
@@ -40,10 +40,8 @@ pub(super) fn fit(name: &str, revision: u32, info: &[u8], packet: &Packet) -> Fi
         ("comment", _) => Some(Fit::Yes),
         // Revision 2 of this match differs from revision 3 in the ports only.
         ("conntrack", 2 | 3) => conntrack(info, packet),
-        ("state", _) => fixed(info, 0).map(|mask| {
-            // Source: linux/netfilter/xt_state.h.
-            Fit::of(u32::from_ne_bytes(mask) & u32::from(packet.state.0) != 0)
-        }),
+        // Source: linux/netfilter/xt_state.h.
+        ("state", _) => u32_of(info).map(|mask| Fit::of(mask & u32::from(packet.state.0) != 0)),
         ("tcp", _) => tcp(info, packet),
         _ => None,
     }
@@ -51,7 +49,7 @@ pub(super) fn fit(name: &str, revision: u32, info: &[u8], packet: &Packet) -> Fi
 }
 
 fn conntrack(info: &[u8], packet: &Packet) -> Option<Fit> {
-    let number = |at| fixed(info, at).map(u16::from_ne_bytes);
+    let number = |at| u16_at(info, at);
     let (flags, inverted) = (number(MTINFO3_MATCH_FLAGS)?, number(MTINFO3_INVERT_FLAGS)?);
     let is_met = |flag: u16, holds: bool| Fit::of(holds != (inverted & flag != 0));
     let mut fit = match flags & !(XT_CONNTRACK_STATE | XT_CONNTRACK_STATUS | STATE_ALIAS) {
@@ -75,7 +73,7 @@ fn conntrack(info: &[u8], packet: &Packet) -> Option<Fit> {
 /// Whether the packet fulfils the match `tcp`; `None` if `info` is too short. Source: linux/netfilter/xt_tcpudp.h, `struct
 /// xt_tcp`.
 fn tcp(info: &[u8], packet: &Packet) -> Option<Fit> {
-    let port = |at| fixed(info, at).map(u16::from_ne_bytes);
+    let port = |at| u16_at(info, at);
     let [option, mask, flags, inverted] = fixed(info, 8)?;
     let mut fit = if option == 0 { Fit::Yes } else { Fit::Maybe };
     for at in [0, 4] {

@@ -1,16 +1,17 @@
 //! Addresses of links: reading, adding and deleting them, and waiting for duplicate address detection.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use neli::consts::nl::NlmF;
 use nix::libc;
 
-use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_EXCL};
+use super::consts::AF_UNSPEC;
 use super::{Batch, Rtnl};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
-use crate::netlink::{AF_INET, AF_INET6, Attrs, Requests, attributes, fixed, u32_of};
+use crate::netlink::{AF_INET6, Attrs, Requests, attributes, fixed, ip_of, u32_at, u32_of};
 
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +55,10 @@ impl Rtnl {
 
     /// The addresses of all links.
     pub fn all_addresses(&self) -> Result<Vec<IpAddr>> {
-        let request = || {
-            let mut request = Requests::new();
-            request.push(libc::RTM_GETADDR, 0, "cannot list addresses".into(), |attrs| {
-                attrs.raw(&header(AF_UNSPEC, 0, 0));
-            });
-            request
-        };
+        let doing = "cannot list addresses";
+        let request = Requests::one(libc::RTM_GETADDR, NlmF::empty(), doing, |attrs| {
+            attrs.raw(&header(AF_UNSPEC, 0, 0));
+        });
         let read = |payload: &[u8]| Address::parse(payload).map(|(_, address)| address.net.addr());
         Ok(self.socket.dump(request, read)?)
     }
@@ -97,14 +95,10 @@ impl Rtnl {
     }
 
     fn list_addresses(&self, family: u8, index: u32) -> Result<Vec<Address>> {
-        let request = || {
-            let mut request = Requests::new();
-            let doing = format!("cannot list addresses of link {index}");
-            request.push(libc::RTM_GETADDR, 0, doing, |attrs| {
-                attrs.raw(&header(family, 0, index));
-            });
-            request
-        };
+        let doing = format!("cannot list addresses of link {index}");
+        let request = Requests::one(libc::RTM_GETADDR, NlmF::empty(), doing, |attrs| {
+            attrs.raw(&header(family, 0, index));
+        });
         let read = |payload: &[u8]| match Address::parse(payload) {
             Some((of, address)) if of == index => Some(address),
             _ => None,
@@ -117,7 +111,7 @@ impl Batch {
     /// Adds an address to a link. The name is for the error message.
     pub fn add_address(&mut self, index: u32, name: &str, new: &NewAddress) {
         let doing = format!("cannot add address {} to {name}", new.net);
-        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        let flags = NlmF::CREATE | NlmF::EXCL;
         self.requests.push(libc::RTM_NEWADDR, flags, doing, |attrs| {
             encode_net(index, &new.net, attrs);
             if let IpNet::V4(net) = new.net
@@ -144,28 +138,23 @@ impl Batch {
     /// Deletes an address of a link. A missing address is no error.
     pub fn del_address(&mut self, index: u32, name: &str, net: IpNet) {
         let doing = format!("cannot delete address {net} from {name}");
-        self.requests.push(libc::RTM_DELADDR, 0, doing, |attrs| encode_net(index, &net, attrs));
+        let encode = |attrs: &mut Attrs| encode_net(index, &net, attrs);
+        self.requests.push(libc::RTM_DELADDR, NlmF::empty(), doing, encode);
         self.requests.tolerate(libc::EADDRNOTAVAIL);
     }
 }
 
 fn encode_net(index: u32, net: &IpNet, attrs: &mut Attrs) {
-    let mut encode = |family: u8, octets: &[u8]| {
-        attrs.raw(&header(family, net.prefix_len(), index));
-        attrs.bytes(libc::IFA_LOCAL, octets);
-        attrs.bytes(libc::IFA_ADDRESS, octets);
-    };
-    match net.addr() {
-        IpAddr::V4(ip) => encode(AF_INET, &ip.octets()),
-        IpAddr::V6(ip) => encode(AF_INET6, &ip.octets()),
-    }
+    attrs.raw(&header(IpFamily::of(net.addr()).number(), net.prefix_len(), index));
+    attrs.ip(libc::IFA_LOCAL, net.addr());
+    attrs.ip(libc::IFA_ADDRESS, net.addr());
 }
 
 impl Address {
     /// Reads the index of the link, and the address, from the payload of a message.
     fn parse(payload: &[u8]) -> Option<(u32, Self)> {
         let [family, prefix_len, flags, scope] = fixed(payload, 0)?;
-        let index = u32::from_ne_bytes(fixed(payload, 4)?);
+        let index = u32_at(payload, 4)?;
         let mut flags = u32::from(flags);
         let (mut local, mut address) = (None, None);
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
@@ -188,15 +177,6 @@ impl Address {
             permanent: flags & libc::IFA_F_PERMANENT != 0,
         };
         Some((index, address))
-    }
-}
-
-/// Reads an address from an attribute.
-pub(super) fn ip_of(family: u8, value: &[u8]) -> Option<IpAddr> {
-    match family {
-        AF_INET => fixed::<4>(value, 0).map(|octets| Ipv4Addr::from(octets).into()),
-        AF_INET6 => fixed::<16>(value, 0).map(|octets| Ipv6Addr::from(octets).into()),
-        _ => None,
     }
 }
 
@@ -246,7 +226,7 @@ mod tests {
 
     #[test]
     fn addresses_are_read() {
-        let (v4, v6) = ([10, 1, 0, 5], "fe80::1".parse::<Ipv6Addr>().unwrap().octets());
+        let (v4, v6) = ([10, 1, 0, 5], "fe80::1".parse::<std::net::Ipv6Addr>().unwrap().octets());
         let link = libc::RT_SCOPE_LINK;
         let read = |header: [u8; 8], list: &[(u16, &[u8])]| {
             let mut reply = Attrs::default();

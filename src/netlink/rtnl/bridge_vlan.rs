@@ -1,17 +1,18 @@
 //! VLANs of bridges and their ports, as `bridge vlan` shows and changes them.
 
+use neli::consts::nl::NlmF;
 use nix::libc;
 
 use super::consts::{
     AF_BRIDGE, BRIDGE_VLAN_INFO_PVID, BRIDGE_VLAN_INFO_RANGE_BEGIN, BRIDGE_VLAN_INFO_RANGE_END,
     BRIDGE_VLAN_INFO_UNTAGGED, IFLA_AF_SPEC, IFLA_BR_VLAN_PROTOCOL, IFLA_BRIDGE_VLAN_INFO,
-    IFLA_EXT_MASK, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, IFLA_NUM_TX_QUEUES, NLM_F_CREATE,
-    NLM_F_EXCL, RTEXT_FILTER_BRVLAN_COMPRESSED,
+    IFLA_EXT_MASK, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, IFLA_NUM_TX_QUEUES,
+    RTEXT_FILTER_BRVLAN_COMPRESSED,
 };
-use super::link::{HEADER_BYTES, Link, LinkState, header};
+use super::link::{HEADER_BYTES, Link, header};
 use super::{Batch, Rtnl};
 use crate::error::Result;
-use crate::netlink::{Attrs, Requests, attributes, fixed};
+use crate::netlink::{Attrs, Requests, attributes, u16_at};
 
 /// Consecutive VLANs of a port with the same flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl PortVlans {
                 vlans.extend(ranges(value));
             }
         }
-        let LinkState { index, name, master, peer, .. } = *link.0;
+        let Link { index, name, master, peer, .. } = link;
         Some(Self { index, name, bridge: master?, peer, vlans })
     }
 }
@@ -62,14 +63,11 @@ impl PortVlans {
 impl Rtnl {
     /// All bridges and their ports, with their VLANs. The kernel cannot filter this list.
     pub fn bridge_ports(&self) -> Result<Vec<PortVlans>> {
-        let request = || {
-            let mut request = Requests::new();
-            request.push(libc::RTM_GETLINK, 0, "cannot list VLANs of bridges".into(), |attrs| {
-                attrs.raw(&bridge_header(0));
-                attrs.u32(IFLA_EXT_MASK, RTEXT_FILTER_BRVLAN_COMPRESSED);
-            });
-            request
-        };
+        let doing = "cannot list VLANs of bridges";
+        let request = Requests::one(libc::RTM_GETLINK, NlmF::empty(), doing, |attrs| {
+            attrs.raw(&bridge_header(0));
+            attrs.u32(IFLA_EXT_MASK, RTEXT_FILTER_BRVLAN_COMPRESSED);
+        });
         Ok(self.socket.dump(request, PortVlans::parse)?)
     }
 
@@ -78,9 +76,8 @@ impl Rtnl {
     /// Requests a bridge with an invalid VLAN protocol and 0 queues, which no kernel creates. A kernel with the option refuses
     /// the protocol (EPROTONOSUPPORT); a kernel without the option ignores the protocol and refuses the 0 queues.
     pub fn can_filter_vlans(&self) -> bool {
-        let mut request = Requests::new();
-        let flags = NLM_F_CREATE | NLM_F_EXCL;
-        request.push(libc::RTM_NEWLINK, flags, String::new(), |attrs| {
+        let flags = NlmF::CREATE | NlmF::EXCL;
+        let request = Requests::one(libc::RTM_NEWLINK, flags, "", |attrs| {
             attrs.raw(&header(0, 0, 0));
             attrs.u32(IFLA_NUM_TX_QUEUES, 0);
             attrs.nested(IFLA_LINKINFO, |info| {
@@ -107,7 +104,7 @@ impl Batch {
     }
 
     fn change_vlans(&mut self, kind: u16, doing: String, index: u32, vlans: &[VlanRange]) {
-        self.requests.push(kind, 0, doing, |attrs| {
+        self.requests.push(kind, NlmF::empty(), doing, |attrs| {
             attrs.raw(&bridge_header(index));
             attrs.nested(IFLA_AF_SPEC, |spec| vlans.iter().for_each(|range| range.encode(spec)));
         });
@@ -137,8 +134,7 @@ fn put_info(spec: &mut Attrs, flags: u16, vlan: u16) {
 fn ranges(spec: &[u8]) -> Vec<VlanRange> {
     let mut list: Vec<VlanRange> = Vec::new();
     for (kind, value) in attributes(spec) {
-        let (Some(flags), Some(vlan)) = (fixed(value, 0), fixed(value, 2)) else { continue };
-        let (flags, vlan) = (u16::from_ne_bytes(flags), u16::from_ne_bytes(vlan));
+        let (Some(flags), Some(vlan)) = (u16_at(value, 0), u16_at(value, 2)) else { continue };
         match list.last_mut() {
             _ if kind != IFLA_BRIDGE_VLAN_INFO => {}
             Some(range) if flags & BRIDGE_VLAN_INFO_RANGE_END != 0 => range.last = vlan,

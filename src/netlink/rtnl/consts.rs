@@ -7,8 +7,6 @@ pub(super) use nix::libc::{
     IFLA_NUM_TX_QUEUES, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
 };
 
-pub(super) use crate::netlink::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
-
 /// Requests for alternative names of a link (linux/rtnetlink.h).
 pub(super) const RTM_NEWLINKPROP: u16 = 108;
 pub(super) const RTM_DELLINKPROP: u16 = 109;
@@ -17,10 +15,7 @@ pub(super) const RTM_DELLINKPROP: u16 = 109;
 pub(super) const AF_UNSPEC: u8 = 0;
 pub(super) const AF_BRIDGE: u8 = 7;
 
-/// Flags of a link, and the value of IFLA_OPERSTATE if the link can carry traffic (linux/if.h).
-pub(super) const IFF_UP: u32 = 0x1;
-pub(super) const IFF_PROMISC: u32 = 0x100;
-pub(super) const IFF_ALLMULTI: u32 = 0x200;
+/// The value of IFLA_OPERSTATE if the link can carry traffic (linux/if.h).
 pub(super) const IF_OPER_UP: u8 = 6;
 
 /// In IFLA_AF_SPEC of AF_INET: the parameters `net.ipv4.conf.LINK.*`, one attribute for each (linux/ip.h).

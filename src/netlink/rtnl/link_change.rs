@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use nix::libc;
+use neli::consts::nl::NlmF;
+use nix::libc::{self, IFF_ALLMULTI, IFF_PROMISC, IFF_UP};
 
 use super::consts::{
-    IFF_ALLMULTI, IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
-    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF,
-    IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
-    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_TXQLEN,
-    IPV4_DEVCONF_ARP_NOTIFY, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, RTM_DELLINKPROP,
+    IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE,
+    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
+    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
+    IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_TXQLEN, IPV4_DEVCONF_ARP_NOTIFY, RTM_DELLINKPROP,
     RTM_NEWLINKPROP,
 };
 use super::link::{Link, header};
@@ -69,8 +69,7 @@ impl NewLink<'_> {
         let flags = if self.up { IFF_UP } else { 0 };
         attrs.raw(&header(0, flags, flags));
         attrs.string(IFLA_IFNAME, self.name);
-        let numbers = [(IFLA_MTU, self.mtu), (IFLA_LINK, self.parent), (IFLA_MASTER, self.master)];
-        put_numbers(attrs, &numbers);
+        attrs.u32s(&[(IFLA_MTU, self.mtu), (IFLA_LINK, self.parent), (IFLA_MASTER, self.master)]);
         if let Some(mac) = self.mac {
             attrs.bytes(IFLA_ADDRESS, &mac.0);
         }
@@ -80,16 +79,8 @@ impl NewLink<'_> {
     }
 }
 
-fn put_numbers(attrs: &mut Attrs, numbers: &[(u16, Option<u32>)]) {
-    for (kind, number) in numbers {
-        if let Some(number) = number {
-            attrs.u32(*kind, *number);
-        }
-    }
-}
-
 fn put_netns(attrs: &mut Attrs, netns: &NetNs) {
-    attrs.bytes(IFLA_NET_NS_FD, &netns.as_fd().as_raw_fd().to_ne_bytes());
+    attrs.u32(IFLA_NET_NS_FD, netns.as_fd().as_raw_fd().cast_unsigned());
 }
 
 impl Rtnl {
@@ -103,7 +94,7 @@ impl Rtnl {
     ) -> Result<Link, netlink::Error> {
         // The kernel echoes into the namespace of the new link. In another namespace the echo would go to the socket that has
         // our port number there: a socket of another process, or a later one of this process.
-        let echo = if new.netns.is_none() { NLM_F_ECHO } else { 0 };
+        let echo = if new.netns.is_none() { NlmF::ECHO } else { NlmF::empty() };
         let requests = new_link(new, kind, echo, properties);
         let mut echoed = None;
         self.socket.commit(requests, |payload| echoed = Link::parse(payload))?;
@@ -135,7 +126,7 @@ impl Rtnl {
         kind: &str,
         properties: &[LinkProperty<'_>],
     ) -> Result<(), netlink::Error> {
-        self.change(new_link(new, kind, 0, properties))
+        self.change(new_link(new, kind, NlmF::empty(), properties))
     }
 
     /// Repeats `make_link` after each change of a link until it does not fail with an error for which `is_taken` is true, or
@@ -169,12 +160,12 @@ impl Rtnl {
 fn new_link(
     new: &NewLink<'_>,
     kind: &str,
-    flags: u16,
+    flags: NlmF,
     properties: &[LinkProperty<'_>],
 ) -> Requests {
     let doing = format!("cannot add {kind} link {}", new.name);
-    let mut requests = Requests::new();
-    requests.push(libc::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL | flags, doing, |attrs| {
+    let flags = NlmF::CREATE | NlmF::EXCL | flags;
+    Requests::one(libc::RTM_NEWLINK, flags, doing, |attrs| {
         new.encode(attrs);
         attrs.nested(IFLA_LINKINFO, |info| {
             info.string(IFLA_INFO_KIND, kind);
@@ -182,8 +173,7 @@ fn new_link(
                 properties.iter().for_each(|property| property.encode(data));
             });
         });
-    });
-    requests
+    })
 }
 
 impl Batch {
@@ -211,18 +201,18 @@ impl Batch {
 
     /// Adds an alternative name. Kernels before 5.5 have no such names; that is no error.
     pub fn add_alt_name(&mut self, link: &str, alt_name: &str) {
-        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        let flags = NlmF::CREATE | NlmF::EXCL;
         self.push_alt_name(RTM_NEWLINKPROP, flags, link, alt_name);
         self.requests.tolerate(libc::EOPNOTSUPP);
     }
 
     /// Deletes an alternative name. A missing name is no error.
     pub fn del_alt_name(&mut self, link: &str, alt_name: &str) {
-        self.push_alt_name(RTM_DELLINKPROP, 0, link, alt_name);
+        self.push_alt_name(RTM_DELLINKPROP, NlmF::empty(), link, alt_name);
         self.requests.tolerate(libc::ENOENT);
     }
 
-    fn push_alt_name(&mut self, kind: u16, flags: u16, link: &str, alt_name: &str) {
+    fn push_alt_name(&mut self, kind: u16, flags: NlmF, link: &str, alt_name: &str) {
         let doing = format!("cannot change the alternative name {alt_name} of link {link}");
         self.requests.push(kind, flags, doing, |attrs| {
             attrs.raw(&header(0, 0, 0));
@@ -234,7 +224,8 @@ impl Batch {
     fn push_link_change(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {
         let doing = format!("cannot change link {name}");
         // RTM_SETLINK cannot set the flags of a bridge port.
-        self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| change.encode(index, attrs));
+        let encode = |attrs: &mut Attrs| change.encode(index, attrs);
+        self.requests.push(libc::RTM_NEWLINK, NlmF::empty(), doing, encode);
     }
 }
 
@@ -251,9 +242,11 @@ impl LinkChange<'_> {
             flags |= if wanted == Some(true) { flag } else { 0 };
         }
         attrs.raw(&header(index, flags, mask));
-        let numbers =
-            [(IFLA_MASTER, self.master), (IFLA_MTU, self.mtu), (IFLA_TXQLEN, self.tx_queue_len)];
-        put_numbers(attrs, &numbers);
+        attrs.u32s(&[
+            (IFLA_MASTER, self.master),
+            (IFLA_MTU, self.mtu),
+            (IFLA_TXQLEN, self.tx_queue_len),
+        ]);
         if let Some(mac) = self.mac {
             attrs.bytes(IFLA_ADDRESS, &mac.0);
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use neli::consts::nl::NlmF;
 use nix::libc;
 
 use super::consts::IFLA_GROUP;
@@ -51,9 +52,8 @@ impl Rtnl {
     }
 
     fn del_group(&self, group: u32) -> Result<()> {
-        let mut requests = Requests::new();
         let doing = format!("cannot delete the links of group {group}");
-        requests.push(libc::RTM_DELLINK, 0, doing, |attrs| {
+        let mut requests = Requests::one(libc::RTM_DELLINK, NlmF::empty(), doing, |attrs| {
             attrs.raw(&header(0, 0, 0));
             attrs.u32(IFLA_GROUP, group);
         });
@@ -67,7 +67,7 @@ impl Batch {
     /// Moves a link into a group. A missing link is no error.
     fn set_group(&mut self, index: u32, name: &str, group: u32) {
         let doing = format!("cannot change link {name}");
-        self.requests.push(libc::RTM_NEWLINK, 0, doing, |attrs| {
+        self.requests.push(libc::RTM_NEWLINK, NlmF::empty(), doing, |attrs| {
             attrs.raw(&header(index, 0, 0));
             attrs.u32(IFLA_GROUP, group);
         });

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use neli::consts::nl::NlmF;
 use nix::errno::Errno;
 use nix::libc::{self, sock_filter};
 use nix::sys::socket::{
@@ -14,13 +15,13 @@ use nix::sys::socket::{
 use serde::{Deserialize, Serialize};
 
 use super::Rtnl;
-use super::consts::{AF_UNSPEC, NLM_F_CREATE};
+use super::consts::AF_UNSPEC;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::socket::{
     attach_filter, receive_from_kernel_with_control, set_socket_option,
 };
-use crate::netlink::{self, Requests, attribute, datagram_messages, fixed, u32_of};
+use crate::netlink::{self, Requests, attribute, datagram_messages, u32_at, u32_of};
 
 /// Attributes of RTM_NEWNSID, RTM_GETNSID and RTM_DELNSID (linux/net_namespace.h).
 const NETNSA_NSID: u16 = 1;
@@ -100,20 +101,17 @@ impl Rtnl {
     }
 
     fn assign_nsid(&self, netns: &NetNs, nsid: Option<Nsid>) -> Result<(), netlink::Error> {
-        let mut requests = Requests::new();
-        requests.push(libc::RTM_NEWNSID, NLM_F_CREATE, CANNOT_NUMBER.into(), |attrs| {
+        self.change(Requests::one(libc::RTM_NEWNSID, NlmF::CREATE, CANNOT_NUMBER, |attrs| {
             attrs.raw(&GENERAL_HEADER);
             attrs.u32(NETNSA_FD, netns.as_fd().as_raw_fd().cast_unsigned());
             attrs.u32(NETNSA_NSID, nsid.map_or(NOT_ASSIGNED, |nsid| nsid.0));
-        });
-        self.change(requests)
+        }))
     }
 
     /// Whether a namespace has this id. Fails on a kernel before 5.0, which lacks this query.
     pub fn has_nsid(&self, nsid: Nsid) -> Result<bool> {
-        let mut request = Requests::new();
         let doing = format!("cannot find network namespace {}", nsid.0);
-        request.push(libc::RTM_GETNSID, 0, doing, |attrs| {
+        let request = Requests::one(libc::RTM_GETNSID, NlmF::empty(), doing, |attrs| {
             attrs.raw(&GENERAL_HEADER);
             attrs.u32(NETNSA_NSID, nsid.0);
         });
@@ -132,9 +130,8 @@ impl Rtnl {
 
     /// The id of a namespace in the namespace of this socket; `None` if it has none.
     pub fn nsid_of(&self, netns: &NetNs) -> Result<Option<Nsid>> {
-        let mut request = Requests::new();
-        let doing = "cannot read the number of a network namespace".to_owned();
-        request.push(libc::RTM_GETNSID, 0, doing, |attrs| {
+        let doing = "cannot read the number of a network namespace";
+        let request = Requests::one(libc::RTM_GETNSID, NlmF::empty(), doing, |attrs| {
             attrs.raw(&GENERAL_HEADER);
             attrs.u32(NETNSA_FD, netns.as_fd().as_raw_fd().cast_unsigned());
         });
@@ -226,7 +223,7 @@ fn end_in((kind, payload): (u16, &[u8]), sender: Option<u32>) -> Option<End> {
         (libc::RTM_DELNSID, None) => nsid_in(payload).map(|number| End::Namespace(Nsid(number))),
         // A port that leaves a bridge is reported with the family AF_BRIDGE.
         (libc::RTM_DELLINK, Some(number)) if payload.first() == Some(&AF_UNSPEC) => {
-            fixed(payload, 4).map(|index| End::Link(Nsid(number), u32::from_ne_bytes(index)))
+            u32_at(payload, 4).map(|index| End::Link(Nsid(number), index))
         }
         _ => None,
     }

@@ -1,7 +1,7 @@
 //! Properties of a link that only its kind has: the attributes in IFLA_INFO_DATA.
 
 use super::{Link, NewLink};
-use crate::netlink::{Attrs, attribute, attributes, fixed, u8_of, u32_of};
+use crate::netlink::{Attrs, attribute, attributes, u8_of, u16_of, u32_of};
 
 /// The kind of both ends of a veth pair.
 pub const VETH: &str = "veth";
@@ -44,13 +44,13 @@ impl LinkProperty<'_> {
             Self::VethPeer(peer) => data.nested(VETH_INFO_PEER, |attrs| peer.encode(attrs)),
             Self::BridgeVlanFiltering(value) => data.u8(IFLA_BR_VLAN_FILTERING, value.into()),
             Self::VrfTable(table) => data.u32(IFLA_VRF_TABLE, table),
-            Self::VlanId(id) => data.bytes(IFLA_VLAN_ID, &id.to_ne_bytes()),
+            Self::VlanId(id) => data.u16(IFLA_VLAN_ID, id),
             Self::MacvlanMode(mode) => data.u32(IFLA_MACVLAN_MODE, mode),
             Self::MacvlanBroadcastQueueLength(length) => {
                 data.u32(IFLA_MACVLAN_BC_QUEUE_LEN, length);
             }
-            Self::IpvlanMode(mode) => data.bytes(IFLA_IPVLAN_MODE, &mode.to_ne_bytes()),
-            Self::IpvlanFlags(flags) => data.bytes(IFLA_IPVLAN_FLAGS, &flags.to_ne_bytes()),
+            Self::IpvlanMode(mode) => data.u16(IFLA_IPVLAN_MODE, mode),
+            Self::IpvlanFlags(flags) => data.u16(IFLA_IPVLAN_FLAGS, flags),
             Self::TunOwner(id) => data.u32(IFLA_TUN_OWNER, id),
             Self::TunGroup(id) => data.u32(IFLA_TUN_GROUP, id),
             Self::TunType(value) => data.u8(IFLA_TUN_TYPE, value),
@@ -77,7 +77,7 @@ impl Link {
     /// The VLAN that a bridge gives to new ports, 0 for none; `None` if the kernel lacks
     /// CONFIG_BRIDGE_VLAN_FILTERING.
     pub fn default_vlan(&self) -> Option<u16> {
-        self.number(IFLA_BR_VLAN_DEFAULT_PVID, |value| fixed(value, 0).map(u16::from_ne_bytes))
+        self.number(IFLA_BR_VLAN_DEFAULT_PVID, u16_of)
     }
 
     /// Where the spanning tree protocol of a bridge runs.
@@ -91,8 +91,7 @@ impl Link {
 
     /// The VLAN of a link of the kind vlan.
     pub fn vlan_id(&self) -> Option<u16> {
-        let id = |value: &[u8]| fixed(value, 0).map(u16::from_ne_bytes);
-        (self.kind.as_deref() == Some("vlan")).then(|| self.number(IFLA_VLAN_ID, id))?
+        (self.kind.as_deref() == Some("vlan")).then(|| self.number(IFLA_VLAN_ID, u16_of))?
     }
 
     /// The routing table of a VRF.
@@ -127,7 +126,6 @@ const BR_KERNEL_STP: u32 = 1;
 
 #[cfg(test)]
 mod tests {
-    use super::super::link::LinkState;
     use super::*;
     use crate::names::Mac;
     use crate::netlink::rows;
@@ -150,7 +148,7 @@ mod tests {
         data.u8(99, 1);
         property.encode(&mut data);
         let data = data.as_slice().to_vec();
-        Link(Box::new(LinkState { data, ..LinkState::default() }))
+        Link { data, ..Link::default() }
     }
 
     #[test]

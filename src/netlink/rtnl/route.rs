@@ -4,14 +4,16 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use neli::consts::nl::NlmF;
 use nix::libc;
 
-use super::address::ip_of;
-use super::consts::{NLM_F_CREATE, RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK};
+use super::consts::{RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK};
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::{Attrs, Requests, attribute, attributes, fixed, u32_of};
+use crate::netlink::{
+    Attrs, Requests, attribute, attributes, fixed, ip_of, octets, u16_at, u32_at, u32_of,
+};
 
 /// A route. In a route to add, `None` is the kernel's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,20 +53,15 @@ impl Rtnl {
 
     /// The routes of every table with the type `kind`, one of RTN_*.
     fn list_routes(&self, family: IpFamily, kind: u8) -> Result<Vec<Route>> {
-        let request = || {
-            let mut request = Requests::new();
-            request.push(libc::RTM_GETROUTE, 0, "cannot list routes".into(), |attrs| {
-                let mut header = [0; HEADER_BYTES];
-                header[0] = family.number();
-                attrs.raw(&header);
-            });
-            request
-        };
+        let doing = "cannot list routes";
+        let request = Requests::one(libc::RTM_GETROUTE, NlmF::empty(), doing, |attrs| {
+            let mut header = [0; HEADER_BYTES];
+            header[0] = family.number();
+            attrs.raw(&header);
+        });
         Ok(self.socket.dump(request, |payload| Route::parse(payload, kind))?)
     }
-}
 
-impl Rtnl {
     /// Waits until the kernel accepts packets to these IPv6 addresses in the table, which is some time after the addresses are
     /// added to a link. Returns false after the timeout.
     pub fn wait_for_local(
@@ -94,17 +91,16 @@ impl Rtnl {
     }
 
     fn find_link(&self, source: Option<IpAddr>, ip: IpAddr) -> Result<Option<u32>> {
-        let mut request = Requests::new();
         let doing = format!("cannot find the route to {ip}");
-        request.push(libc::RTM_GETROUTE, 0, doing, |attrs| {
+        let request = Requests::one(libc::RTM_GETROUTE, NlmF::empty(), doing, |attrs| {
             let mut header = [0; HEADER_BYTES];
             let family = IpFamily::of(ip);
             (header[0], header[1]) = (family.number(), family.bits());
             header[2] = source.map_or(0, |_| family.bits());
             attrs.raw(&header);
-            encode_ip(libc::RTA_DST, ip, attrs);
+            attrs.ip(libc::RTA_DST, ip);
             if let Some(source) = source {
-                encode_ip(libc::RTA_SRC, source, attrs);
+                attrs.ip(libc::RTA_SRC, source);
             }
         });
         let link = |payload: &[u8]| {
@@ -122,14 +118,14 @@ impl Batch {
     pub fn add_route(&mut self, route: &Route) {
         let via = route.via.map_or_else(String::new, |via| format!(" via {via}"));
         let doing = format!("cannot add route to {}{via}", route.dst);
-        self.requests.push(libc::RTM_NEWROUTE, NLM_F_CREATE, doing, |attrs| route.encode(attrs));
+        self.requests.push(libc::RTM_NEWROUTE, NlmF::CREATE, doing, |attrs| route.encode(attrs));
         self.requests.tolerate(libc::EEXIST);
     }
 
     /// Deletes a route. A missing route is no error. With a route that was read, the kernel deletes exactly this route.
     pub fn del_route(&mut self, route: &Route) {
         let doing = format!("cannot delete route to {}", route.dst);
-        self.requests.push(libc::RTM_DELROUTE, 0, doing, |attrs| route.encode(attrs));
+        self.requests.push(libc::RTM_DELROUTE, NlmF::empty(), doing, |attrs| route.encode(attrs));
         self.requests.tolerate(libc::ESRCH);
     }
 }
@@ -168,38 +164,30 @@ impl Route {
         }
         attrs.raw(&header);
         // The kernel refuses a destination with host bits.
-        encode_ip(libc::RTA_DST, self.dst.network(), attrs);
+        attrs.ip(libc::RTA_DST, self.dst.network());
         match self.via {
             Some(via) if IpFamily::of(via) == IpFamily::of(self.dst.addr()) => {
-                encode_ip(libc::RTA_GATEWAY, via, attrs);
+                attrs.ip(libc::RTA_GATEWAY, via);
             }
             // An IPv4 route with an IPv6 gateway.
             Some(via) => attrs.bytes(RTA_VIA, &encode_via(via)),
             None => {}
         }
         if let Some(src) = self.src {
-            encode_ip(libc::RTA_PREFSRC, src, attrs);
+            attrs.ip(libc::RTA_PREFSRC, src);
         }
-        let numbers = [(libc::RTA_OIF, self.dev), (libc::RTA_PRIORITY, self.metric)];
-        for (kind, number) in numbers.into_iter().chain([(libc::RTA_TABLE, Some(table))]) {
-            if let Some(number) = number {
-                attrs.u32(kind, number);
-            }
-        }
+        attrs.u32s(&[(libc::RTA_OIF, self.dev), (libc::RTA_PRIORITY, self.metric)]);
+        attrs.u32(libc::RTA_TABLE, table);
         if self.mtu.is_some() || self.advmss.is_some() {
             attrs.nested(libc::RTA_METRICS, |metrics| {
-                for (kind, number) in [(RTAX_MTU, self.mtu), (RTAX_ADVMSS, self.advmss)] {
-                    if let Some(number) = number {
-                        metrics.u32(kind, number);
-                    }
-                }
+                metrics.u32s(&[(RTAX_MTU, self.mtu), (RTAX_ADVMSS, self.advmss)]);
             });
         }
     }
 
     fn parse(payload: &[u8], wanted: u8) -> Option<Self> {
         let [family, prefix_len, _, _, table, protocol, scope, kind] = fixed(payload, 0)?;
-        let flags = u32::from_ne_bytes(fixed(payload, 8)?);
+        let flags = u32_at(payload, 8)?;
         if kind != wanted || flags & libc::RTM_F_CLONED != 0 {
             return None;
         }
@@ -220,30 +208,23 @@ impl Route {
                 libc::RTA_PREFSRC => route.src = ip_of(family, value),
                 libc::RTA_PRIORITY => route.metric = u32_of(value),
                 libc::RTA_TABLE => route.table = u32_of(value),
-                libc::RTA_METRICS => route.parse_metrics(value),
+                libc::RTA_METRICS => {
+                    route.mtu = attribute(value, RTAX_MTU).and_then(u32_of);
+                    route.advmss = attribute(value, RTAX_ADVMSS).and_then(u32_of);
+                }
                 libc::RTA_MULTIPATH => route.nexthops = nexthops(family, value).collect(),
                 _ => {}
             }
         }
         Some(route)
     }
-
-    fn parse_metrics(&mut self, metrics: &[u8]) {
-        for (kind, value) in attributes(metrics) {
-            match kind {
-                RTAX_MTU => self.mtu = u32_of(value),
-                RTAX_ADVMSS => self.advmss = u32_of(value),
-                _ => {}
-            }
-        }
-    }
 }
 
 /// A list of struct rtnexthop (length, flags, weight, index), each with attributes.
 fn nexthops(family: u8, mut bytes: &[u8]) -> impl Iterator<Item = NextHop> {
     std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(fixed(bytes, 0)?));
-        let dev = u32::from_ne_bytes(fixed(bytes, 4)?);
+        let length = usize::from(u16_at(bytes, 0)?);
+        let dev = u32_at(bytes, 4)?;
         let via = attributes(bytes.get(8..length)?).find_map(|(kind, value)| match kind {
             libc::RTA_GATEWAY => ip_of(family, value),
             RTA_VIA => via_of(value),
@@ -254,25 +235,14 @@ fn nexthops(family: u8, mut bytes: &[u8]) -> impl Iterator<Item = NextHop> {
     })
 }
 
-fn encode_ip(kind: u16, ip: IpAddr, attrs: &mut Attrs) {
-    match ip {
-        IpAddr::V4(ip) => attrs.bytes(kind, &ip.octets()),
-        IpAddr::V6(ip) => attrs.bytes(kind, &ip.octets()),
-    }
-}
-
 /// struct rtvia: a family of 16 bits, then the address.
 fn encode_via(via: IpAddr) -> Vec<u8> {
-    let family = u16::from(IpFamily::of(via).number()).to_ne_bytes();
-    match via {
-        IpAddr::V4(ip) => [&family[..], &ip.octets()].concat(),
-        IpAddr::V6(ip) => [&family[..], &ip.octets()].concat(),
-    }
+    let family = u16::from(IpFamily::of(via).number());
+    [&family.to_ne_bytes()[..], &octets(via)].concat()
 }
 
 fn via_of(value: &[u8]) -> Option<IpAddr> {
-    let family = u16::from_ne_bytes(fixed(value, 0)?);
-    ip_of(u8::try_from(family).ok()?, value.get(2..)?)
+    ip_of(u8::try_from(u16_at(value, 0)?).ok()?, value.get(2..)?)
 }
 
 const HEADER_BYTES: usize = 12;

@@ -3,17 +3,17 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use neli::consts::nl::NlmF;
 use nix::libc;
 
-use super::address::ip_of;
 use super::consts::{
     FR_ACT_TO_TBL, FRA_L3MDEV, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_IFGROUP,
-    FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, NLM_F_CREATE, NLM_F_EXCL,
+    FRA_SUPPRESS_PREFIXLEN, FRA_TABLE,
 };
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::{Attrs, Requests, attributes, fixed, u8_of, u32_of};
+use crate::netlink::{Attrs, Requests, attributes, fixed, ip_of, u8_of, u32_at, u32_of};
 
 /// A rule that selects the table for packets from an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,15 +32,12 @@ pub struct Rule {
 impl Rtnl {
     /// The rules of a family. The list is empty if the kernel lacks CONFIG_IP_MULTIPLE_TABLES or the family.
     pub fn rules(&self, family: IpFamily) -> Result<Vec<Rule>> {
-        let request = || {
-            let mut request = Requests::new();
-            request.push(libc::RTM_GETRULE, 0, "cannot list rules".into(), |attrs| {
-                let mut header = [0; HEADER_BYTES];
-                header[0] = family.number();
-                attrs.raw(&header);
-            });
-            request
-        };
+        let doing = "cannot list rules";
+        let request = Requests::one(libc::RTM_GETRULE, NlmF::empty(), doing, |attrs| {
+            let mut header = [0; HEADER_BYTES];
+            header[0] = family.number();
+            attrs.raw(&header);
+        });
         match self.socket.dump(request, Rule::parse) {
             Err(error) if matches!(error.errno, libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
                 Ok(Vec::new())
@@ -53,14 +50,14 @@ impl Rtnl {
 impl Batch {
     pub fn add_rule(&mut self, rule: &Rule) {
         let doing = format!("cannot add {}", rule.title());
-        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        let flags = NlmF::CREATE | NlmF::EXCL;
         self.requests.push(libc::RTM_NEWRULE, flags, doing, |attrs| rule.encode(attrs));
     }
 
     /// Adds the rule for VRFs, which the kernel adds with the first VRF. An existing rule is no error.
     pub fn add_rule_for_vrfs(&mut self, family: IpFamily) {
         let doing = "cannot add the rule for VRFs".into();
-        self.requests.push(libc::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, doing, |attrs| {
+        self.requests.push(libc::RTM_NEWRULE, NlmF::CREATE | NlmF::EXCL, doing, |attrs| {
             let mut header = [0; HEADER_BYTES];
             (header[0], header[7]) = (family.number(), FR_ACT_TO_TBL);
             attrs.raw(&header);
@@ -73,7 +70,7 @@ impl Batch {
     /// Deletes a rule. A missing rule is no error.
     pub fn del_rule(&mut self, rule: &Rule) {
         let doing = format!("cannot delete {}", rule.title());
-        self.requests.push(libc::RTM_DELRULE, 0, doing, |attrs| rule.encode(attrs));
+        self.requests.push(libc::RTM_DELRULE, NlmF::empty(), doing, |attrs| rule.encode(attrs));
         self.requests.tolerate(libc::ENOENT);
     }
 }
@@ -93,15 +90,10 @@ impl Rule {
         }
         header[7] = FR_ACT_TO_TBL;
         attrs.raw(&header);
-        match self.source {
-            Some(IpAddr::V4(source)) => attrs.bytes(FRA_SRC, &source.octets()),
-            Some(IpAddr::V6(source)) => attrs.bytes(FRA_SRC, &source.octets()),
-            None => {}
+        if let Some(source) = self.source {
+            attrs.ip(FRA_SRC, source);
         }
-        attrs.u32(FRA_TABLE, self.table);
-        if let Some(priority) = self.priority {
-            attrs.u32(FRA_PRIORITY, priority);
-        }
+        attrs.u32s(&[(FRA_TABLE, Some(self.table)), (FRA_PRIORITY, self.priority)]);
         if let Some(protocol) = self.protocol {
             attrs.u8(FRA_PROTOCOL, protocol);
         }
@@ -109,7 +101,7 @@ impl Rule {
 
     fn parse(payload: &[u8]) -> Option<Self> {
         let [family, to_len, from_len, tos, table, _, _, action] = fixed(payload, 0)?;
-        let flags = u32::from_ne_bytes(fixed(payload, 8)?);
+        let flags = u32_at(payload, 8)?;
         let mut rule = Self {
             source: None,
             table: table.into(),

@@ -4,12 +4,13 @@
 //! htb with a class `1:30` for some of them. Both can contain fq_codel, which shares the rate among flows.
 
 use ipnet::IpNet;
+use neli::consts::nl::NlmF;
 use nix::libc::{self, TCA_KIND, TCA_OPTIONS};
 
-use super::consts::{AF_UNSPEC, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
+use super::consts::AF_UNSPEC;
 use super::{Batch, Rtnl};
 use crate::error::Result;
-use crate::netlink::{Attrs, Requests, attribute, attributes, fixed, text, u32_of};
+use crate::netlink::{Attrs, Requests, attribute, attributes, fixed, octets, text, u32_at};
 
 /// Handles that the kernel defines (linux/pkt_sched.h), and those that cnibox chooses.
 const TC_H_ROOT: u32 = 0xffff_ffff;
@@ -175,7 +176,7 @@ impl Batch {
         kind: &str,
         options: impl FnOnce(&mut Attrs),
     ) {
-        self.requests.push(message, NLM_F_CREATE | NLM_F_EXCL, doing, |attrs| {
+        self.requests.push(message, NlmF::CREATE | NlmF::EXCL, doing, |attrs| {
             attrs.raw(&header);
             attrs.string(TCA_KIND, kind);
             attrs.nested(TCA_OPTIONS, options);
@@ -191,9 +192,9 @@ impl Rtnl {
         name: &str,
         selector: Option<&TrafficSelector>,
     ) -> Result<()> {
-        let mut requests = Requests::new();
         let doing = format!("cannot share the rate of link {name}");
-        requests.push(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, doing, |attrs| {
+        let flags = NlmF::CREATE | NlmF::REPLACE;
+        let mut requests = Requests::one(libc::RTM_NEWQDISC, flags, doing, |attrs| {
             attrs.raw(&header(link, FAIR, bucket_class(selector), 0));
             attrs.string(TCA_KIND, "fq_codel");
         });
@@ -276,9 +277,8 @@ impl Rtnl {
 
     fn delete_discipline(&self, link: u32, found: Option<Traffic>) -> Result<()> {
         let Some(found) = found else { return Ok(()) };
-        let mut requests = Requests::new();
         let doing = format!("cannot delete the queueing discipline {} of link {link}", found.kind);
-        requests.push(libc::RTM_DELQDISC, 0, doing, |attrs| {
+        let mut requests = Requests::one(libc::RTM_DELQDISC, NlmF::empty(), doing, |attrs| {
             attrs.raw(&header(link, found.handle, found.parent, 0));
         });
         requests.tolerate(libc::ENOENT);
@@ -286,10 +286,9 @@ impl Rtnl {
     }
 
     fn get_traffic(&self, message: u16, header: [u8; HEADER_BYTES]) -> Result<Option<Traffic>> {
-        let mut request = Requests::new();
-        let doing = "cannot read traffic control".into();
+        let doing = "cannot read traffic control";
         // Without NLM_F_ECHO the kernel answers to multicast groups only.
-        request.push(message, NLM_F_ECHO, doing, |attrs| attrs.raw(&header));
+        let request = Requests::one(message, NlmF::ECHO, doing, |attrs| attrs.raw(&header));
         match self.socket.get(request, Traffic::parse) {
             // The kernel's default discipline has no handle.
             Ok(found) => Ok(found.filter(|found| found.handle != 0)),
@@ -302,12 +301,10 @@ impl Rtnl {
     }
 
     fn list_filters(&self, header: [u8; HEADER_BYTES]) -> Result<Vec<Traffic>> {
-        let request = || {
-            let mut request = Requests::new();
-            let doing = "cannot list the filters of traffic control".into();
-            request.push(libc::RTM_GETTFILTER, 0, doing, |attrs| attrs.raw(&header));
-            request
-        };
+        let doing = "cannot list the filters of traffic control";
+        let request = Requests::one(libc::RTM_GETTFILTER, NlmF::empty(), doing, |attrs| {
+            attrs.raw(&header);
+        });
         Ok(self.socket.dump(request, Traffic::parse)?)
     }
 }
@@ -373,8 +370,8 @@ impl TrafficSelector {
 
 impl Traffic {
     fn parse(payload: &[u8]) -> Option<Self> {
-        let (handle, parent) = (u32_of(payload.get(8..12)?)?, u32_of(payload.get(12..16)?)?);
-        let info = u32_of(payload.get(16..20)?)?;
+        let (handle, parent) = (u32_at(payload, 8)?, u32_at(payload, 12)?);
+        let info = u32_at(payload, 16)?;
         let mut found = Self { kind: String::new(), handle, parent, info, options: Vec::new() };
         for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
             match kind {
@@ -400,7 +397,7 @@ impl Traffic {
     pub fn is_bucket(&self, bucket: &TokenBucket) -> bool {
         let is_tbf = self.kind == "tbf";
         let Some(parameters) = attribute(&self.options, TCA_TBF_PARMS) else { return false };
-        let word = |at: usize| parameters.get(at..at + 4).and_then(u32_of);
+        let word = |at: usize| u32_at(parameters, at);
         let rate64 = attribute(&self.options, if is_tbf { TCA_TBF_RATE64 } else { TCA_HTB_RATE64 });
         let ceiling64 = attribute(&self.options, TCA_HTB_CEIL64);
         let has_rate = |at, rate64: Option<&[u8]>| match u32::try_from(bucket.rate) {
@@ -419,7 +416,7 @@ impl Traffic {
     /// Whether this is htb with the default class of the selector.
     pub fn is_htb_for(&self, selector: &TrafficSelector) -> bool {
         let init = attribute(&self.options, TCA_HTB_INIT);
-        let default = init.and_then(|init| u32_of(init.get(8..12)?));
+        let default = init.and_then(|init| u32_at(init, 8));
         self.is_shaper() && self.kind == "htb" && default == Some(selector.default_class())
     }
 
@@ -455,8 +452,7 @@ impl Traffic {
     pub fn redirects_to(&self) -> Option<u32> {
         let action = attribute(attribute(&self.options, TCA_U32_ACT)?, 1)?;
         let mirred = attribute(attribute(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS)?;
-        let word = |at: usize| u32_of(mirred.get(at..at + 4)?);
-        word(24).filter(|_| word(20) == Some(TCA_EGRESS_REDIR))
+        u32_at(mirred, 24).filter(|_| u32_at(mirred, 20) == Some(TCA_EGRESS_REDIR))
     }
 }
 
@@ -521,12 +517,8 @@ fn u32_selector(keys: &[Key]) -> Vec<u8> {
 
 /// The keys of a filter for packets that have an address of the subnet in the field.
 fn keys(subnet: IpNet, field: AddressField) -> Vec<Key> {
-    let (network, mask, of_source, of_destination) = match subnet {
-        IpNet::V4(net) => {
-            (net.network().octets().to_vec(), net.netmask().octets().to_vec(), 12, 16)
-        }
-        IpNet::V6(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec(), 8, 24),
-    };
+    let (network, mask) = (octets(subnet.network()), octets(subnet.netmask()));
+    let (of_source, of_destination) = if subnet.addr().is_ipv4() { (12, 16) } else { (8, 24) };
     let start = if field == AddressField::Source { of_source } else { of_destination };
     let word = |bytes: &[u8]| fixed(bytes, 0).map_or(0, u32::from_be_bytes);
     let words = mask.chunks_exact(4).zip(network.chunks_exact(4)).zip((start..).step_by(4));

@@ -181,7 +181,7 @@ fn has_container(
         return Ok(true);
     }
     for port in others() {
-        let kind = host.link_at(port.index)?.and_then(|link| link.0.kind);
+        let kind = host.link_at(port.index)?.and_then(|link| link.kind);
         if matches!(kind.as_deref(), Some(VETH | "tun")) {
             return Ok(true);
         }

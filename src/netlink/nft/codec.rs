@@ -1,31 +1,112 @@
-//! Expressions and verdicts of the kernel's rules, read back. A malformed or unknown expression becomes `Expr::Other`.
+//! The bytes of expressions and verdicts: written for new rules, and read from the kernel's rules. A malformed or unknown
+//! expression becomes `Expr::Other`.
+
+use nix::libc::{self, c_int};
 
 use super::Family;
 use super::consts::{
-    NF_ACCEPT, NF_DROP, NFT_CMP_EQ, NFT_CMP_GTE, NFT_CMP_LTE, NFT_CMP_NEQ, NFT_CONTINUE, NFT_GOTO,
-    NFT_JUMP, NFT_LOOKUP_F_INV, NFT_META_MARK, NFT_NAT_DNAT, NFT_NAT_SNAT, NFT_REG_VERDICT,
-    NFT_RETURN, NFTA_BITWISE_DREG, NFTA_BITWISE_MASK, NFTA_BITWISE_OP, NFTA_BITWISE_SREG,
-    NFTA_BITWISE_XOR, NFTA_BYTEORDER_DREG, NFTA_BYTEORDER_LEN, NFTA_BYTEORDER_SIZE,
-    NFTA_BYTEORDER_SREG, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_CT_SREG,
-    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG,
-    NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG,
-    NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN,
-    NFTA_NAT_TYPE, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
-    NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA,
+    NF_NAT_RANGE_PROTO_SPECIFIED, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK,
+    NFTA_BITWISE_OP, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR, NFTA_BYTEORDER_DREG, NFTA_BYTEORDER_LEN,
+    NFTA_BYTEORDER_OP, NFTA_BYTEORDER_SIZE, NFTA_BYTEORDER_SREG, NFTA_CMP_DATA, NFTA_CMP_OP,
+    NFTA_CMP_SREG, NFTA_CT_SREG, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
+    NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS,
+    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY,
+    NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE,
+    NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS,
     NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
     NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::expr::{Expr, Lookup, Nat, Verdict};
-use super::field::Field;
+use super::field::{Field, FieldSource};
 use super::register::Register;
-use super::wire::{attribute, be32_of, data_of};
-use crate::netlink::{attributes, fixed, text, u8_of};
+use super::wire::{attribute, be32, be32_of, data, data_of, elements_of};
+use crate::netlink::{Attrs, text, u8_of};
 
 impl Expr {
+    pub(super) fn write(&self, attrs: &mut Attrs) {
+        attrs.nested(NFTA_LIST_ELEM, |attrs| {
+            attrs.string(NFTA_EXPR_NAME, self.name());
+            attrs.nested(NFTA_EXPR_DATA, |attrs| self.write_arguments(attrs));
+        });
+    }
+
+    fn write_arguments(&self, attrs: &mut Attrs) {
+        match self {
+            Self::Load { field, bytes, to } => field.write(*bytes, *to, attrs),
+            Self::LoadPayload { header, offset, bytes, to } => {
+                FieldSource::Payload(*header, *offset).write(*bytes, *to, attrs);
+            }
+            Self::Immediate { value, to } => {
+                be32(attrs, NFTA_IMMEDIATE_DREG, to.number());
+                data(attrs, NFTA_IMMEDIATE_DATA, value);
+            }
+            Self::Verdict(verdict) => {
+                be32(attrs, NFTA_IMMEDIATE_DREG, libc::NFT_REG_VERDICT);
+                attrs.nested(NFTA_IMMEDIATE_DATA, |data| verdict.write(data));
+            }
+            Self::Bitwise { register, mask, xor } => {
+                be32(attrs, NFTA_BITWISE_SREG, register.number());
+                be32(attrs, NFTA_BITWISE_DREG, register.number());
+                be32(attrs, NFTA_BITWISE_LEN, c_int::try_from(mask.len()).unwrap_or(c_int::MAX));
+                data(attrs, NFTA_BITWISE_MASK, mask);
+                data(attrs, NFTA_BITWISE_XOR, xor);
+            }
+            Self::SwapBytes { register, bytes, size } => {
+                write_byte_order(attrs, *register, *bytes, *size);
+            }
+            Self::Compare { register, is_equal, value } => {
+                let operation = if *is_equal { libc::NFT_CMP_EQ } else { libc::NFT_CMP_NEQ };
+                write_comparison(attrs, *register, operation, value);
+            }
+            Self::AtLeast { register, value } => {
+                write_comparison(attrs, *register, libc::NFT_CMP_GTE, value);
+            }
+            Self::AtMost { register, value } => {
+                write_comparison(attrs, *register, libc::NFT_CMP_LTE, value);
+            }
+            Self::Range { register, is_inside, first, last } => {
+                be32(attrs, NFTA_RANGE_SREG, register.number());
+                be32(
+                    attrs,
+                    NFTA_RANGE_OP,
+                    if *is_inside { libc::NFT_CMP_EQ } else { libc::NFT_CMP_NEQ },
+                );
+                data(attrs, NFTA_RANGE_FROM_DATA, first);
+                data(attrs, NFTA_RANGE_TO_DATA, last);
+            }
+            Self::Lookup { set, key, lookup } => {
+                attrs.string(NFTA_LOOKUP_SET, set);
+                be32(attrs, NFTA_LOOKUP_SREG, key.number());
+                lookup.write(attrs);
+            }
+            Self::SetMark { from } => {
+                be32(attrs, NFTA_META_KEY, libc::NFT_META_MARK);
+                be32(attrs, NFTA_META_SREG, from.number());
+            }
+            Self::Nat { nat, family, address, port } => {
+                write_nat(attrs, *nat, *family, *address, *port);
+            }
+            Self::Redirect { port: Some(port) } => {
+                be32(attrs, NFTA_REDIR_REG_PROTO_MIN, port.number());
+                be32(attrs, NFTA_REDIR_FLAGS, NF_NAT_RANGE_PROTO_SPECIFIED);
+            }
+            Self::Reject { kind, code } => {
+                be32(attrs, NFTA_REJECT_TYPE, *kind);
+                attrs.u8(NFTA_REJECT_ICMP_CODE, *code);
+            }
+            Self::XtMatch { name, revision, info } | Self::XtTarget { name, revision, info } => {
+                attrs.string(NFTA_TARGET_NAME, name);
+                be32(attrs, NFTA_TARGET_REV, revision.cast_signed());
+                attrs.bytes(NFTA_TARGET_INFO, info);
+            }
+            Self::Redirect { port: None } | Self::Masquerade | Self::Counter | Self::Other(_) => {}
+        }
+    }
+
     /// The expressions of a rule in a table of that family.
     pub(super) fn read_all(family: Family, list: &[u8]) -> Vec<Self> {
-        let elements = attributes(list).filter(|(kind, _)| *kind == NFTA_LIST_ELEM);
-        elements.map(|(_, element)| Self::read(family, element)).collect()
+        elements_of(list).map(|element| Self::read(family, element)).collect()
     }
 
     fn read(family: Family, element: &[u8]) -> Self {
@@ -40,7 +121,7 @@ impl Expr {
             return Some(Self::Load { field, bytes, to });
         }
         Some(match name {
-            "immediate" if arguments.number(NFTA_IMMEDIATE_DREG)? == NFT_REG_VERDICT => {
+            "immediate" if arguments.number(NFTA_IMMEDIATE_DREG)? == libc::NFT_REG_VERDICT => {
                 Self::Verdict(Verdict::read(arguments.bytes(NFTA_IMMEDIATE_DATA)?)?)
             }
             "immediate" => Self::Immediate {
@@ -51,7 +132,7 @@ impl Expr {
             "byteorder" => arguments.byte_order()?,
             "payload" => Self::LoadPayload {
                 header: arguments.number(NFTA_PAYLOAD_BASE)?,
-                offset: arguments.number(NFTA_PAYLOAD_OFFSET)?,
+                offset: arguments.number(NFTA_PAYLOAD_OFFSET)?.cast_unsigned(),
                 bytes: u8::try_from(arguments.number(NFTA_PAYLOAD_LEN)?).ok()?,
                 to: arguments.register(NFTA_PAYLOAD_DREG)?,
             },
@@ -64,7 +145,7 @@ impl Expr {
             },
             "lookup" => arguments.lookup()?,
             "meta"
-                if arguments.number(NFTA_META_KEY)? == NFT_META_MARK
+                if arguments.number(NFTA_META_KEY)? == libc::NFT_META_MARK
                     && arguments.bytes(NFTA_META_SREG).is_some() =>
             {
                 Self::SetMark { from: arguments.register(NFTA_META_SREG)? }
@@ -93,6 +174,53 @@ impl Expr {
     }
 }
 
+impl Lookup {
+    fn write(self, attrs: &mut Attrs) {
+        match self {
+            Self::Contains => {}
+            Self::Lacks => be32(attrs, NFTA_LOOKUP_FLAGS, libc::NFT_LOOKUP_F_INV),
+            Self::Load(register) => be32(attrs, NFTA_LOOKUP_DREG, register.number()),
+            Self::Verdict => be32(attrs, NFTA_LOOKUP_DREG, libc::NFT_REG_VERDICT),
+        }
+    }
+}
+
+fn write_byte_order(attrs: &mut Attrs, register: Register, bytes: u8, size: u8) {
+    be32(attrs, NFTA_BYTEORDER_SREG, register.number());
+    be32(attrs, NFTA_BYTEORDER_DREG, register.number());
+    be32(attrs, NFTA_BYTEORDER_OP, libc::NFT_BYTEORDER_HTON);
+    be32(attrs, NFTA_BYTEORDER_LEN, bytes.into());
+    be32(attrs, NFTA_BYTEORDER_SIZE, size.into());
+}
+
+fn write_comparison(attrs: &mut Attrs, register: Register, operation: c_int, value: &[u8]) {
+    be32(attrs, NFTA_CMP_SREG, register.number());
+    be32(attrs, NFTA_CMP_OP, operation);
+    data(attrs, NFTA_CMP_DATA, value);
+}
+
+fn write_nat(
+    attrs: &mut Attrs,
+    nat: Nat,
+    family: Family,
+    address: Option<Register>,
+    port: Option<Register>,
+) {
+    let kind = match nat {
+        Nat::Source => libc::NFT_NAT_SNAT,
+        Nat::Destination => libc::NFT_NAT_DNAT,
+    };
+    be32(attrs, NFTA_NAT_TYPE, kind);
+    be32(attrs, NFTA_NAT_FAMILY, family.number().into());
+    if let Some(address) = address {
+        be32(attrs, NFTA_NAT_REG_ADDR_MIN, address.number());
+    }
+    if let Some(port) = port {
+        be32(attrs, NFTA_NAT_REG_PROTO_MIN, port.number());
+        be32(attrs, NFTA_NAT_FLAGS, NF_NAT_RANGE_PROTO_SPECIFIED);
+    }
+}
+
 /// The attributes of one expression.
 #[derive(Clone, Copy)]
 struct Arguments<'a>(&'a [u8]);
@@ -102,7 +230,7 @@ impl<'a> Arguments<'a> {
         attribute(self.0, kind)
     }
 
-    fn number(self, kind: u16) -> Option<u32> {
+    fn number(self, kind: u16) -> Option<c_int> {
         self.bytes(kind).and_then(be32_of)
     }
 
@@ -117,18 +245,18 @@ impl<'a> Arguments<'a> {
     fn comparison(self) -> Option<Expr> {
         let (register, value) = (self.register(NFTA_CMP_SREG)?, self.data(NFTA_CMP_DATA)?);
         Some(match self.number(NFTA_CMP_OP)? {
-            NFT_CMP_EQ => Expr::Compare { register, is_equal: true, value },
-            NFT_CMP_NEQ => Expr::Compare { register, is_equal: false, value },
-            NFT_CMP_GTE => Expr::AtLeast { register, value },
-            NFT_CMP_LTE => Expr::AtMost { register, value },
+            libc::NFT_CMP_EQ => Expr::Compare { register, is_equal: true, value },
+            libc::NFT_CMP_NEQ => Expr::Compare { register, is_equal: false, value },
+            libc::NFT_CMP_GTE => Expr::AtLeast { register, value },
+            libc::NFT_CMP_LTE => Expr::AtMost { register, value },
             _ => return None,
         })
     }
 
     fn is_equal(self, kind: u16) -> Option<bool> {
         match self.number(kind)? {
-            NFT_CMP_EQ => Some(true),
-            NFT_CMP_NEQ => Some(false),
+            libc::NFT_CMP_EQ => Some(true),
+            libc::NFT_CMP_NEQ => Some(false),
             _ => None,
         }
     }
@@ -155,9 +283,9 @@ impl<'a> Arguments<'a> {
     fn lookup(self) -> Option<Expr> {
         let flags = self.number(NFTA_LOOKUP_FLAGS).unwrap_or_default();
         let lookup = match self.number(NFTA_LOOKUP_DREG) {
-            Some(NFT_REG_VERDICT) => Lookup::Verdict,
+            Some(libc::NFT_REG_VERDICT) => Lookup::Verdict,
             Some(number) => Lookup::Load(Register::of(number)?),
-            None if flags & NFT_LOOKUP_F_INV != 0 => Lookup::Lacks,
+            None if flags & libc::NFT_LOOKUP_F_INV != 0 => Lookup::Lacks,
             None => Lookup::Contains,
         };
         Some(Expr::Lookup {
@@ -169,8 +297,8 @@ impl<'a> Arguments<'a> {
 
     fn nat(self) -> Option<Expr> {
         let nat = match self.number(NFTA_NAT_TYPE)? {
-            NFT_NAT_SNAT => Nat::Source,
-            NFT_NAT_DNAT => Nat::Destination,
+            libc::NFT_NAT_SNAT => Nat::Source,
+            libc::NFT_NAT_DNAT => Nat::Destination,
             _ => return None,
         };
         Some(Expr::Nat {
@@ -183,24 +311,43 @@ impl<'a> Arguments<'a> {
 
     fn extension(self) -> Option<(String, u32, Vec<u8>)> {
         let name = self.bytes(NFTA_TARGET_NAME).map(text)?.into_owned();
-        Some((name, self.number(NFTA_TARGET_REV)?, self.bytes(NFTA_TARGET_INFO)?.to_vec()))
+        let revision = self.number(NFTA_TARGET_REV)?.cast_unsigned();
+        Some((name, revision, self.bytes(NFTA_TARGET_INFO)?.to_vec()))
     }
 }
 
 impl Verdict {
+    /// Writes the verdict as the data of an immediate or of an element of a verdict map.
+    pub(super) fn write(&self, attrs: &mut Attrs) {
+        let (code, chain) = match self {
+            Self::Accept => (libc::NF_ACCEPT, None),
+            Self::Drop => (libc::NF_DROP, None),
+            Self::Continue => (libc::NFT_CONTINUE, None),
+            Self::Return => (libc::NFT_RETURN, None),
+            Self::Jump(chain) => (libc::NFT_JUMP, Some(chain)),
+            Self::Goto(chain) => (libc::NFT_GOTO, Some(chain)),
+        };
+        attrs.nested(NFTA_DATA_VERDICT, |attrs| {
+            be32(attrs, NFTA_VERDICT_CODE, code);
+            if let Some(chain) = chain {
+                attrs.string(NFTA_VERDICT_CHAIN, chain);
+            }
+        });
+    }
+
     /// Reads the verdict in the data of an immediate or of an element of a verdict map. `None` for verdicts internal to the
     /// kernel.
     pub(super) fn read(data: &[u8]) -> Option<Self> {
         let verdict = attribute(data, NFTA_DATA_VERDICT)?;
-        let code = i32::from_be_bytes(fixed(attribute(verdict, NFTA_VERDICT_CODE)?, 0)?);
+        let code = be32_of(attribute(verdict, NFTA_VERDICT_CODE)?)?;
         let chain = || Some(attribute(verdict, NFTA_VERDICT_CHAIN).map(text)?.into_owned());
         match code {
-            NF_ACCEPT => Some(Self::Accept),
-            NF_DROP => Some(Self::Drop),
-            NFT_CONTINUE => Some(Self::Continue),
-            NFT_RETURN => Some(Self::Return),
-            NFT_JUMP => chain().map(Self::Jump),
-            NFT_GOTO => chain().map(Self::Goto),
+            libc::NF_ACCEPT => Some(Self::Accept),
+            libc::NF_DROP => Some(Self::Drop),
+            libc::NFT_CONTINUE => Some(Self::Continue),
+            libc::NFT_RETURN => Some(Self::Return),
+            libc::NFT_JUMP => chain().map(Self::Jump),
+            libc::NFT_GOTO => chain().map(Self::Goto),
             _ => None,
         }
     }
@@ -213,7 +360,7 @@ mod tests {
         dnat_to, dnat_to_map, in_range, in_set, not_in_set, redirect_to, reject_prohibited,
         verdict_map,
     };
-    use crate::netlink::{Attrs, rows};
+    use crate::netlink::rows;
 
     fn written(exprs: &[Expr]) -> Attrs {
         let mut attrs = Attrs::default();
