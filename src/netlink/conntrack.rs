@@ -4,13 +4,14 @@
 use std::net::IpAddr;
 
 use neli::consts::nl::NlmF;
+use neli::consts::socket::NlFamily;
 use nix::libc;
 
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::Transport;
 use crate::netlink::{
-    self, AF_INET, AF_INET6, Attrs, Protocol, Requests, Socket, attribute, fixed, ip_of, u8_of,
+    self, AF_INET, AF_INET6, Attrs, Requests, Socket, attribute, fixed, ip_of, u8_of,
 };
 
 /// A filter for connections. It always has a protocol and a port, so it never selects all connections.
@@ -123,7 +124,7 @@ impl FilterIndex {
 impl Conntrack {
     /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> Result<Self, netlink::Error> {
-        Ok(Self { socket: Socket::open(Protocol::Netfilter)? })
+        Ok(Self { socket: Socket::open(NlFamily::Netfilter)? })
     }
 
     /// Deletes the connections that one of the filters selects. No such connection is no error.
@@ -173,7 +174,7 @@ impl Conntrack {
     ) -> Result<()> {
         let header = [family.number(), 0, 0, 0];
         let doing = "cannot list connections";
-        let mut request = Requests::one(IPCTNL_MSG_CT_GET, NlmF::empty(), doing, |attrs| {
+        let request = Requests::one(IPCTNL_MSG_CT_GET, NlmF::empty(), doing, |attrs| {
             attrs.raw(&header);
             if let Some(filter) = filter {
                 filter.write(attrs);
@@ -183,7 +184,7 @@ impl Conntrack {
         // deleted; then the rest is listed again.
         for _ in 0..LISTS_MAX {
             let mut found = Vec::new();
-            let listed = self.socket.dump_each(&mut request, |message| match message {
+            let listed = self.socket.dump_each(&request, |message| match message {
                 None => found.clear(),
                 Some(_) if found.len() == FLOWS_AT_ONCE => {}
                 Some(message) => {

@@ -14,19 +14,52 @@ use crate::names::IpFamily;
 /// Requests in one datagram.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
-    pub(super) attrs: Attrs,
     pub(super) list: Vec<Request>,
+    /// A message after the requests that the kernel does not answer: the end of an nf_tables transaction.
+    pub(super) end: Option<Request>,
 }
 
-/// A request. Its bytes are in `Requests::attrs`.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    /// The offset of the header of this request in `Requests::attrs`.
-    pub(super) at: usize,
+    kind: u16,
+    flags: NlmF,
+    payload: Attrs,
     /// The beginning of the error message if the request fails: `cannot add link eth0`.
     pub(super) doing: String,
     /// An errno that the caller takes as success.
     pub(super) tolerated: Option<i32>,
+}
+
+impl Request {
+    /// `write` writes the bytes after the header.
+    pub(super) fn new(
+        kind: u16,
+        flags: NlmF,
+        doing: impl Into<String>,
+        write: impl FnOnce(&mut Attrs),
+    ) -> Self {
+        let mut payload = Attrs::default();
+        write(&mut payload);
+        Self { kind, flags, payload, doing: doing.into(), tolerated: None }
+    }
+
+    fn byte_count(&self) -> usize {
+        HEADER_BYTES + self.payload.bytes.len()
+    }
+
+    /// Appends the message to a datagram.
+    fn write(&self, sequence: u32, further_flags: NlmF, datagram: &mut Vec<u8>) {
+        // The kernel refuses a datagram of this length.
+        let length = u32::try_from(self.byte_count()).unwrap_or(u32::MAX);
+        let flags = self.flags | NlmF::REQUEST | further_flags;
+        datagram.extend(length.to_ne_bytes());
+        datagram.extend(self.kind.to_ne_bytes());
+        datagram.extend(flags.bits().to_ne_bytes());
+        datagram.extend(sequence.to_ne_bytes());
+        // The kernel takes the port from the socket.
+        datagram.extend([0; 4]);
+        datagram.extend_from_slice(&self.payload.bytes);
+    }
 }
 
 impl Requests {
@@ -37,36 +70,12 @@ impl Requests {
         doing: impl Into<String>,
         write: impl FnOnce(&mut Attrs),
     ) -> Self {
-        let mut requests = Self::default();
-        requests.push(kind, flags, doing.into(), write);
-        requests
+        Self { list: vec![Request::new(kind, flags, doing, write)], end: None }
     }
 
     /// Appends a request; `write` writes the bytes after the header.
-    pub fn push(
-        &mut self,
-        kind: u16,
-        flags: NlmF,
-        doing: String,
-        write: impl FnOnce(&mut Attrs),
-    ) -> &mut Self {
-        let at = self.attrs.bytes.len();
-        self.push_unanswered(kind, flags, write);
-        self.list.push(Request { at, doing, tolerated: None });
-        self
-    }
-
-    /// Appends a message that the kernel does not answer: the end of an nf_tables transaction.
-    pub fn push_unanswered(&mut self, kind: u16, flags: NlmF, write: impl FnOnce(&mut Attrs)) {
-        let at = self.attrs.bytes.len();
-        let ([k0, k1], [f0, f1]) =
-            (kind.to_ne_bytes(), (flags | NlmF::REQUEST).bits().to_ne_bytes());
-        // `seal` sets the sequence number. The kernel takes the port from the socket.
-        self.attrs.raw(&[0, 0, 0, 0, k0, k1, f0, f1, 0, 0, 0, 0, 0, 0, 0, 0]);
-        write(&mut self.attrs);
-        // The kernel refuses a datagram that is longer than this number (EMSGSIZE).
-        let length = u32::try_from(self.attrs.bytes.len() - at).unwrap_or(u32::MAX);
-        self.attrs.patch(at, length.to_ne_bytes());
+    pub fn push(&mut self, kind: u16, flags: NlmF, doing: String, write: impl FnOnce(&mut Attrs)) {
+        self.list.push(Request::new(kind, flags, doing, write));
     }
 
     /// If the kernel answers the last request with this errno, the request counts as successful.
@@ -80,49 +89,26 @@ impl Requests {
         self.list.is_empty()
     }
 
-    /// Splits the requests from the index `first` on into parts with at most that many requests and bytes. A longer request
-    /// gets its own part.
-    pub(super) fn parts(self, first: usize, requests_max: usize, bytes_max: usize) -> Vec<Self> {
-        let Self { attrs, list } = self;
-        let ends: Vec<usize> =
-            list.iter().skip(1).map(|next| next.at).chain([attrs.bytes.len()]).collect();
-        let mut parts: Vec<Self> = Vec::new();
-        for (request, end) in list.into_iter().zip(ends).skip(first) {
-            let bytes = &attrs.bytes[request.at..end];
-            let has_room = |part: &&mut Self| {
-                part.list.len() < requests_max && part.attrs.bytes.len() + bytes.len() <= bytes_max
-            };
+    /// Splits the requests into parts with at most that many requests and bytes. A longer request gets its own part.
+    pub(super) fn parts(self, requests_max: usize, bytes_max: usize) -> Vec<Self> {
+        let (mut parts, mut bytes): (Vec<Self>, _) = (Vec::new(), 0);
+        for request in self.list {
+            bytes += request.byte_count();
+            let has_room = |part: &&mut Self| part.list.len() < requests_max && bytes <= bytes_max;
             match parts.last_mut().filter(has_room) {
-                Some(part) => part.append(request, bytes),
+                Some(part) => part.list.push(request),
                 None => {
-                    let mut part = Self::default();
-                    part.attrs.too_long = attrs.too_long;
-                    part.append(request, bytes);
-                    parts.push(part);
+                    bytes = request.byte_count();
+                    parts.push(Self { list: vec![request], end: None });
                 }
             }
         }
         parts
     }
 
-    /// Appends the requests of a part.
-    pub(super) fn extend(&mut self, part: Self) {
-        let offset = self.attrs.bytes.len();
-        self.attrs.raw(&part.attrs.bytes);
-        self.attrs.too_long |= part.attrs.too_long;
-        let moved =
-            part.list.into_iter().map(|request| Request { at: request.at + offset, ..request });
-        self.list.extend(moved);
-    }
-
-    fn append(&mut self, request: Request, bytes: &[u8]) {
-        self.list.push(Request { at: self.attrs.bytes.len(), ..request });
-        self.attrs.raw(bytes);
-    }
-
     /// The length of the datagram.
     pub(super) fn byte_count(&self) -> usize {
-        self.attrs.bytes.len()
+        self.list.iter().chain(&self.end).map(Request::byte_count).sum()
     }
 
     /// What the last request does, for messages about the whole datagram.
@@ -130,27 +116,29 @@ impl Requests {
         self.list.last().map_or("", |request| request.doing.as_str())
     }
 
-    /// Sets consecutive sequence numbers in the requests, and adds flags to the last request.
-    pub(super) fn seal(&mut self, first_sequence: u32, last_flags: NlmF) {
+    /// The datagram, with consecutive sequence numbers and with further flags in the last request; `None` if an attribute is too
+    /// long.
+    pub(super) fn datagram(&self, first_sequence: u32, last_flags: NlmF) -> Option<Vec<u8>> {
+        let mut datagram = Vec::with_capacity(self.byte_count());
         let mut sequence = first_sequence;
-        for request in &self.list {
-            self.attrs.patch(request.at + 8, sequence.to_ne_bytes());
+        for (index, request) in self.list.iter().enumerate() {
+            let is_last = index + 1 == self.list.len();
+            let flags = if is_last { last_flags } else { NlmF::empty() };
+            request.write(sequence, flags, &mut datagram);
             sequence = sequence.wrapping_add(1);
         }
-        if let Some(last) = self.list.last() {
-            let at = last.at + 6;
-            let flags = u16_at(&self.attrs.bytes, at).unwrap_or_default() | last_flags.bits();
-            self.attrs.patch(at, flags.to_ne_bytes());
-        }
+        self.end.iter().for_each(|end| end.write(0, NlmF::empty(), &mut datagram));
+        let is_too_long = self.list.iter().any(|request| request.payload.too_long);
+        (!is_too_long).then_some(datagram)
     }
 }
 
 /// A list of attributes that is being written. Attributes can contain lists.
 #[derive(Clone, Debug, Default)]
 pub struct Attrs {
-    pub(super) bytes: Vec<u8>,
+    bytes: Vec<u8>,
     /// An attribute is too long for its u16 length, so the list is not sent.
-    pub(super) too_long: bool,
+    too_long: bool,
 }
 
 impl Attrs {
@@ -206,18 +194,14 @@ impl Attrs {
 
     fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Self)) {
         let at = self.bytes.len();
-        let [k0, k1] = kind.to_ne_bytes();
-        self.raw(&[0, 0, k0, k1]);
+        self.raw(&[0, 0]);
+        self.raw(&kind.to_ne_bytes());
         write(self);
         match u16::try_from(self.bytes.len() - at) {
-            Ok(length) => self.patch(at, length.to_ne_bytes()),
+            Ok(length) => self.bytes[at..at + 2].copy_from_slice(&length.to_ne_bytes()),
             Err(_) => self.too_long = true,
         }
         self.bytes.resize(aligned(self.bytes.len()), 0);
-    }
-
-    fn patch<const N: usize>(&mut self, at: usize, value: [u8; N]) {
-        self.bytes[at..at + N].copy_from_slice(&value);
     }
 }
 
@@ -371,8 +355,13 @@ const HEADER_BYTES: usize = 16;
 
 #[cfg(test)]
 impl Requests {
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.attrs.bytes
+    /// The datagram without sequence numbers.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for request in self.list.iter().chain(&self.end) {
+            request.write(0, NlmF::empty(), &mut bytes);
+        }
+        bytes
     }
 }
 
@@ -413,12 +402,14 @@ mod tests {
     fn requests_are_numbered_and_the_last_one_requests_an_acknowledgement() {
         let mut requests = Requests::default();
         requests.push(16, NlmF::CREATE, "a".into(), |attrs| attrs.raw(&[7; 4]));
-        requests.push(17, NlmF::empty(), "b".into(), |attrs| attrs.u32(1, 2)).tolerate(19);
-        requests.seal(5, NlmF::ACK);
+        requests.push(17, NlmF::empty(), "b".into(), |attrs| attrs.u32(1, 2));
+        requests.tolerate(19);
+        requests.end = Some(Request::new(18, NlmF::empty(), "", |_| {}));
         assert_eq!(
-            rows(&requests.attrs.bytes),
+            rows(&requests.datagram(5, NlmF::ACK).unwrap()),
             "14000000 10000104 05000000 00000000 07070707 \
-             18000000 11000500 06000000 00000000 08000100 02000000"
+             18000000 11000500 06000000 00000000 08000100 02000000 \
+             10000000 12000100 00000000 00000000"
         );
         assert_eq!((requests.list[0].tolerated, requests.list[1].tolerated), (None, Some(19)));
     }
@@ -465,7 +456,7 @@ mod tests {
         let mut requests = Requests::default();
         requests.push(16, NlmF::empty(), String::new(), |attrs| attrs.u32(1, 2));
         requests.push(17, NlmF::empty(), String::new(), |_| {});
-        let bytes = &requests.attrs.bytes;
+        let bytes = &requests.bytes();
         assert_eq!(messages(bytes).map(|m| m.kind).collect::<Vec<_>>(), [16, 17]);
         for end in 0..bytes.len() {
             assert_eq!(messages(&bytes[..end]).count(), usize::from(end >= 24), "{end}");
@@ -483,11 +474,10 @@ mod tests {
         let mut hint = Attrs::default();
         hint.u32(2, 20);
         hint.string(NlmsgerrAttr::Msg.into(), "because");
-        let mut full = Requests::default();
-        full.push(16, NlmF::empty(), String::new(), |attrs| attrs.string(3, "eth0"));
+        let full = Requests::one(16, NlmF::empty(), "", |attrs| attrs.string(3, "eth0")).bytes();
 
-        let capped = [&exists[..], &full.attrs.bytes[..16], &hint.bytes].concat();
-        let whole = [&exists[..], &full.attrs.bytes, &hint.bytes].concat();
+        let capped = [&exists[..], &full[..16], &hint.bytes].concat();
+        let whole = [&exists[..], &full[..], &hint.bytes].concat();
         let done = [&exists[..], &hint.bytes].concat();
         for (kind, flags, payload) in [
             (Nlmsg::Error, NlmF::ACK_TLVS | NlmF::CAPPED, &capped),

@@ -18,4 +18,4 @@ pub(crate) use message::{
 };
 pub use message::{Attrs, Requests};
 pub use socket::Error;
-pub(crate) use socket::{Events, Protocol, Socket};
+pub(crate) use socket::{Events, Socket};

@@ -88,13 +88,6 @@ impl From<Error> for crate::error::Error {
     }
 }
 
-/// The netlink protocol: NETLINK_ROUTE or NETLINK_NETFILTER.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Protocol {
-    Route,
-    Netfilter,
-}
-
 /// A socket in the namespace that it was opened in.
 pub(crate) struct Socket {
     socket: NlSocket,
@@ -125,11 +118,7 @@ impl Socket {
     /// Opens a socket that gets messages of the kernel only. In a container's namespace, each process with CAP_NET_ADMIN can
     /// send messages that look like answers, or so many that the answers find no room. So the socket is connected to the
     /// kernel, port 0, which also binds it: from then on the kernel refuses other senders (`netlink_getsockbyportid`).
-    pub(crate) fn open(protocol: Protocol) -> Result<Self, Error> {
-        let family = match protocol {
-            Protocol::Route => NlFamily::Route,
-            Protocol::Netfilter => NlFamily::Netfilter,
-        };
+    pub(crate) fn open(family: NlFamily) -> Result<Self, Error> {
         let failed = |error| Error::of("cannot open a netlink socket", &error);
         let socket = NlSocket::new(family).map_err(failed)?;
         let kernel = NetlinkAddr::new(0, 0);
@@ -142,7 +131,7 @@ impl Socket {
             socket,
             sequence: Cell::new(1),
             // Netfilter always filters dumps, without strict checking.
-            is_strict: Cell::new(matches!(protocol, Protocol::Netfilter)),
+            is_strict: Cell::new(family == NlFamily::Netfilter),
         })
     }
 
@@ -150,14 +139,14 @@ impl Socket {
     /// is returned. `on` gets the echoes of the kernel.
     pub(crate) fn commit(
         &self,
-        mut requests: Requests,
+        requests: Requests,
         mut on: impl FnMut(&[u8]),
     ) -> Result<(), Error> {
         if requests.is_empty() {
             return Ok(());
         }
         let on = |message: &Message<'_>| on(message.payload);
-        self.exchange(&mut requests, NlmF::ACK, Until::Acknowledged, on)
+        self.exchange(&requests, NlmF::ACK, Until::Acknowledged, on)
     }
 
     /// Reads one object.
@@ -172,7 +161,7 @@ impl Socket {
     /// Reads several objects at once, one per request; `None` after a tolerated error.
     pub(crate) fn get_each<T>(
         &self,
-        mut requests: Requests,
+        requests: Requests,
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<Option<T>>, Error> {
         let mut found: Vec<_> = requests.list.iter().map(|_| None).collect();
@@ -180,7 +169,7 @@ impl Socket {
             return Ok(found);
         }
         let first = self.sequence.get();
-        self.exchange(&mut requests, NlmF::empty(), Until::Answer, |message| {
+        self.exchange(&requests, NlmF::empty(), Until::Answer, |message| {
             if let Some(object) = found.get_mut(message.sequence.wrapping_sub(first) as usize) {
                 *object = read(message.payload);
             }
@@ -201,11 +190,11 @@ impl Socket {
     fn dump_within<T>(
         &self,
         bytes_max: usize,
-        mut request: Requests,
+        request: Requests,
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
         let (mut list, mut bytes) = (Vec::new(), 0);
-        self.dump_each(&mut request, |payload| {
+        self.dump_each(&request, |payload| {
             let Some(payload) = payload else {
                 list.clear();
                 bytes = 0;
@@ -226,29 +215,10 @@ impl Socket {
         Ok(list)
     }
 
-    /// Reads only the first object of a list. Consumes the socket: the rest of the list would come before the answers to later
-    /// requests.
-    pub(crate) fn first<T>(
-        self,
-        mut request: Requests,
-        read: impl FnOnce(&[u8]) -> Option<T>,
-    ) -> Result<Option<T>, Error> {
-        let _ = self.socket.enable_strict_checking(true);
-        let (mut read, mut first) = (Some(read), None);
-        self.exchange(&mut request, NlmF::DUMP, Until::Answer, |message| {
-            if !message.is(Nlmsg::Done)
-                && let Some(read) = read.take()
-            {
-                first = read(message.payload);
-            }
-        })?;
-        Ok(first)
-    }
-
     /// Calls `on` with each object, and with `None` when the list begins again.
     pub(crate) fn dump_each(
         &self,
-        request: &mut Requests,
+        request: &Requests,
         mut on: impl FnMut(Option<&[u8]>),
     ) -> Result<(), Error> {
         if !self.is_strict.replace(true) {
@@ -281,7 +251,7 @@ impl Socket {
     /// is in no group, so it gets no other messages.
     fn exchange(
         &self,
-        requests: &mut Requests,
+        requests: &Requests,
         last_flags: NlmF,
         until: Until,
         mut on: impl FnMut(&Message<'_>),
@@ -289,9 +259,11 @@ impl Socket {
         let first = self.sequence.get();
         let count = u32::try_from(requests.list.len()).unwrap_or(u32::MAX);
         self.sequence.set(first.wrapping_add(count));
-        requests.seal(first, last_flags);
         let last_doing = requests.last_doing();
-        self.send(requests).map_err(|error| Error::of(last_doing, &error))?;
+        let datagram = requests.datagram(first, last_flags);
+        let datagram =
+            datagram.ok_or_else(|| Error::new(last_doing.into(), libc::EMSGSIZE, None))?;
+        self.send(&datagram).map_err(|error| Error::of(last_doing, &error))?;
 
         let (mut result, mut has_overflowed) = (Ok(()), false);
         // Page faults cost more than the allocation, so no socket keeps a buffer: each exchange uses the block that was freed
@@ -341,16 +313,13 @@ impl Socket {
         sys::widen_send_buffer(&self.socket, bytes).map_or(SEND_BYTES_MIN, |room| room.min(bytes))
     }
 
-    fn send(&self, requests: &Requests) -> io::Result<()> {
-        if requests.attrs.too_long {
-            return Err(Errno::EMSGSIZE.into());
-        }
+    fn send(&self, datagram: &[u8]) -> io::Result<()> {
         fault::kernel_request()?;
-        let send = || uninterrupted(|| self.socket.send(&requests.attrs.bytes, Msg::empty()));
+        let send = || uninterrupted(|| self.socket.send(datagram, Msg::empty()));
         match send() {
             // The datagram is longer than the send buffer, net.core.wmem_default.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                sys::widen_send_buffer(&self.socket, requests.attrs.bytes.len())?;
+                sys::widen_send_buffer(&self.socket, datagram.len())?;
                 send().map(drop)
             }
             result => result.map(drop),
@@ -467,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_list_has_a_limit_and_the_socket_can_be_used_after_it() {
-        let socket = Socket::open(Protocol::Route).unwrap();
+        let socket = Socket::open(NlFamily::Route).unwrap();
         // RTM_GETLINK, with a `struct ifinfomsg`.
         let request = Requests::one(18, NlmF::empty(), "cannot list the links", |attrs| {
             attrs.raw(&[0; 16]);
@@ -486,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_too_long_is_not_sent() {
-        let socket = Socket::open(Protocol::Route).unwrap();
+        let socket = Socket::open(NlFamily::Route).unwrap();
         let requests = Requests::one(16, NlmF::empty(), "cannot do it", |attrs| {
             attrs.bytes(1, &[0; 70_000]);
         });

@@ -15,56 +15,38 @@ use super::rule::{NewRule, Position};
 use super::set::{Element, NewSet};
 use super::wire::{self, be32, be64};
 use super::{Family, Generation, Table};
+use crate::netlink::message::Request;
 use crate::netlink::{Attrs, Requests};
 
 /// Changes that become one transaction. Nothing happens before `Nft::commit`.
 ///
 /// A change can refer to an object that an earlier change of the batch adds. Deleting a missing object is an error, and so
 /// is deleting an object in use: rules and elements of verdict maps are deleted before the chains that they lead to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Batch {
-    pub(super) requests: Requests,
+    changes: Requests,
     /// The kernel features that the changes need.
     pub(super) features: Vec<(Family, Feature)>,
-    /// The number of messages after NFNL_MSG_BATCH_BEGIN, which begins the batch.
-    changes: usize,
-    /// The id of the next set, unique in the transaction.
-    next_set: c_int,
+    /// The number of sets that the batch adds.
+    sets: c_int,
     /// The kernel refuses the transaction (ERESTART) if the rules have another generation than this. `None`: no condition.
     expected: Option<Generation>,
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Batch {
     /// A transaction without a condition on the generation.
     pub fn new() -> Self {
-        Self::begin(None)
+        Self::default()
     }
 
     /// A transaction that the kernel refuses if the rules have another generation than this; see `Nft::transact`.
     pub fn expecting(generation: Generation) -> Self {
-        Self::begin(Some(generation))
-    }
-
-    fn begin(expected: Option<Generation>) -> Self {
-        let doing = "cannot change the rules of nf_tables";
-        let requests = Requests::one(NFNL_MSG_BATCH_BEGIN, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&batch_header());
-            if let Some(generation) = expected {
-                be32(attrs, NFNL_BATCH_GENID, generation.0.cast_signed());
-            }
-        });
-        Self { requests, features: Vec::new(), changes: 0, next_set: 1, expected }
+        Self { expected: Some(generation), ..Self::default() }
     }
 
     /// Whether the batch has no changes.
     pub fn is_empty(&self) -> bool {
-        self.changes == 0
+        self.changes.is_empty()
     }
 
     /// Adds a table. An existing table is no error, and keeps its comment.
@@ -130,8 +112,9 @@ impl Batch {
 
     /// Adds a set. An existing equal set is no error.
     pub fn add_set(&mut self, table: Table<'_>, set: NewSet<'_>) -> &mut Self {
-        let id = self.next_set;
-        self.next_set += 1;
+        self.sets += 1;
+        // The id of the set, unique in the transaction.
+        let id = self.sets;
         let doing = format!("cannot add set {} to table {table}", set.name);
         self.push(libc::NFT_MSG_NEWSET, NlmF::CREATE, table, doing, |attrs| {
             attrs.string(NFTA_SET_NAME, set.name);
@@ -193,32 +176,32 @@ impl Batch {
         self
     }
 
-    /// The length of the datagram, with the message that `end` appends.
+    /// The length of the datagram of the whole batch.
     pub(super) fn byte_count(&self) -> usize {
-        self.requests.byte_count() + END_BYTES
+        BEGIN_BYTES + self.changes.byte_count() + END_BYTES
     }
 
-    /// Splits the changes into consecutive transactions with at most `bytes_max` bytes each. If the batch expects a generation,
-    /// each transaction expects the generation after the previous one, so that no other program makes a change in between.
-    pub(super) fn split(self, bytes_max: usize) -> Vec<Self> {
-        let (mut expected, features) = (self.expected, self.features);
-        let room = bytes_max.saturating_sub(BEGIN_BYTES + END_BYTES);
-        let mut all = Vec::new();
-        for part in self.requests.parts(1, usize::MAX, room) {
-            let mut batch = Self::begin(expected);
-            batch.features.clone_from(&features);
-            batch.requests.extend(part);
-            batch.changes = batch.requests.list.len() - 1;
+    /// The changes as consecutive transactions with at most `bytes_max` bytes each. If the batch expects a generation, each
+    /// transaction expects the generation after the previous one, so that no other program makes a change in between.
+    pub(super) fn transactions(self, bytes_max: usize) -> Vec<Requests> {
+        let mut expected = self.expected;
+        let mut all =
+            self.changes.parts(usize::MAX, bytes_max.saturating_sub(BEGIN_BYTES + END_BYTES));
+        for requests in &mut all {
+            requests.list.insert(0, begin(expected));
+            requests.end = Some(Request::new(NFNL_MSG_BATCH_END, NlmF::empty(), "", |attrs| {
+                attrs.raw(&batch_header());
+            }));
             expected = expected.map(Generation::next);
-            all.push(batch);
         }
         all
     }
 
-    /// Appends the end of the batch. Without it the kernel validates the changes, but does not make them.
-    pub(super) fn end(&mut self) {
-        self.requests
-            .push_unanswered(NFNL_MSG_BATCH_END, NlmF::empty(), |attrs| attrs.raw(&batch_header()));
+    /// The changes without the end of the transaction: the kernel validates them, but does not make them.
+    pub(super) fn validation(self) -> Requests {
+        let mut requests = self.changes;
+        requests.list.insert(0, begin(self.expected));
+        requests
     }
 
     fn push(
@@ -229,8 +212,7 @@ impl Batch {
         doing: String,
         write: impl FnOnce(&mut Attrs),
     ) -> &mut Self {
-        self.changes += 1;
-        wire::push(&mut self.requests, message, flags, table, doing, write);
+        wire::push(&mut self.changes, message, flags, table, doing, write);
         self
     }
 }
@@ -239,6 +221,17 @@ impl Batch {
 pub(super) fn write_elements(attrs: &mut Attrs, set: &str, write: impl FnOnce(&mut Attrs)) {
     attrs.string(NFTA_SET_ELEM_LIST_SET, set);
     attrs.nested(NFTA_SET_ELEM_LIST_ELEMENTS, write);
+}
+
+/// The first message of a transaction.
+fn begin(expected: Option<Generation>) -> Request {
+    let doing = "cannot change the rules of nf_tables";
+    Request::new(NFNL_MSG_BATCH_BEGIN, NlmF::empty(), doing, |attrs| {
+        attrs.raw(&batch_header());
+        if let Some(generation) = expected {
+            be32(attrs, NFNL_BATCH_GENID, generation.0.cast_signed());
+        }
+    })
 }
 
 /// `struct nfgenmsg` of the messages that begin and end a transaction: `res_id` is the number of the subsystem, in network byte
@@ -269,9 +262,9 @@ mod tests {
         let table = Table { family: Family::Ip, name: "cnibox" };
         batch.add_table(table, None).delete_rule(table, "c", 4);
         assert!(!batch.is_empty());
-        batch.end();
+        let [transaction] = &batch.transactions(usize::MAX)[..] else { panic!("it is one") };
         assert_eq!(
-            rows(batch.requests.as_slice()),
+            rows(&transaction.bytes()),
             "1c000000 10000100 00000000 00000000 0000000a 08000100 00000007 \
              20000000 000a0104 00000000 00000000 02000000 0b000100 636e6962 6f780000 \
              34000000 080a0100 00000000 00000000 02000000 0b000100 636e6962 6f780000 \
@@ -286,7 +279,7 @@ mod tests {
         let keys: Vec<Vec<u8>> = (0..300).map(key).collect();
         let mut batch = Batch::new();
         batch.delete_elements(Table::inet("cnibox"), "addresses", &keys);
-        assert_eq!(batch.changes, 3);
+        assert_eq!(batch.changes.list.len(), 3);
     }
 
     #[test]
@@ -303,18 +296,19 @@ mod tests {
             (BEGIN_BYTES + END_BYTES + 2 * change_bytes, vec![2, 2, 1]),
             (0, vec![1; 5]),
         ] {
-            let parts = batch().split(bytes_max);
-            let found: Vec<usize> = parts.iter().map(|part| part.changes).collect();
+            let parts = batch().transactions(bytes_max);
+            let found: Vec<usize> = parts.iter().map(|part| part.list.len() - 1).collect();
             assert_eq!(found, sizes, "{bytes_max}");
             assert!(bytes_max == 0 || parts.iter().all(|part| part.byte_count() <= bytes_max));
-            let expected: Vec<_> = parts.iter().map(|part| part.expected).collect();
             let next = [Generation(u32::MAX), Generation(1), Generation(2)];
-            assert!(expected.iter().zip(next).all(|(found, next)| *found == Some(next)));
-            let changes: Vec<u8> = parts
-                .iter()
-                .flat_map(|part| part.requests.as_slice()[BEGIN_BYTES..].to_vec())
-                .collect();
-            assert_eq!(changes, batch().requests.as_slice()[BEGIN_BYTES..]);
+            let mut changes = Vec::new();
+            for (index, part) in parts.iter().map(Requests::bytes).enumerate() {
+                if let Some(Generation(expected)) = next.get(index) {
+                    assert_eq!(part[BEGIN_BYTES - 4..BEGIN_BYTES], expected.to_be_bytes());
+                }
+                changes.extend_from_slice(&part[BEGIN_BYTES..part.len() - END_BYTES]);
+            }
+            assert_eq!(changes, batch().changes.bytes());
         }
     }
 }

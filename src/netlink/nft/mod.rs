@@ -32,11 +32,12 @@ use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
 
 use neli::consts::nl::NlmF;
+use neli::consts::socket::NlFamily;
 use nix::libc;
 
 use crate::error::{Code, Error, Result};
 use crate::names::IpFamily;
-use crate::netlink::{self, Protocol, Requests, Socket};
+use crate::netlink::{self, Requests, Socket};
 
 pub use batch::Batch;
 pub use chain::{Base, Chain, ChainKind, Hook, NewChain, Policy};
@@ -96,17 +97,15 @@ pub struct Nft {
 impl Nft {
     /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> Result<Self, netlink::Error> {
-        match Socket::open(Protocol::Netfilter) {
-            Ok(socket) => Ok(Self::with(socket)),
+        match Socket::open(NlFamily::Netfilter) {
+            Ok(socket) => {
+                Ok(Self { socket, tables: RefCell::new(None), is_partial: Cell::new(false) })
+            }
             Err(error) if error.errno == libc::EPROTONOSUPPORT => {
                 Err(error.with_hint("the kernel lacks CONFIG_NETFILTER_NETLINK"))
             }
             Err(error) => Err(error),
         }
-    }
-
-    fn with(socket: Socket) -> Self {
-        Self { socket, tables: RefCell::new(None), is_partial: Cell::new(false) }
     }
 
     /// Opens a socket. `None` if the kernel lacks netlink for netfilter. A kernel with it can still lack nf_tables.
@@ -156,18 +155,16 @@ impl Nft {
     /// net.core.wmem_max only. Then it is committed in parts: each change refers to earlier changes only, so the rules are
     /// valid after each part. If a part fails, the earlier parts stay, and `is_partial` is true until the next commit that
     /// succeeds.
-    pub fn commit(&self, batch: Batch) -> Result<(), netlink::Error> {
+    pub fn commit(&self, mut batch: Batch) -> Result<(), netlink::Error> {
         if batch.is_empty() {
             return Ok(());
         }
         let bytes_max = self.socket.room_for(batch.byte_count());
-        if batch.byte_count() <= bytes_max {
-            self.commit_whole(batch)?;
-        } else {
-            for part in batch.split(bytes_max) {
-                self.commit_whole(part)?;
-                self.is_partial.set(true);
-            }
+        let features = std::mem::take(&mut batch.features);
+        for transaction in batch.transactions(bytes_max) {
+            let committed = self.socket.commit(transaction, |_| {});
+            committed.map_err(|error| self.explained(error, &features))?;
+            self.is_partial.set(true);
         }
         self.is_partial.set(false);
         Ok(())
@@ -178,18 +175,12 @@ impl Nft {
         self.is_partial.get()
     }
 
-    fn commit_whole(&self, mut batch: Batch) -> Result<(), netlink::Error> {
-        batch.end();
-        let Batch { requests, features, .. } = batch;
-        self.socket.commit(requests, |_| {}).map_err(|error| self.explained(error, &features))
-    }
-
     /// Validates the changes in the kernel without making them.
     pub fn check(&self, batch: Batch) -> Result<(), netlink::Error> {
         if batch.is_empty() {
             return Ok(());
         }
-        self.socket.commit(batch.requests, |_| {})
+        self.socket.commit(batch.validation(), |_| {})
     }
 
     /// Reads and changes as one atomic step: `build` reads the present state and adds changes to the batch. If another

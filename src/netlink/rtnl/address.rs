@@ -220,7 +220,7 @@ mod tests {
         ] {
             let mut batch = Batch::new();
             batch.add_address(7, "eth0", &new);
-            assert_eq!(rows(batch.requests.as_slice()), expected, "{}", new.net);
+            assert_eq!(rows(&batch.requests.bytes()), expected, "{}", new.net);
         }
     }
 

@@ -172,7 +172,7 @@ mod tests {
         batch.add_vlans(7, "x", &[ACCESS, TRUNK]);
         batch.del_vlan(7, "x", 1);
         assert_eq!(
-            rows(batch.requests.as_slice()),
+            rows(&batch.requests.bytes()),
             "3c000000 13000100 00000000 00000000 07000000 07000000 00000000 00000000 \
              1c001a80 08000200 06000a00 08000200 08001400 08000200 10001e00 \
              2c000000 11000100 00000000 00000000 07000000 07000000 00000000 00000000 \

@@ -307,7 +307,7 @@ mod tests {
         let change = LinkChange { announce_ipv4: true, ..LinkChange::default() };
         batch.change_link(7, "x", &change);
         assert_eq!(
-            rows(batch.requests.as_slice()),
+            rows(&batch.requests.bytes()),
             "34000000 10000100 00000000 00000000 \
              00000000 07000000 00000000 00000000 14001a80 10000280 0c000180 08001600 \
              01000000"
@@ -320,7 +320,7 @@ mod tests {
         let change = LinkChange { up: Some(false), alias: Some("abc"), ..LinkChange::default() };
         batch.change_link(7, "x", &change);
         assert_eq!(
-            rows(batch.requests.as_slice()),
+            rows(&batch.requests.bytes()),
             "28000000 10000100 00000000 00000000 \
              00000000 07000000 00000000 01000000 07001400 61626300"
         );
@@ -332,7 +332,7 @@ mod tests {
         let change = LinkChange { master: Some(2), hairpin: Some(true), ..LinkChange::default() };
         batch.change_link(7, "x", &change);
         assert_eq!(
-            rows(batch.requests.as_slice()),
+            rows(&batch.requests.bytes()),
             "28000000 10000100 00000000 00000000 \
              00000000 07000000 00000000 00000000 08000a00 02000000 \
              3c000000 10000100 00000000 00000000 \

@@ -96,7 +96,7 @@ mod tests {
         let mut batch = Batch::new();
         batch.set_group(7, "x", 9);
         assert_eq!(
-            rows(batch.requests.as_slice()),
+            rows(&batch.requests.bytes()),
             "28000000 10000100 00000000 00000000 \
              00000000 07000000 00000000 00000000 08001b00 09000000"
         );

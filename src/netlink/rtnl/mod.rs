@@ -14,12 +14,13 @@ mod traffic;
 
 use std::time::{Duration, Instant};
 
+use neli::consts::socket::NlFamily;
 use nix::libc;
 
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
-use crate::netlink::{self, Events, Protocol, Requests, Socket};
+use crate::netlink::{self, Events, Requests, Socket};
 
 pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
@@ -48,7 +49,7 @@ pub struct Batch {
 impl Rtnl {
     /// Opens a socket in the namespace of the calling thread. `NetNs::rtnl` opens one in another namespace.
     pub fn open() -> Result<Self> {
-        Ok(Self { socket: Socket::open(Protocol::Route)?, netns: None })
+        Ok(Self { socket: Socket::open(NlFamily::Route)?, netns: None })
     }
 
     /// The namespace of the socket, which has to be that of the calling thread.
@@ -67,7 +68,7 @@ impl Rtnl {
     /// Makes the changes; returns the first error. Many changes are sent in several datagrams. A datagram fits into the send
     /// buffer of each host, and the answers to it fit into the receive buffer.
     pub fn commit(&self, batch: Batch) -> Result<()> {
-        let parts = batch.requests.parts(0, REQUESTS_AT_ONCE, DATAGRAM_BYTES_MAX);
+        let parts = batch.requests.parts(REQUESTS_AT_ONCE, DATAGRAM_BYTES_MAX);
         let committed = parts.into_iter().map(|part| self.change(part));
         Ok(committed.fold(Ok(()), Result::and)?)
     }
