@@ -1,5 +1,6 @@
 //! The filter table of iptables-legacy. The kernel evaluates it in addition to nf_tables. This module only reads it.
 
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -23,15 +24,13 @@ pub struct Forward {
 ///
 /// False without the permissions or the module. The table is read only if it exists, because the kernel would create it.
 pub fn drops_forwarded(is_v6: bool) -> bool {
-    let table = if is_in_use(is_v6) { Filter::read(is_v6) } else { None };
-    table.and_then(|table| table.policy()) == Some(VERDICT_DROP)
+    Filter::read(is_v6).and_then(|table| table.policy()) == Some(VERDICT_DROP)
 }
 
 /// The chain FORWARD with the chains of the table. `None` without the table, the permissions or the module. See
 /// `drops_forwarded`.
 pub fn forward(is_v6: bool) -> Option<Forward> {
-    let table = if is_in_use(is_v6) { Filter::read(is_v6) } else { None };
-    table?.forward()
+    Filter::read(is_v6)?.forward()
 }
 
 /// Whether the filter table of iptables-legacy exists.
@@ -55,6 +54,9 @@ impl Filter {
     /// Reads the table from the kernel. Source: linux/netfilter_ipv4/ip_tables.h, `struct ipt_getinfo`, `struct
     /// ipt_get_entries`, `struct ipt_entry`, and the equivalents for IPv6.
     fn read(is_v6: bool) -> Option<Self> {
+        if !is_in_use(is_v6) {
+            return None;
+        }
         let (family, level) = if is_v6 {
             (AddressFamily::Inet6, libc::SOL_IPV6)
         } else {
@@ -122,7 +124,7 @@ impl Filter {
             }
             at = next;
         }
-        let mut found = Vec::new();
+        let mut found = BTreeMap::new();
         for (name, range) in &chains {
             let (mut rules, mut at) = (Vec::new(), range.start);
             while at < range.end && self.chain_name(self.entry(at)?).is_none() {
@@ -131,7 +133,7 @@ impl Filter {
                 rules.push(Rule { chain: name.clone(), handle, comment: None, exprs });
                 at = self.next(at)?;
             }
-            found.push((name.clone(), rules));
+            found.insert(name.clone(), rules);
         }
         let policy = if policy == VERDICT_DROP { Policy::Drop } else { Policy::Accept };
         Some(Forward { program: Program::of(found), policy })

@@ -12,7 +12,6 @@ use super::consts::{
     NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS,
     NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY,
     NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE,
-    NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
     NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS,
     NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
     NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
@@ -33,7 +32,7 @@ impl Expr {
 
     fn write_arguments(&self, attrs: &mut Attrs) {
         match self {
-            Self::Load { field, bytes, to } => field.write(*bytes, *to, attrs),
+            Self::Load { field, bytes, to } => field.source().write(*bytes, *to, attrs),
             Self::LoadPayload { header, offset, bytes, to } => {
                 FieldSource::Payload(*header, *offset).write(*bytes, *to, attrs);
             }
@@ -117,8 +116,13 @@ impl Expr {
     }
 
     fn read_arguments(family: Family, name: &str, arguments: Arguments<'_>) -> Option<Self> {
-        if let Some((field, bytes, to)) = Field::read(family, name, arguments.0) {
-            return Some(Self::Load { field, bytes, to });
+        if let Some((source, bytes, to)) = FieldSource::read(name, arguments.0) {
+            if let Some((field, bytes)) = Field::loaded(family, source, bytes) {
+                return Some(Self::Load { field, bytes, to });
+            }
+            if let (FieldSource::Payload(header, offset), Some(bytes)) = (source, bytes) {
+                return Some(Self::LoadPayload { header, offset, bytes, to });
+            }
         }
         Some(match name {
             "immediate" if arguments.number(NFTA_IMMEDIATE_DREG)? == libc::NFT_REG_VERDICT => {
@@ -130,12 +134,6 @@ impl Expr {
             },
             "bitwise" => arguments.bitwise()?,
             "byteorder" => arguments.byte_order()?,
-            "payload" => Self::LoadPayload {
-                header: arguments.number(NFTA_PAYLOAD_BASE)?,
-                offset: arguments.number(NFTA_PAYLOAD_OFFSET)?.cast_unsigned(),
-                bytes: u8::try_from(arguments.number(NFTA_PAYLOAD_LEN)?).ok()?,
-                to: arguments.register(NFTA_PAYLOAD_DREG)?,
-            },
             "cmp" => arguments.comparison()?,
             "range" => Self::Range {
                 register: arguments.register(NFTA_RANGE_SREG)?,

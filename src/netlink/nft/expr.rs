@@ -240,7 +240,7 @@ impl Expr {
     /// The name of the expression in the kernel (NFTA_EXPR_NAME).
     pub(super) fn name(&self) -> &str {
         match self {
-            Self::Load { field, .. } => field.expression(),
+            Self::Load { field, .. } => field.source().expression(),
             Self::LoadPayload { .. } => "payload",
             Self::Immediate { .. } | Self::Verdict(_) => "immediate",
             Self::Bitwise { .. } => "bitwise",

@@ -81,6 +81,17 @@ pub(super) enum FieldSource {
 }
 
 impl FieldSource {
+    /// The name of the expression.
+    pub(super) fn expression(self) -> &'static str {
+        match self {
+            Self::Payload(..) => "payload",
+            Self::Meta(_) => "meta",
+            Self::Ct(_) => "ct",
+            Self::Fib(..) => "fib",
+        }
+    }
+
+    /// Writes the arguments of the expression. `bytes` is less than the length of the field only in a rule that was read.
     pub(super) fn write(self, bytes: u8, to: Register, attrs: &mut Attrs) {
         match self {
             Self::Payload(header, offset) => {
@@ -103,6 +114,28 @@ impl FieldSource {
                 be32(attrs, NFTA_FIB_DREG, to.number());
             }
         }
+    }
+
+    /// Reads the arguments of an expression with this name: the source, the number of bytes if the expression has one, and the
+    /// register.
+    pub(super) fn read(name: &str, attrs: &[u8]) -> Option<(Self, Option<u8>, Register)> {
+        let number = |kind| be32_of(attribute(attrs, kind)?);
+        let register = |kind| Register::of(number(kind)?);
+        Some(match name {
+            "payload" => {
+                let offset = number(NFTA_PAYLOAD_OFFSET)?.cast_unsigned();
+                let source = Self::Payload(number(NFTA_PAYLOAD_BASE)?, offset);
+                let bytes = u8::try_from(number(NFTA_PAYLOAD_LEN)?).ok()?;
+                (source, Some(bytes), register(NFTA_PAYLOAD_DREG)?)
+            }
+            "meta" => (Self::Meta(number(NFTA_META_KEY)?), None, register(NFTA_META_DREG)?),
+            "ct" => (Self::Ct(number(NFTA_CT_KEY)?), None, register(NFTA_CT_DREG)?),
+            "fib" => {
+                let source = Self::Fib(number(NFTA_FIB_FLAGS)?, number(NFTA_FIB_RESULT)?);
+                (source, None, register(NFTA_FIB_DREG)?)
+            }
+            _ => return None,
+        })
     }
 }
 
@@ -219,51 +252,17 @@ impl Field {
         matches!(self, Self::Iifname | Self::Oifname)
     }
 
-    /// The name of the expression that loads the field.
-    pub(super) fn expression(self) -> &'static str {
-        match self.source() {
-            FieldSource::Payload(..) => "payload",
-            FieldSource::Meta(_) => "meta",
-            FieldSource::Ct(_) => "ct",
-            FieldSource::Fib(..) => "fib",
-        }
-    }
-
-    /// Writes the arguments of the expression. `bytes` is less than the length of the field only in a rule that was read.
-    pub(super) fn write(self, bytes: u8, to: Register, attrs: &mut Attrs) {
-        self.source().write(bytes, to, attrs);
-    }
-
-    /// The field that an expression loads, the number of bytes, and the register. iptables and nft load only the bytes of an
-    /// address that a prefix covers.
-    pub(super) fn read(
+    /// The field that an expression loads, and the number of bytes: `bytes`, or the whole field. iptables and nft load only the
+    /// bytes of an address that a prefix covers.
+    pub(super) fn loaded(
         family: Family,
-        expression: &str,
-        attrs: &[u8],
-    ) -> Option<(Self, u8, Register)> {
-        let number = |kind| be32_of(attribute(attrs, kind)?);
-        let (source, bytes, register) = match expression {
-            "payload" => {
-                let offset = number(NFTA_PAYLOAD_OFFSET)?.cast_unsigned();
-                let source = FieldSource::Payload(number(NFTA_PAYLOAD_BASE)?, offset);
-                (source, number(NFTA_PAYLOAD_LEN), number(NFTA_PAYLOAD_DREG)?)
-            }
-            "meta" => (FieldSource::Meta(number(NFTA_META_KEY)?), None, number(NFTA_META_DREG)?),
-            "ct" => (FieldSource::Ct(number(NFTA_CT_KEY)?), None, number(NFTA_CT_DREG)?),
-            "fib" => {
-                let source = FieldSource::Fib(number(NFTA_FIB_FLAGS)?, number(NFTA_FIB_RESULT)?);
-                (source, None, number(NFTA_FIB_DREG)?)
-            }
-            _ => return None,
-        };
+        source: FieldSource,
+        bytes: Option<u8>,
+    ) -> Option<(Self, u8)> {
         let mut fields = Self::ALL.into_iter().filter(|field| field.is_in(family));
         let field = fields.find(|field| field.source() == source)?;
-        let bytes = match bytes {
-            Some(bytes) => u8::try_from(bytes).ok()?,
-            None => field.bytes(),
-        };
-        let register = Register::of(register)?;
-        (1..=field.bytes()).contains(&bytes).then_some((field, bytes, register))
+        let bytes = bytes.unwrap_or_else(|| field.bytes());
+        (1..=field.bytes()).contains(&bytes).then_some((field, bytes))
     }
 
     /// Whether tables of the family have the field. The same offset is a different field in another family.
@@ -284,12 +283,13 @@ mod tests {
     fn a_written_field_is_read() {
         for field in Field::ALL {
             for family in [Family::Ip, Family::Ip6, Family::Inet, Family::Bridge] {
-                let mut attrs = Attrs::default();
-                field.write(field.bytes(), Register::FIRST, &mut attrs);
-                let read = Field::read(family, field.expression(), attrs.as_slice());
-                let expected = (field, field.bytes(), Register::FIRST);
-                assert_eq!(read, field.is_in(family).then_some(expected), "{field:?} {family:?}");
-                assert_eq!(Field::read(family, "numgen", attrs.as_slice()), None);
+                let (mut attrs, source) = (Attrs::default(), field.source());
+                source.write(field.bytes(), Register::FIRST, &mut attrs);
+                let read = FieldSource::read(source.expression(), attrs.as_slice());
+                let Some((source, bytes, Register::FIRST)) = read else { panic!("{field:?}") };
+                let expected = field.is_in(family).then_some((field, field.bytes()));
+                assert_eq!(Field::loaded(family, source, bytes), expected, "{field:?} {family:?}");
+                assert_eq!(FieldSource::read("numgen", attrs.as_slice()), None);
             }
         }
     }

@@ -1,12 +1,15 @@
 //! Evaluates the rules of a table for a packet. A rule with an unknown expression, or with a condition on an unknown part of
 //! the packet, has several possible effects, and the evaluation follows each.
 
+use std::collections::BTreeMap;
+
 use nix::libc;
 
 use super::chain::{Chain, Policy};
 use super::consts::{NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER, NFTA_TABLE_FLAGS};
 use super::contents::Contents;
 use super::expr::{Expr, Lookup, Verdict};
+use super::field::FieldSource;
 use super::packet::{Byte, Fit, Packet, at_least, at_most, equal};
 use super::register::{REGISTERS_BYTES, Register};
 use super::rule::{NewRule, Position, Rule};
@@ -18,9 +21,8 @@ use crate::error::Result;
 /// The chains and sets of a table.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// Each chain with its rules, sorted by the names of the chains.
-    chains: Vec<(String, Vec<Rule>)>,
-    sets: Vec<(String, Contents)>,
+    chains: BTreeMap<String, Vec<Rule>>,
+    sets: BTreeMap<String, Contents>,
 }
 
 /// The handle of a rule that `Program::add` added. The handles of the kernel begin with 1.
@@ -86,17 +88,17 @@ impl Nft {
     /// All rules of a table with these chains, and the sets that they use.
     pub fn program(&self, table: Table<'_>, chains: &[&Chain]) -> Result<Program> {
         let names = chains.iter().map(|chain| (chain.name.clone(), Vec::new()));
-        let mut program = Program::of(names.collect());
+        let mut program = Program { chains: names.collect(), sets: BTreeMap::new() };
         for rule in self.rules(table)? {
             for expr in &rule.exprs {
                 if let Expr::Lookup { set, .. } = expr
-                    && program.set(set).is_none()
+                    && !program.sets.contains_key(set)
                 {
-                    program.sets.push((set.clone(), self.contents(table, set)?));
+                    program.sets.insert(set.clone(), self.contents(table, set)?);
                 }
             }
-            if let Some(at) = program.find(&rule.chain) {
-                program.chains[at].1.push(rule);
+            if let Some(rules) = program.chains.get_mut(&rule.chain) {
+                rules.push(rule);
             }
         }
         Ok(program)
@@ -104,25 +106,24 @@ impl Nft {
 }
 
 impl Program {
-    pub(crate) fn of(mut chains: Vec<(String, Vec<Rule>)>) -> Self {
-        chains.sort_by(|a, b| a.0.cmp(&b.0));
-        Self { chains, sets: Vec::new() }
+    pub(crate) fn of(chains: BTreeMap<String, Vec<Rule>>) -> Self {
+        Self { chains, sets: BTreeMap::new() }
     }
 
     pub fn rules_of(&self, chain: &str) -> &[Rule] {
-        self.find(chain).map_or(&[], |at| &self.chains[at].1)
+        self.chains.get(chain).map_or(&[], Vec::as_slice)
     }
 
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.chains.iter().flat_map(|(_, rules)| rules)
+        self.chains.values().flatten()
     }
 
     pub fn chain_names(&self) -> impl Iterator<Item = &str> {
-        self.chains.iter().map(|(name, _)| name.as_str())
+        self.chains.keys().map(String::as_str)
     }
 
     pub fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
-        self.chains.iter_mut().flat_map(|(_, rules)| rules)
+        self.chains.values_mut().flatten()
     }
 
     /// Adds a rule that the kernel does not have, with the handle 0, and its chain if it is missing.
@@ -135,19 +136,12 @@ impl Program {
 
     /// Adds a chain if it is missing. Returns its rules.
     pub fn add_chain(&mut self, chain: &str) -> &mut Vec<Rule> {
-        let at = match self.chains.binary_search_by(|(name, _)| name.as_str().cmp(chain)) {
-            Ok(at) => at,
-            Err(at) => {
-                self.chains.insert(at, (chain.into(), Vec::new()));
-                at
-            }
-        };
-        &mut self.chains[at].1
+        self.chains.entry(chain.into()).or_default()
     }
 
     /// Evaluates a base chain for a packet.
     pub fn evaluate(&self, chain: &str, policy: Policy, packet: &Packet) -> Outcome {
-        let results = vec![None; self.chains.len()];
+        let results = BTreeMap::new();
         let mut evaluation = Evaluation { program: self, packet, results, depth: 0 };
         let mut results = evaluation.chain(chain);
         if results.continues {
@@ -170,14 +164,6 @@ impl Program {
             }
         }
     }
-
-    fn find(&self, chain: &str) -> Option<usize> {
-        self.chains.binary_search_by(|(name, _)| name.as_str().cmp(chain)).ok()
-    }
-
-    fn set(&self, name: &str) -> Option<&Contents> {
-        self.sets.iter().find(|(other, _)| other == name).map(|(_, contents)| contents)
-    }
 }
 
 /// The possible results of a chain for a packet.
@@ -197,8 +183,8 @@ struct ChainResults {
 struct Evaluation<'a> {
     program: &'a Program,
     packet: &'a Packet,
-    /// The results of each chain of the program; `None` if the chain was not evaluated yet.
-    results: Vec<Option<ChainResults>>,
+    /// The results of the chains that were evaluated.
+    results: BTreeMap<String, ChainResults>,
     depth: u32,
 }
 
@@ -213,11 +199,10 @@ struct Effects {
 impl Evaluation<'_> {
     /// The results of a chain. Each chain is evaluated only once.
     fn chain(&mut self, name: &str) -> ChainResults {
-        let at = self.program.find(name);
-        if let Some(Some(known)) = at.map(|at| &self.results[at]) {
+        if let Some(known) = self.results.get(name) {
             return known.clone();
         }
-        if at.is_none() || self.depth == DEPTH_MAX {
+        if !self.program.chains.contains_key(name) || self.depth == DEPTH_MAX {
             // Another program changed the rules while they were read.
             let location = RuleLocation { chain: name.into(), rule: None };
             let doubt = Some(Doubt { location: location.clone(), on: "jump".into() });
@@ -233,9 +218,7 @@ impl Evaluation<'_> {
         self.depth += 1;
         let results = self.rules(name);
         self.depth -= 1;
-        if let Some(at) = at {
-            self.results[at] = Some(results.clone());
-        }
+        self.results.insert(name.into(), results.clone());
         results
     }
 
@@ -304,7 +287,10 @@ impl Effects {
         let mut verdicts = Vec::new();
         for expr in &rule.exprs {
             let effect = machine.execute(expr);
-            if effect.fit == Fit::Maybe || effect.verdicts.len() > 1 || effect.is_unknown {
+            if effect.fit == Fit::Maybe
+                || effect.verdicts.len() > 1
+                || effect.verdicts.contains(&None)
+            {
                 doubt.get_or_insert_with(|| machine.name(expr));
             }
             fit = fit.and(effect.fit);
@@ -332,19 +318,17 @@ struct Effect {
     fit: Fit,
     /// Empty: the rule continues with the next expression.
     verdicts: Vec<Option<Verdict>>,
-    /// One of the verdicts is unknown.
-    is_unknown: bool,
 }
 
 impl From<Fit> for Effect {
     fn from(fit: Fit) -> Self {
-        Self { fit, verdicts: Vec::new(), is_unknown: false }
+        Self { fit, verdicts: Vec::new() }
     }
 }
 
 impl From<Option<Verdict>> for Effect {
     fn from(verdict: Option<Verdict>) -> Self {
-        Self { fit: Fit::Yes, is_unknown: verdict.is_none(), verdicts: vec![verdict] }
+        Self { fit: Fit::Yes, verdicts: vec![verdict] }
     }
 }
 
@@ -367,7 +351,7 @@ impl Machine<'_> {
             }
             Expr::LoadPayload { header, offset, bytes, to } => {
                 self.loaded = "payload".into();
-                let source = super::field::FieldSource::Payload(*header, *offset);
+                let source = FieldSource::Payload(*header, *offset);
                 let loaded = self.packet.load(source, *bytes);
                 self.fill(*to, loaded);
             }
@@ -437,7 +421,7 @@ impl Machine<'_> {
     }
 
     fn look_up(&mut self, set: &str, key: Register, lookup: Lookup) -> Effect {
-        let Some(contents) = self.program.set(set) else { return Fit::Maybe.into() };
+        let Some(contents) = self.program.sets.get(set) else { return Fit::Maybe.into() };
         let (matches, any) = contents.matches(self.bytes(key, contents.key_bytes()));
         match lookup {
             Lookup::Contains => any.into(),
@@ -447,11 +431,10 @@ impl Machine<'_> {
                 any.into()
             }
             Lookup::Verdict => {
-                let verdicts = matches.into_iter().map(|(_, verdict)| verdict.cloned()).collect();
-                let mut effect = Effect { fit: any, verdicts, is_unknown: false };
-                effect.is_unknown = effect.verdicts.contains(&None);
-                effect.verdicts.dedup();
-                effect
+                let mut verdicts: Vec<_> =
+                    matches.into_iter().map(|(_, verdict)| verdict.cloned()).collect();
+                verdicts.dedup();
+                Effect { fit: any, verdicts }
             }
         }
     }

@@ -68,34 +68,25 @@ impl Transport {
 }
 
 impl Type {
-    fn number(self) -> c_int {
+    /// The number of the type, and the length of its values in bytes.
+    fn definition(self) -> (c_int, usize) {
         match self {
-            Self::Ipv4Addr => TYPE_IPADDR,
-            Self::Ipv6Addr => TYPE_IP6ADDR,
-            Self::InetProto => TYPE_INET_PROTOCOL,
-            Self::InetService => TYPE_INET_SERVICE,
-            Self::EtherAddr => TYPE_ETHERADDR,
-            Self::IfName => TYPE_IFNAME,
-            Self::Mark => TYPE_MARK,
-        }
-    }
-
-    fn bytes(self) -> usize {
-        match self {
-            Self::InetProto => 1,
-            Self::InetService => 2,
-            Self::Ipv4Addr | Self::Mark => 4,
-            Self::EtherAddr => 6,
-            Self::Ipv6Addr | Self::IfName => 16,
+            Self::Ipv4Addr => (TYPE_IPADDR, 4),
+            Self::Ipv6Addr => (TYPE_IP6ADDR, 16),
+            Self::InetProto => (TYPE_INET_PROTOCOL, 1),
+            Self::InetService => (TYPE_INET_SERVICE, 2),
+            Self::EtherAddr => (TYPE_ETHERADDR, 6),
+            Self::IfName => (TYPE_IFNAME, 16),
+            Self::Mark => (TYPE_MARK, 4),
         }
     }
 
     /// The type number of a concatenation or of a single type, and the length of its values in bytes.
     pub(super) fn concatenated(types: &[Self]) -> (c_int, usize) {
-        let number = types.iter().fold(0, |number, one| number << TYPE_BITS | one.number());
+        let number = types.iter().fold(0, |number, one| number << TYPE_BITS | one.definition().0);
         let bytes = match types {
-            [one] => one.bytes(),
-            many => many.iter().map(|one| one.bytes().next_multiple_of(WORD_BYTES)).sum(),
+            [one] => one.definition().1,
+            many => many.iter().map(|one| one.definition().1.next_multiple_of(WORD_BYTES)).sum(),
         };
         (number, bytes)
     }
