@@ -26,7 +26,13 @@
 //! dot: `net/ipv4/conf/eth0.100/rp_filter` and `net.ipv4.conf.eth0/100.rp_filter`. The first of these two readings whose file
 //! exists in the container is used. The first `IFNAME` is replaced by the name of the interface. If the file
 //! `/etc/cni/tuning/allowlist.conf` exists, one of its lines, a regular expression, must match each key as it is written. The
-//! syntax is a part of RE2: literals, `.`, classes, `* + ?`, groups, alternation, `^`, `$` and escapes.
+//! syntax is that of Go's regexp. A line with one of these parts of it is an error:
+//!
+//! - Unicode classes (`\pL`), quotes (`\Q..\E`), octal numbers (`\123`), surrogates (`\x{D800}`), and `\<`, `\>` and `\b{`
+//! - flags and names of groups: `(?i)`, `(?P<n>a)`; `(?:a)` is allowed
+//! - a `{` as a literal: `a{,2}`, `a{02}`; `a\{` is allowed
+//! - in a class: `[a[b]`, `&&`, `--` and `~~` as literals, a range that begins with `\d` or the first `-` or `]`, and `-[`
+//! - more than about 20 nested groups, or a compiled size of more than 10 MB
 //!
 //! The plugin follows a plugin that made the interface.
 //!

@@ -1,280 +1,257 @@
-//! Regular expressions of the allowlist: literals, `.`, classes, `* + ?`, groups, alternation, `^` and `$`, escapes, with the
-//! meaning that they have in RE2. Any other syntax of RE2 is an error, and never a literal.
-//!
-//! A pattern becomes a nondeterministic automaton. The time of a match is at most the product of the lengths of the text
-//! and the pattern.
+//! Regular expressions of the allowlist: those of regex-lite that Go's regexp reads in the same way. Any other expression is an
+//! error, so a line of the allowlist never allows something else than with the reference.
 
-use std::iter::Peekable;
-use std::str::Chars;
+use regex_lite::Regex;
 
-pub struct Pattern(Vec<Instruction>);
+/// The highest number in a repetition that Go's regexp reads.
+const REPETITIONS_MAX: u32 = 1000;
 
-enum Instruction {
-    /// Matches one character of the class.
-    OneOf(Set),
-    /// Continues at two instructions. Each is given as its distance from this instruction.
-    Fork(isize, isize),
-    Jump(isize),
-    Start,
-    End,
+pub fn parse(pattern: &str) -> Result<Regex, String> {
+    let regex = Regex::new(pattern).map_err(|error| error.to_string())?;
+    check_meaning(pattern)?;
+    Ok(regex)
 }
 
-/// A class of characters: those in `ranges`, or, if `is_negated`, all characters that are not in `ranges`.
-struct Set {
-    is_negated: bool,
-    ranges: Vec<(char, char)>,
-}
-
-/// The maximum depth of nested groups. It limits the recursion of the parser.
-const DEPTH_MAX: usize = 100;
-/// The maximum length of a pattern, in bytes.
-const LENGTH_MAX: usize = 4096;
-
-impl Pattern {
-    pub fn parse(text: &str) -> Result<Self, String> {
-        if text.len() > LENGTH_MAX {
-            return Err(format!("it is longer than {LENGTH_MAX} bytes"));
+/// Fails if Go's regexp refuses the pattern or reads it in another way. The pattern is valid for regex-lite.
+fn check_meaning(pattern: &str) -> Result<(), String> {
+    let mut rest = pattern;
+    let mut is_repeated = false;
+    while let Some(c) = rest.chars().next() {
+        let is_repetition = matches!(c, '*' | '+' | '?' | '{');
+        if is_repetition && is_repeated {
+            return Err(format!("{c} repeats a repetition"));
         }
-        let mut parser = Parser { rest: text.chars().peekable(), steps: Vec::new(), depth: 0 };
-        parser.alternatives()?;
-        match parser.rest.next() {
-            Some(_) => Err("it has a ) without a (".into()),
-            None => Ok(Self(parser.steps)),
-        }
-    }
-
-    /// Whether the pattern matches any part of the text.
-    pub fn matches_part_of(&self, text: &str) -> bool {
-        let mut states = vec![false; self.0.len() + 1];
-        let mut rest = text.chars();
-        let mut is_start = true;
-        loop {
-            let next = rest.next();
-            self.enter(0, &mut states, is_start, next.is_none());
-            if states[self.0.len()] {
-                return true;
+        is_repeated = is_repetition;
+        rest = match c {
+            '\\' => after_escape(rest)?,
+            '[' => after_class(rest)?,
+            '{' => after_repetition(rest)?,
+            '(' if rest.starts_with("(?") => {
+                rest.strip_prefix("(?:").ok_or("the group (? is not supported; (?: is")?
             }
-            let Some(c) = next else { return false };
-            is_start = false;
-            let is_end = rest.as_str().is_empty();
-            let before = std::mem::replace(&mut states, vec![false; self.0.len() + 1]);
-            for (at, step) in self.0.iter().enumerate().filter(|(at, _)| before[*at]) {
-                if let Instruction::OneOf(set) = step
-                    && set.has(c)
-                {
-                    self.enter(at + 1, &mut states, is_start, is_end);
-                }
-            }
-        }
-    }
-
-    /// Marks the state `at` as reached, and all states that follow it without reading a character.
-    fn enter(&self, at: usize, states: &mut [bool], is_start: bool, is_end: bool) {
-        let mut waiting = vec![at];
-        while let Some(at) = waiting.pop() {
-            if std::mem::replace(&mut states[at], true) {
-                continue;
-            }
-            match self.0.get(at) {
-                Some(Instruction::Fork(one, other)) => {
-                    waiting.extend([at.wrapping_add_signed(*one), at.wrapping_add_signed(*other)]);
-                }
-                Some(Instruction::Jump(distance)) => {
-                    waiting.push(at.wrapping_add_signed(*distance))
-                }
-                Some(Instruction::Start) if is_start => waiting.push(at + 1),
-                Some(Instruction::End) if is_end => waiting.push(at + 1),
-                _ => {}
-            }
-        }
-    }
-}
-
-impl Set {
-    fn of(c: char) -> Self {
-        Self { is_negated: false, ranges: vec![(c, c)] }
-    }
-
-    fn has(&self, c: char) -> bool {
-        self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&c)) != self.is_negated
-    }
-}
-
-struct Parser<'a> {
-    rest: Peekable<Chars<'a>>,
-    steps: Vec<Instruction>,
-    depth: usize,
-}
-
-impl Parser<'_> {
-    /// Reads alternatives up to the end of the pattern, or up to the `)` of the group.
-    fn alternatives(&mut self) -> Result<(), String> {
-        let mut jumps = Vec::new();
-        loop {
-            let start = self.steps.len();
-            self.sequence()?;
-            if self.rest.next_if_eq(&'|').is_none() {
-                break;
-            }
-            self.wrap(start, |length| Instruction::Fork(1, length + 2));
-            jumps.push(self.steps.len());
-            self.steps.push(Instruction::Jump(0));
-        }
-        for jump in jumps {
-            self.steps[jump] = Instruction::Jump(distance(self.steps.len() - jump));
-        }
-        Ok(())
-    }
-
-    fn sequence(&mut self) -> Result<(), String> {
-        while let Some(c) = self.rest.next_if(|c| !matches!(c, '|' | ')')) {
-            let start = self.steps.len();
-            let step = match c {
-                '(' => {
-                    self.group()?;
-                    self.repetition(start)?;
-                    continue;
-                }
-                '^' => Instruction::Start,
-                '$' => Instruction::End,
-                '.' => Instruction::OneOf(Set { is_negated: true, ..Set::of('\n') }),
-                '[' => Instruction::OneOf(self.class()?),
-                '\\' => self.escape()?,
-                '*' | '+' | '?' | '{' => return Err(format!("{c} repeats nothing")),
-                literal => Instruction::OneOf(Set::of(literal)),
-            };
-            self.steps.push(step);
-            self.repetition(start)?;
-        }
-        Ok(())
-    }
-
-    fn group(&mut self) -> Result<(), String> {
-        if self.rest.next_if_eq(&'?').is_some() && self.rest.next() != Some(':') {
-            return Err("the group (? is not supported; (?: is".into());
-        }
-        self.depth += 1;
-        if self.depth > DEPTH_MAX {
-            return Err(format!("it has more than {DEPTH_MAX} nested groups"));
-        }
-        self.alternatives()?;
-        self.depth -= 1;
-        self.rest.next_if_eq(&')').map(drop).ok_or_else(|| "it has a ( without a )".into())
-    }
-
-    /// Reads the repetition of the piece that begins at `start`.
-    fn repetition(&mut self, start: usize) -> Result<(), String> {
-        match self.rest.peek() {
-            Some('*') => {
-                self.wrap(start, |length| Instruction::Fork(1, length + 2));
-                self.steps.push(Instruction::Jump(-distance(self.steps.len() - start)));
-            }
-            Some('+') => {
-                let length = distance(self.steps.len() - start);
-                self.steps.push(Instruction::Fork(-length, 1));
-            }
-            Some('?') => self.wrap(start, |length| Instruction::Fork(1, length + 1)),
-            Some('{') => return Err("repetition with { is not supported".into()),
-            _ => return Ok(()),
-        }
-        self.rest.next();
+            _ => &rest[c.len_utf8()..],
+        };
         // A lazy repetition matches the same texts as a greedy one.
-        self.rest.next_if_eq(&'?');
-        match self.rest.peek() {
-            Some(c @ ('*' | '+' | '?' | '{')) => Err(format!("{c} repeats a repetition")),
-            _ => Ok(()),
-        }
+        rest = rest.strip_prefix('?').filter(|_| is_repetition).unwrap_or(rest);
     }
+    Ok(())
+}
 
-    /// Inserts an instruction before the piece that begins at `start`. The distances inside the piece do not change.
-    fn wrap(&mut self, start: usize, step: fn(isize) -> Instruction) {
-        let length = self.steps.len() - start;
-        self.steps.insert(start, step(distance(length)));
-    }
-
-    /// Reads a class; its `[` is read already.
-    fn class(&mut self) -> Result<Set, String> {
-        let is_negated = self.rest.next_if_eq(&'^').is_some();
-        let mut set = Set { is_negated, ranges: Vec::new() };
-        loop {
-            let first = self.rest.next().ok_or("it has a [ without a ]")?;
-            let first = match first {
-                // As the first character, `]` is a literal.
-                ']' if !set.ranges.is_empty() => return Ok(set),
-                '[' if self.rest.peek() == Some(&':') => {
-                    return Err("classes with names are not supported".into());
-                }
-                '\\' => match self.escaped()? {
-                    Escaped::Literal(c) => c,
-                    Escaped::Class(class) if !class.is_negated => {
-                        set.ranges.extend(class.ranges);
-                        continue;
-                    }
-                    Escaped::Class(_) => {
-                        return Err("a negated class inside [ ] is not supported".into());
-                    }
-                },
-                c => c,
-            };
-            let last = self.end_of_range(first)?;
-            set.ranges.push((first, last));
-        }
-    }
-
-    fn end_of_range(&mut self, first: char) -> Result<char, String> {
-        let mut ahead = self.rest.clone();
-        if ahead.next() != Some('-') || ahead.peek().is_none_or(|c| *c == ']') {
-            return Ok(first);
-        }
-        self.rest = ahead;
-        let last = match self.rest.next() {
-            Some('\\') => match self.escaped()? {
-                Escaped::Literal(c) => c,
-                Escaped::Class(_) => return Err("a range ends with a class".into()),
-            },
-            Some(c) => c,
-            None => return Err("it has a [ without a ]".into()),
-        };
-        if first > last { Err(format!("the range {first}-{last} is empty")) } else { Ok(last) }
-    }
-
-    fn escape(&mut self) -> Result<Instruction, String> {
-        if self.rest.next_if_eq(&'A').is_some() {
-            return Ok(Instruction::Start);
-        }
-        if self.rest.next_if_eq(&'z').is_some() {
-            return Ok(Instruction::End);
-        }
-        Ok(Instruction::OneOf(match self.escaped()? {
-            Escaped::Literal(c) => Set::of(c),
-            Escaped::Class(set) => set,
-        }))
-    }
-
-    /// Reads an escape; its `\` is read already.
-    fn escaped(&mut self) -> Result<Escaped, String> {
-        let c = self.rest.next().ok_or("it ends with a \\")?;
-        let ranges: &[(char, char)] = match c.to_ascii_lowercase() {
-            'd' => &[('0', '9')],
-            'w' => &[('0', '9'), ('A', 'Z'), ('_', '_'), ('a', 'z')],
-            's' => &[('\t', '\n'), ('\x0c', '\r'), (' ', ' ')],
-            _ if c.is_ascii() && !c.is_ascii_alphanumeric() => return Ok(Escaped::Literal(c)),
-            _ => return Err(format!("\\{c} is not supported")),
-        };
-        let is_negated = c.is_ascii_uppercase();
-        Ok(Escaped::Class(Set { is_negated, ranges: ranges.to_vec() }))
+/// The text after the escape that `text` begins with.
+fn after_escape(text: &str) -> Result<&str, String> {
+    let rest = &text[1..];
+    match rest.chars().next() {
+        Some('b') if rest.starts_with("b{") => Err("\\b{ is not supported".into()),
+        Some(c @ ('<' | '>' | 'u' | 'U')) => Err(format!("\\{c} is not supported")),
+        Some('x') if rest.starts_with("x{") => Ok(after(rest, "}")),
+        c => Ok(&rest[c.map_or(0, char::len_utf8)..]),
     }
 }
 
-enum Escaped {
-    Literal(char),
-    Class(Set),
+/// The text after the class `[…]` that `text` begins with.
+fn after_class(text: &str) -> Result<&str, String> {
+    let rest = &text[1..];
+    let rest = rest.strip_prefix('^').unwrap_or(rest);
+    // regex-lite never reads a range that begins with the first - or ] of a class.
+    if let [b'-' | b']', b'-', end, ..] = rest.as_bytes()
+        && *end != b']'
+    {
+        return Err("a class that begins with a range from - or ] is not supported".into());
+    }
+    let mut rest = rest.strip_prefix(']').unwrap_or(rest);
+    loop {
+        rest = match rest.chars().next() {
+            None => return Ok(rest),
+            Some(']') => return Ok(&rest[1..]),
+            Some('\\') => after_escape(rest)?,
+            // This can be a range or the beginning of a class with a name.
+            Some('-') if rest.starts_with("-[") => return Err("-[ is not supported".into()),
+            // A class with a name.
+            Some('[') => after(rest, ":]"),
+            Some(c) => &rest[c.len_utf8()..],
+        };
+    }
 }
 
-/// Converts a number of instructions to a distance. The number fits, because LENGTH_MAX limits a pattern.
-fn distance(steps: usize) -> isize {
-    isize::try_from(steps).unwrap_or(isize::MAX)
+/// The text after the repetition `{n}`, `{n,}` or `{n,m}` that `text` begins with. With blanks or leading zeros, Go's regexp
+/// reads it as a literal.
+fn after_repetition(text: &str) -> Result<&str, String> {
+    let (numbers, rest) = text[1..].split_once('}').unwrap_or_default();
+    let is_number = |text: &str| {
+        text.parse()
+            .is_ok_and(|number: u32| number <= REPETITIONS_MAX && number.to_string() == text)
+    };
+    let (min, max) = numbers.split_once(',').unwrap_or((numbers, ""));
+    if is_number(min) && (max.is_empty() || is_number(max)) {
+        Ok(rest)
+    } else {
+        Err(format!("the repetition {{{numbers}}} is not supported"))
+    }
+}
+
+fn after<'a>(text: &'a str, end: &str) -> &'a str {
+    text.split_once(end).map_or("", |(_, rest)| rest)
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, text: &str) -> bool {
+        parse(pattern).unwrap_or_else(|error| panic!("{pattern}: {error}")).is_match(text)
+    }
+
+    #[test]
+    fn patterns_match_as_in_go() {
+        for (pattern, yes, no) in [
+            ("", &["", "a"][..], &[][..]),
+            ("abc", &["abc", "xabcx"], &["ab", "ABC", ""]),
+            ("a.c", &["abc", "aéc"], &["ac", "a\nc"]),
+            (
+                r"^net\.core\.somaxconn$",
+                &["net.core.somaxconn"],
+                &["net.core.somaxconn1", "netxcorexsomaxconn", "net.core.somaxconn\n"],
+            ),
+            ("^$", &[""], &["a"]),
+            ("a*", &["", "b"], &[]),
+            ("^a*$", &["", "aaa"], &["ab"]),
+            ("^a+$", &["a", "aaa"], &["", "b"]),
+            ("^ab?c$", &["ac", "abc"], &["abbc"]),
+            ("^(ab)*$", &["", "abab"], &["aba"]),
+            ("^(a|bc)+d$", &["ad", "abcad", "bcd"], &["d", "bd"]),
+            ("^(a|b|)$", &["a", "b", ""], &["c", "ab"]),
+            ("a|b", &["xa", "bx"], &["c"]),
+            ("^a|b$", &["ax", "xb"], &["xax"]),
+            ("^(?:a|b)(c|d)$", &["ac", "bd"], &["ab"]),
+            ("^[a-c]$", &["a", "b", "c"], &["d", "-"]),
+            ("^[^a-c.]$", &["d", "\n"], &["a", "."]),
+            ("^[]a-]$", &["]", "a", "-"], &["b"]),
+            ("^[^]]$", &["a"], &["]"]),
+            ("^[]-]$", &["]", "-"], &["a"]),
+            ("^[--]$", &["-"], &["a"]),
+            ("^[-a-c-e]$", &["-", "b", "e"], &["d"]),
+            (r"^[\d_\]-]+$", &["1_]-"], &["a"]),
+            (r"^[a\-z]+$", &["a-z"], &["b"]),
+            (r"^[+-9]$", &["+", ".", "9"], &["*"]),
+            (r"^[\D]$", &["a", "\n"], &["1"]),
+            (r"^[\x{61}-\x63]$", &["a", "c"], &["d"]),
+            ("^[[:alpha:]_]$", &["a", "Z", "_"], &["1", "é", ":"]),
+            ("^[[:^alpha:]]$", &["1", "é"], &["a"]),
+            ("^[:alpha:]$", &["a", ":"], &["b"]),
+            (r"^\d\D\w\W\s\S$", &["1a_- x", "1aaé\tx"], &["aa_- x", "1éa x", "٣a_- x"]),
+            (r"\A[.]\z", &["."], &["a", ".."]),
+            (r"\bcore\b", &["net.core", "écore"], &["xcore", "core1"]),
+            (r"^\n\x41\x{42}$", &["\nAB"], &["nAB"]),
+            ("^a*?b+?c??$", &["b", "aabbc"], &["ac"]),
+            ("^a{2}b{1,}?c{0,1}$", &["aab", "aabbc"], &["ab", "aaabc", "aabcc"]),
+            ("^((a*)*)*$", &["", "aaaa"], &["b"]),
+            ("^(a?)(a+)$", &["a", "aa"], &[""]),
+            ("(^a|^b)c", &["ac", "bc"], &["xac"]),
+            ("x*^", &["", "abc"], &[]),
+            (r"^\^\$\.\*\+\?\(\)\[\]\{\}\|\\$", &[r"^$.*+?()[]{}|\"], &["a"]),
+            ("}]", &["a}]"], &["}"]),
+        ] {
+            for text in yes {
+                assert!(matches(pattern, text), "{pattern} in {text:?}");
+            }
+            for text in no {
+                assert!(!matches(pattern, text), "{pattern} not in {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_pattern_is_refused() {
+        let (deep, large) = ("(".repeat(5000), "((a{1000}){1000}){1000}");
+        for pattern in [
+            "*",
+            "+a",
+            "a|*",
+            "(a",
+            "a)",
+            "[a",
+            "[",
+            "[]",
+            "[^]",
+            "a\\",
+            "[a\\",
+            "(*)",
+            "[z-a]",
+            "{2}",
+            "a**",
+            "a+*",
+            "a*??",
+            "a{2}*",
+            "a{2}{3}",
+            "^*{2}",
+            "a{2,1}",
+            "a{1001}",
+            "(?",
+            "[a-\\d]",
+            "\\1",
+            "\\Z",
+            "\\é",
+            r"\u0061",
+            r"[\u0061]",
+            r"\U00000061",
+            "(?x)a",
+            "(?R)a",
+            "(?=a)",
+            &deep,
+            large,
+        ] {
+            assert!(parse(pattern).is_err(), "{pattern}");
+        }
+    }
+
+    /// Go reads these patterns, regex-lite does not or reads another meaning.
+    #[test]
+    fn a_pattern_that_only_go_reads_is_refused() {
+        for pattern in [
+            "\\pL",
+            r"\p{Greek}",
+            r"\Qa\E",
+            r"\123",
+            r"\0",
+            "a{,2}",
+            "a{ 2}",
+            "a{02}",
+            "a{2",
+            "a{",
+            "(?i)a",
+            "(?i:a)",
+            "(?s).",
+            "(?P<x>a)",
+            "(?<x>a)",
+            r"a\<",
+            r"a\>",
+            r"[\<]",
+            r"\b{start}",
+            r"\b{2}",
+            "[a[b]]",
+            "[a&&b]",
+            "[!--]",
+            "[a~~b]",
+            "[--a]",
+            "[]-a]",
+            "[^--a]",
+            "[A-[]",
+            r"[\d-a]",
+            "[[:alpha]]",
+            r"\x{D800}",
+        ] {
+            assert!(parse(pattern).is_err(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn no_pattern_takes_long() {
+        let text = "a".repeat(1000);
+        let stars = "(a*)*".repeat(100) + "b";
+        let nested = "(".repeat(20) + "a*" + &")*".repeat(20) + "b";
+        let options = "a?".repeat(500) + &"a".repeat(500) + "b";
+        for pattern in [stars, nested, options] {
+            assert!(!matches(&pattern, &text));
+        }
+    }
+}
