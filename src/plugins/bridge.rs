@@ -160,8 +160,6 @@ impl Plugin for Bridge {
         "failed to load netconf"
     }
 
-    // The verbs do not share a stack frame, so that an ADD touches fewer pages.
-    #[inline(never)]
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.validate(cx)?;
         veth::requested_mac(cx)?;
@@ -214,7 +212,6 @@ impl Plugin for Bridge {
         Ok(success)
     }
 
-    #[inline(never)]
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let Validated { bridge: bridge_name, vlans, vlan_gateway } = self.validate(cx)?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
@@ -260,7 +257,6 @@ impl Plugin for Bridge {
         if self.macspoofchk { spoof_check::check(cx.session.nft()?, network, at) } else { Ok(()) }
     }
 
-    #[inline(never)]
     #[cfg(feature = "tool")]
     fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         self.restore_on_host(cx, at, parts)
@@ -274,7 +270,6 @@ impl Plugin for Bridge {
         failures.into_result()
     }
 
-    #[inline(never)]
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let Validated { bridge: bridge_name, vlans, vlan_gateway } = self.validate(cx)?;
         let host = cx.session.host()?;
@@ -319,7 +314,6 @@ impl Bridge {
     }
 
     /// Enables IP forwarding and returns the result of the ADD.
-    #[inline(never)]
     fn finish(
         &self,
         cx: &Context<'_>,
@@ -394,7 +388,6 @@ impl Bridge {
         self.ip_masq && !cx.request.conf.ipam.kind.is_empty()
     }
 
-    #[inline(never)]
     fn set_up_container(
         &self,
         cx: &Context<'_>,

@@ -51,9 +51,9 @@ mod transfer;
 
 use self::records::{DeviceRecord, Records};
 use self::saved_state::SavedState;
-use self::selector::{Selector, Target};
+use self::selector::Target;
 use self::transfer::Destination;
-use crate::cni::json::{Json, Read, ReadError};
+use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
@@ -68,14 +68,20 @@ use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::{chained, verify};
 use crate::steps::link::{interface, mtu};
 
-#[derive(Default)]
-pub struct HostDevice {
-    selector: Selector,
-}
+keys! {
+    /// The keys that name a device. The first one that is set has precedence, except that `deviceID` overrides `pciBusID`.
+    pub struct HostDevice {
+        "device" => device: String,
+        "hwaddr" => hwaddr: String,
+        "kernelpath" => kernelpath: String,
+        "pciBusID" => pci_bus_id: String,
+        /// The device has no link. Only for a device that neither `pciBusID` nor a `deviceID` of the PCI bus names.
+        "DPDKMode" => dpdk_mode: bool,
+        "runtimeConfig" => runtime_config: RuntimeConfig,
+    }
 
-impl Read for HostDevice {
-    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
-        self.selector.read(json)
+    struct RuntimeConfig {
+        "deviceID" => device_id: String,
     }
 }
 
@@ -85,13 +91,13 @@ impl Plugin for HostDevice {
     }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        self.selector.target()?;
+        self.target()?;
         delegate::examine(cx)
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let mut undo = Undo::new(cx);
-        let Target::Link(device) = self.selector.target()? else {
+        let Target::Link(device) = self.target()? else {
             let success = add_without_link(cx, at, &mut undo)?;
             undo.keep();
             return Ok(success);
@@ -128,7 +134,7 @@ impl Plugin for HostDevice {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        let target = self.selector.target()?;
+        let target = self.target()?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
         if matches!(target, Target::Dpdk) {
@@ -156,7 +162,7 @@ impl Plugin for HostDevice {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let is_available = || {
-            let Target::Link(device) = self.selector.target()? else { return Ok(()) };
+            let Target::Link(device) = self.target()? else { return Ok(()) };
             records::check_writable()?;
             let (host, records) = (cx.session.host()?, Records::open()?);
             match device.find(host, &records) {
@@ -241,7 +247,7 @@ impl HostDevice {
             None => {
                 let has_name = SavedState::of_reference(link).is_some();
                 SavedState::is_marked(network, at, link)
-                    || !saved_state::has_mark(link) && has_name && self.selector.name().is_none()
+                    || !saved_state::has_mark(link) && has_name && self.name().is_none()
             }
         };
         if !may_be_device {
@@ -267,7 +273,7 @@ impl HostDevice {
                 let is_device = saved.is_on(link) || has_alias && saved.may_be_of(link);
                 Some(saved).filter(|_| is_device)
             }
-            None => named.filter(|named| self.selector.name() == Some(&named.name)),
+            None => named.filter(|named| self.name() == Some(&named.name)),
         }
     }
 }

@@ -79,36 +79,61 @@ use std::path::Path;
 #[cfg(feature = "tool")]
 use std::path::PathBuf;
 
-use crate::cni::json::{Json, Read, ReadError};
+#[cfg(feature = "tool")]
+use crate::cni::json::Json;
+use crate::cni::json::keys;
 use crate::cni::request::Request;
-use crate::cni::success::{Ip, Success};
+use crate::cni::success::{Ip, Route, Success};
 use crate::error::{Error, Result};
-use crate::ipam::range::{Range, RangeSet};
+use crate::ipam::range::{Range, RangeConf, RangeSet};
 use crate::ipam::store::Store;
 use crate::ipam::{AllocationRequest, allocate, check_not_exhausted};
 use crate::names::Attachment;
 use crate::plugin::{Context, Expected, Ipam, Scope};
 
-use config::Keys;
-
 /// The default of `dataDir`.
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 
-#[derive(Default)]
-pub struct HostLocal {
-    keys: Keys,
-}
+keys! {
+    /// The keys, not validated.
+    pub struct HostLocal {
+        "ipam" => ipam: Option<IpamKeys>,
+        "runtimeConfig" => runtime_config: RuntimeConfig,
+        "args" => args: ArgsKey,
+    }
 
-impl Read for HostLocal {
-    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
-        self.keys.read(json)
+    struct IpamKeys {
+        "dataDir" => data_dir: String,
+        "subnet" => subnet: String,
+        "rangeStart" => range_start: Option<IpAddr>,
+        "rangeEnd" => range_end: Option<IpAddr>,
+        "gateway" => gateway: Option<IpAddr>,
+        "ranges" => ranges: Vec<Vec<RangeConf>>,
+        "routes" => routes: Vec<Route>,
+        "resolvConf" => resolv_conf: String,
+        "exclude" => exclude: Vec<String>,
+        "sticky" => sticky: bool,
+        "staleOnBoot" => stale_on_boot: String,
+    }
+
+    struct RuntimeConfig {
+        "ipRanges" => ip_ranges: Vec<Vec<RangeConf>>,
+        "ips" => ips: Vec<IpAddr>,
+    }
+
+    struct ArgsKey {
+        "cni" => cni: CniArgs,
+    }
+
+    struct CniArgs {
+        "ips" => ips: Vec<IpAddr>,
     }
 }
 
 impl Ipam for HostLocal {
     fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success> {
         let data_dir = self.data_dir()?;
-        let config = self.keys.config(cx.request)?;
+        let config = self.config(cx.request)?;
         let dns = config.dns()?;
         let request = AllocationRequest {
             sets: &config.sets,
@@ -125,11 +150,9 @@ impl Ipam for HostLocal {
         Ok(Success { ips, routes: config.routes, dns, ..Success::default() })
     }
 
-    // The verbs do not share a stack frame, so that an ADD touches fewer pages.
-    #[inline(never)]
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let data_dir = self.data_dir()?;
-        let config = self.keys.config(cx.request)?;
+        let config = self.config(cx.request)?;
         let Some(store) = Store::open_if_exists(data_dir, &cx.request.network, cx.session.turns())?
         else {
             return Err(not_found(at));
@@ -161,10 +184,9 @@ impl Ipam for HostLocal {
         }
     }
 
-    #[inline(never)]
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let data_dir = self.data_dir()?;
-        let config = self.keys.config(cx.request)?;
+        let config = self.config(cx.request)?;
         let is_ready = || {
             config.dns()?;
             Store::check_usable(data_dir, &cx.request.network)?;
@@ -188,7 +210,7 @@ impl Ipam for HostLocal {
             interface: None,
         };
         let choices = |set: &RangeSet| set.ranges().iter().map(ip).collect();
-        Ok(Expected::new(self.keys.sets()?.iter().map(choices).collect()))
+        Ok(Expected::new(self.sets()?.iter().map(choices).collect()))
     }
 }
 
@@ -199,7 +221,7 @@ fn not_found(at: &Attachment) -> Error {
 
 impl HostLocal {
     fn data_dir(&self) -> Result<&Path> {
-        let data_dir = self.keys.ipam()?.data_dir.as_str();
+        let data_dir = self.ipam()?.data_dir.as_str();
         Ok(Path::new(if data_dir.is_empty() { DATA_DIR } else { data_dir }))
     }
 }
@@ -218,8 +240,8 @@ pub struct Pool {
 #[cfg(feature = "tool")]
 pub fn pool(plugin: &Json) -> Result<Pool> {
     let plugin: HostLocal = plugin.read("network configuration")?;
-    let is_of_several_hosts = plugin.keys.ipam()?.stale_on_boot == "keep";
-    Ok(Pool { data_dir: plugin.data_dir()?.into(), sets: plugin.keys.sets(), is_of_several_hosts })
+    let is_of_several_hosts = plugin.ipam()?.stale_on_boot == "keep";
+    Ok(Pool { data_dir: plugin.data_dir()?.into(), sets: plugin.sets(), is_of_several_hosts })
 }
 
 /// The addresses of `prevResult` that are those of the attachment's interface or name no interface.

@@ -40,7 +40,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::cni::args::Args;
-use crate::cni::json::{Json, Read, ReadError, keys};
+use crate::cni::json::keys;
 use crate::cni::request::Request;
 use crate::cni::success::{Dns, Ip, Route, Success};
 use crate::cni::text;
@@ -49,25 +49,14 @@ use crate::error::{Code, Error, Result};
 use crate::names::Attachment;
 use crate::plugin::{Context, Expected, Ipam, Scope};
 
-#[derive(Default)]
-pub struct Static {
-    keys: Keys,
-}
-
-impl Read for Static {
-    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
-        self.keys.read(json)
-    }
-}
-
 impl Ipam for Static {
     fn add(&self, cx: &Context<'_>, _: &Attachment) -> Result<Success> {
-        let Config { addresses, routes, dns } = self.keys.config(cx.request)?;
+        let Config { addresses, routes, dns } = self.config(cx.request)?;
         Ok(Success { ips: ips(addresses).collect(), routes, dns, ..Success::default() })
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        let config = self.keys.config(cx.request)?;
+        let config = self.config(cx.request)?;
         let prev_result = cx.request.required_prev_result()?;
         for Address { net, gateway } in config.addresses {
             let mut found = prev_result.ips.iter().filter(|ip| ip.address == net).peekable();
@@ -93,12 +82,12 @@ impl Ipam for Static {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        self.keys.config(cx.request).map(drop)
+        self.config(cx.request).map(drop)
     }
 
     fn expected(&self, cx: &Context<'_>) -> Result<Expected> {
         let choice = |ip: Ip| vec![ip];
-        Ok(Expected::new(ips(self.keys.config(cx.request)?.addresses).map(choice).collect()))
+        Ok(Expected::new(ips(self.config(cx.request)?.addresses).map(choice).collect()))
     }
 }
 
@@ -123,7 +112,7 @@ struct Address {
 
 keys! {
     /// The keys of the configuration, not validated.
-    struct Keys {
+    pub struct Static {
         "ipam" => ipam: Option<IpamKeys>,
         "runtimeConfig" => runtime_config: Ips,
         "args" => args: ArgsKey,
@@ -149,7 +138,7 @@ keys! {
     }
 }
 
-impl Keys {
+impl Static {
     /// Validates the keys and adds the values of CNI_ARGS.
     fn config(&self, request: &Request) -> Result<Config> {
         let Self { ipam, runtime_config, args } = self;
@@ -239,7 +228,7 @@ mod tests {
 
     fn addresses(ipam: &str, more: &str, args: &str) -> Result<String> {
         let request = request("ADD", ipam, more, args);
-        let config = request.json.read::<Keys>("it")?.config(&request)?;
+        let config = request.json.read::<Static>("it")?.config(&request)?;
         let show = |address: &Address| match address.gateway {
             Some(gateway) => format!("{} via {gateway}", address.net),
             None => address.net.to_string(),

@@ -3,34 +3,17 @@
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::cni::json::keys;
 use crate::error::{Error, Result, Text};
 use crate::names::Mac;
 use crate::netlink::rtnl::{Link, Rtnl};
 
+use super::HostDevice;
 use super::records::Records;
 use super::saved_state::SavedState;
 use super::sysfs::{self, Bus};
 
 /// Drivers that let a program in user space drive a PCI device. The device then has no link.
 const DPDK_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
-
-keys! {
-    /// The keys that name a device. The first one that is set has precedence, except that `deviceID` overrides `pciBusID`.
-    pub struct Selector {
-        "device" => device: String,
-        "hwaddr" => hwaddr: String,
-        "kernelpath" => kernelpath: String,
-        "pciBusID" => pci_bus_id: String,
-        /// The device has no link. Only for a device that neither `pciBusID` nor a `deviceID` of the PCI bus names.
-        "DPDKMode" => dpdk_mode: bool,
-        "runtimeConfig" => runtime_config: RuntimeConfig,
-    }
-
-    struct RuntimeConfig {
-        "deviceID" => device_id: String,
-    }
-}
 
 /// The selected device.
 pub enum Target {
@@ -47,7 +30,7 @@ pub enum DeviceId {
     Device(PathBuf, String),
 }
 
-impl Selector {
+impl HostDevice {
     /// Validates the keys and looks up devices in sysfs.
     pub fn target(&self) -> Result<Target> {
         let device_id = self.runtime_config.device_id.as_str();

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use crate::cni::args::Args;
-use crate::cni::json::keys;
 use crate::cni::request::Request;
 use crate::cni::success::{Dns, Route};
 use crate::cni::text;
@@ -12,6 +11,8 @@ use crate::error::{Code, Error, Result};
 use crate::ipam::range::{self, RangeConf, RangeSet};
 use crate::ipam::{StaleOnBoot, resolv_conf, store};
 use crate::names::Attachment;
+
+use super::{HostLocal, IpamKeys};
 
 /// The validated configuration, for ADD, CHECK and STATUS.
 pub(super) struct Config {
@@ -24,43 +25,7 @@ pub(super) struct Config {
     resolv_conf: String,
 }
 
-keys! {
-    /// The keys of the configuration, not validated.
-    pub(super) struct Keys {
-        "ipam" => ipam: Option<IpamKeys>,
-        "runtimeConfig" => runtime_config: RuntimeConfig,
-        "args" => args: ArgsKey,
-    }
-
-    pub(super) struct IpamKeys {
-        "dataDir" => pub(super) data_dir: String,
-        "subnet" => subnet: String,
-        "rangeStart" => range_start: Option<IpAddr>,
-        "rangeEnd" => range_end: Option<IpAddr>,
-        "gateway" => gateway: Option<IpAddr>,
-        "ranges" => ranges: Vec<Vec<RangeConf>>,
-        "routes" => routes: Vec<Route>,
-        "resolvConf" => resolv_conf: String,
-        "exclude" => exclude: Vec<String>,
-        "sticky" => sticky: bool,
-        "staleOnBoot" => pub(super) stale_on_boot: String,
-    }
-
-    struct RuntimeConfig {
-        "ipRanges" => ip_ranges: Vec<Vec<RangeConf>>,
-        "ips" => ips: Vec<IpAddr>,
-    }
-
-    struct ArgsKey {
-        "cni" => cni: CniArgs,
-    }
-
-    struct CniArgs {
-        "ips" => ips: Vec<IpAddr>,
-    }
-}
-
-impl Keys {
+impl HostLocal {
     pub(super) fn ipam(&self) -> Result<&IpamKeys> {
         self.ipam.as_ref().ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))
     }

@@ -179,7 +179,6 @@ impl Tuned {
 }
 
 /// The error for a value of the wrong type. It begins with the error text of the reference.
-#[cold]
 pub fn unreadable(reason: fmt::Arguments<'_>) -> Error {
     Error::config(format_args!("failed to load netconf: {reason}"))
 }
