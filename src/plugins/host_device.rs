@@ -51,11 +51,10 @@ mod transfer;
 
 use self::records::{DeviceRecord, Records};
 use self::saved_state::SavedState;
-use self::selector::Target;
 use self::transfer::Destination;
 use crate::cni::json::keys;
 use crate::cni::request::Verb;
-use crate::cni::success::{Interface, Success};
+use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
@@ -91,16 +90,16 @@ impl Plugin for HostDevice {
     }
 
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
-        self.target()?;
+        self.device_id()?;
         delegate::examine(cx)
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let mut undo = Undo::new(cx);
-        let Target::Link(device) = self.target()? else {
-            let success = add_without_link(cx, at, &mut undo)?;
+        let Some(device) = self.device_id()? else {
+            let success = delegate::add_ipam(cx, at, None, &mut undo)?;
             undo.keep();
-            return Ok(success);
+            return Ok(interface::result(cx, &at.ifname, None, success));
         };
         let (host, container) = (cx.session.host()?, cx.session.container()?);
         let records = Records::open()?;
@@ -134,10 +133,10 @@ impl Plugin for HostDevice {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        let target = self.target()?;
+        let device = self.device_id()?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
-        if matches!(target, Target::Dpdk) {
+        if device.is_none() {
             return Ok(());
         }
         let container = cx.session.container()?;
@@ -162,7 +161,7 @@ impl Plugin for HostDevice {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let is_available = || {
-            let Target::Link(device) = self.target()? else { return Ok(()) };
+            let Some(device) = self.device_id()? else { return Ok(()) };
             records::check_writable()?;
             let (host, records) = (cx.session.host()?, Records::open()?);
             match device.find(host, &records) {
@@ -299,21 +298,4 @@ fn collect_garbage(host: &Rtnl, owners: &Owners) -> Result<()> {
         }
     }
     failures.into_result()
-}
-
-/// ADD of a device without a link: a program of the container drives the device, so only addresses are requested.
-fn add_without_link<'a>(
-    cx: &'a Context<'a>,
-    at: &'a Attachment,
-    undo: &mut Undo<'a>,
-) -> Result<Success> {
-    let mut success = delegate::add_ipam(cx, at, None, undo)?;
-    success.ips.iter_mut().for_each(|ip| ip.interface = Some(0));
-    success.interfaces = vec![Interface {
-        name: at.ifname.to_string(),
-        sandbox: cx.request.sandbox(),
-        ..Interface::default()
-    }];
-    success.dns = cx.request.conf.dns.or(success.dns);
-    Ok(success)
 }

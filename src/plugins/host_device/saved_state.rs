@@ -19,7 +19,7 @@ use crate::plugin::owner::{Owner, Owners, hash};
 use crate::steps::link::host_link::MARK;
 
 /// The saved state of a device. As a text it has at most 91 bytes; an alternative name has room for 127.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedState {
     /// The hash of the network, because the name can be too long for the text. `owner` is also a hash.
     pub network: u64,
@@ -71,20 +71,9 @@ impl SavedState {
 
     /// The state of a device that the reference moved. The reference saves the name only, in the alias.
     pub fn of_reference(link: &Link) -> Option<Self> {
-        let name = link.alias.as_deref()?;
-        Some(Self {
-            network: 0,
-            owner: 0,
-            mtu: link.mtu,
-            mac: link.mac,
-            up: false,
-            promiscuous: false,
-            all_multicast: false,
-            alias_is_name: true,
-            has_kind: link.kind.is_some(),
-            name: IfName::new(name).ok()?.to_string(),
-            netns_number: None,
-        })
+        let name = IfName::new(link.alias.as_deref()?).ok()?.to_string();
+        let (mtu, mac, has_kind) = (link.mtu, link.mac, link.kind.is_some());
+        Some(Self { mtu, mac, has_kind, name, alias_is_name: true, ..Self::default() })
     }
 
     /// This state with the number of the namespace that the device is moved into, if the kernel deletes the device with that
@@ -185,16 +174,15 @@ impl SavedState {
     /// The state as a text. The namespace number, if there is one, follows the flags.
     fn text(&self, netns_number: Option<Nsid>) -> String {
         let mac = self.mac.map_or_else(String::new, |mac| mac.to_string().replace(':', "-"));
-        let mut flags = String::new();
-        for (is_set, letter) in [
-            (self.up, "u"),
-            (self.promiscuous, "p"),
-            (self.all_multicast, "m"),
-            (self.alias_is_name, "a"),
-            (self.has_kind, "k"),
-        ] {
-            flags.push_str(if is_set { letter } else { "" });
-        }
+        let flags = [
+            (self.up, 'u'),
+            (self.promiscuous, 'p'),
+            (self.all_multicast, 'm'),
+            (self.alias_is_name, 'a'),
+            (self.has_kind, 'k'),
+        ];
+        let flags: String =
+            flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, letter)| letter).collect();
         let number = netns_number.map_or_else(String::new, |number| number.to_string());
         let (network, owner, mtu, name) = (self.network, self.owner, self.mtu, &self.name);
         format!("{MARK}{network:016x}.{owner:016x}.{mtu}.{mac}.{flags}{number}.{name}")

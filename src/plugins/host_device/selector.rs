@@ -10,17 +10,10 @@ use crate::netlink::rtnl::{Link, Rtnl};
 use super::HostDevice;
 use super::records::Records;
 use super::saved_state::SavedState;
-use super::sysfs::{self, Bus};
+use super::sysfs;
 
 /// Drivers that let a program in user space drive a PCI device. The device then has no link.
 const DPDK_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
-
-/// The selected device.
-pub enum Target {
-    /// A program of the container drives the device, so it has no link.
-    Dpdk,
-    Link(DeviceId),
-}
 
 /// The key by which the configuration names a device with a link.
 pub enum DeviceId {
@@ -31,14 +24,15 @@ pub enum DeviceId {
 }
 
 impl HostDevice {
-    /// Validates the keys and looks up devices in sysfs.
-    pub fn target(&self) -> Result<Target> {
+    /// Validates the keys and looks up devices in sysfs. `None`: a program of the container drives the device, so it has no
+    /// link.
+    pub fn device_id(&self) -> Result<Option<DeviceId>> {
         let device_id = self.runtime_config.device_id.as_str();
         let (pci, auxiliary) = match device_id {
-            "" => (self.on_bus(Bus::Pci, "pciBusID", &self.pci_bus_id)?, None),
+            "" => (self.on_bus("pci", "pciBusID", &self.pci_bus_id)?, None),
             // deviceID overrides pciBusID, also for a device of another bus.
-            id => match self.on_bus(Bus::Pci, "deviceID", id) {
-                Err(_) if is_file_name(id) => (None, self.on_bus(Bus::Auxiliary, "deviceID", id)?),
+            id => match self.on_bus("pci", "deviceID", id) {
+                Err(_) if is_file_name(id) => (None, self.on_bus("auxiliary", "deviceID", id)?),
                 found => (found?, None),
             },
         };
@@ -51,25 +45,19 @@ impl HostDevice {
             },
             _ => self.dpdk_mode,
         };
-        let wanted = self.by_name()?.or(self.by_mac()?).or(self.by_path()?).or(pci).or(auxiliary);
+        let by_name = self.name().map(|name| DeviceId::Name(name.into()));
+        let wanted = by_name.or(self.by_mac()?).or(self.by_path()?).or(pci).or(auxiliary);
         match wanted {
             None => Err(Error::config(
                 r#"specify either "device", "hwaddr", "kernelpath" or "pciBusID""#,
             )),
-            Some(_) if is_dpdk => Ok(Target::Dpdk),
-            Some(wanted) => Ok(Target::Link(wanted)),
+            wanted => Ok(wanted.filter(|_| !is_dpdk)),
         }
     }
 
     /// The name of the device on the host, if the configuration has `device`.
     pub fn name(&self) -> Option<&str> {
         Some(self.device.as_str()).filter(|name| !name.is_empty())
-    }
-
-    fn by_name(&self) -> Result<Option<DeviceId>> {
-        Ok(Some(&self.device)
-            .filter(|name| !name.is_empty())
-            .map(|name| DeviceId::Name(name.clone())))
     }
 
     fn by_mac(&self) -> Result<Option<DeviceId>> {
@@ -102,7 +90,7 @@ impl HostDevice {
         Ok(Some(DeviceId::Device(path.into(), format!("kernelpath: {}", self.kernelpath))))
     }
 
-    fn on_bus(&self, bus: Bus, key: &str, id: &str) -> Result<Option<DeviceId>> {
+    fn on_bus(&self, bus: &str, key: &str, id: &str) -> Result<Option<DeviceId>> {
         if id.is_empty() {
             return Ok(None);
         }

@@ -12,19 +12,8 @@ use crate::kernel::sys;
 /// The directory of all devices.
 pub const DEVICES: &str = "/sys/devices";
 
-/// A bus in sysfs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bus {
-    Pci,
-    Auxiliary,
-}
-
-/// The directory of a device on its bus. `None` if the device does not exist.
-pub fn device(bus: Bus, id: &str) -> Option<PathBuf> {
-    let bus = match bus {
-        Bus::Pci => "pci",
-        Bus::Auxiliary => "auxiliary",
-    };
+/// The directory of a device on a bus, for example `pci`. `None` if the device does not exist.
+pub fn device(bus: &str, id: &str) -> Option<PathBuf> {
     let dir = Path::new("/sys/bus").join(bus).join("devices").join(id);
     dir.exists().then_some(dir)
 }

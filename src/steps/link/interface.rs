@@ -213,20 +213,25 @@ pub fn configure(
     cx: &Context<'_>,
     interface: &configure::Interface<'_>,
     mac: Option<Mac>,
-    mut success: Success,
+    success: Success,
     options: Options<'_>,
 ) -> Result<Success> {
-    success.ips.iter_mut().for_each(|ip| ip.interface = Some(0));
     let routes = configure::routes(&success, interface.index);
     configure::apply(interface, &success, &routes, options)?;
+    Ok(result(cx, interface.name, mac, success))
+}
+
+/// The result of an ADD with one interface. `success` is the result of the IPAM plugin.
+pub fn result(cx: &Context<'_>, name: &str, mac: Option<Mac>, mut success: Success) -> Success {
+    success.ips.iter_mut().for_each(|ip| ip.interface = Some(0));
     success.interfaces = vec![success::Interface {
-        name: interface.name.into(),
+        name: name.into(),
         mac: mac.map_or_else(String::new, |mac| mac.to_string()),
         sandbox: cx.request.sandbox(),
         ..success::Interface::default()
     }];
     success.dns = cx.request.conf.dns.or(success.dns);
-    Ok(success)
+    success
 }
 
 /// DEL and GC. They need neither the configuration nor the parent. An interface of another kind or with another owner
