@@ -3,7 +3,7 @@
 //! A port is in the configured VLANs only, as on a switch. The kernel puts every new port into the default VLAN of the
 //! bridge, usually VLAN 1. ADD removes the port from it before the port is up.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
@@ -100,34 +100,21 @@ impl Vlans {
     }
 
     fn ranges_of_port(&self, default: u16) -> Vec<VlanRange> {
-        #[derive(Clone, Copy, PartialEq)]
-        enum Membership {
-            Tagged,
-            Untagged,
-            Pvid,
-        }
-
+        // For each VLAN of the port: whether it is the PVID, and whether it is untagged.
         let mut table = [None; VLAN_MAX as usize + 1];
         for (first, last) in &self.trunk {
-            table[usize::from(*first)..=usize::from(*last)].fill(Some(Membership::Tagged));
+            table[usize::from(*first)..=usize::from(*last)].fill(Some((false, false)));
         }
         if self.keeps_default && default != 0 {
-            let membership =
-                if self.access.is_some() { Membership::Untagged } else { Membership::Pvid };
-            table[usize::from(default)] = Some(membership);
+            table[usize::from(default)] = Some((self.access.is_none(), true));
         }
         if let Some(vlan) = self.access {
-            table[usize::from(vlan)] = Some(Membership::Pvid);
+            table[usize::from(vlan)] = Some((true, true));
         }
         let mut ranges: Vec<VlanRange> = Vec::new();
-        for (vlan, membership) in (0..).zip(table) {
-            let Some(membership) = membership else { continue };
-            let new = VlanRange {
-                first: vlan,
-                last: vlan,
-                is_pvid: membership == Membership::Pvid,
-                untagged: membership != Membership::Tagged,
-            };
+        for (vlan, flags) in (0..).zip(table) {
+            let Some((is_pvid, untagged)) = flags else { continue };
+            let new = VlanRange { first: vlan, last: vlan, is_pvid, untagged };
             match ranges.last_mut() {
                 Some(range)
                     if *range == (VlanRange { first: range.first, last: vlan - 1, ..new }) =>
@@ -161,18 +148,16 @@ fn missing(key: &str) -> Error {
 
 /// The VLANs as `bridge vlan` shows them: `10 PVID untagged, 20-30`.
 fn text(ranges: &[VlanRange]) -> String {
-    let mut text = String::new();
-    for range in ranges {
-        let separator = if text.is_empty() { "" } else { ", " };
-        // Writing to a String never fails.
-        let _ = write!(text, "{separator}{}", range.first);
-        if range.last != range.first {
-            let _ = write!(text, "-{}", range.last);
-        }
-        text.push_str(if range.is_pvid { " PVID" } else { "" });
-        text.push_str(if range.untagged { " untagged" } else { "" });
+    if ranges.is_empty() {
+        return "none".into();
     }
-    if text.is_empty() { "none".into() } else { text }
+    let text = |VlanRange { first, last, is_pvid, untagged }: &VlanRange| {
+        let last = if last == first { String::new() } else { format!("-{last}") };
+        let pvid = if *is_pvid { " PVID" } else { "" };
+        let untagged = if *untagged { " untagged" } else { "" };
+        format!("{first}{last}{pvid}{untagged}")
+    };
+    ranges.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// Fails if VLAN filtering of the bridge is off. Such a bridge forwards frames of a VLAN to all ports.
