@@ -80,7 +80,7 @@ use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::verify;
-use crate::steps::link::{configure, forwarding, mtu, veth};
+use crate::steps::link::{configure, forwarding, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{masquerade, spoof_check};
 use vlan::{Trunk, Vlans};
@@ -172,12 +172,10 @@ impl Plugin for Bridge {
         let host = cx.session.host()?;
         // While this call holds the lock, no other call removes the bridge.
         let lock = cx.session.host_netns()?.lock_shared(LOCK_TIMEOUT)?;
-        let lock = lock.as_ref();
+        let host_state = HostState { host, lock: lock.as_ref(), validated: &validated };
         let mut undo = Undo::new(cx);
 
-        let new = self.new_bridge(&validated.vlans);
-        let bridge = device::ensure_bridge(host, lock, &validated.bridge, &new, &mut undo)?;
-        let host_state = HostState { host, lock, validated: &validated };
+        let bridge = self.ensure_bridge(&host_state, &mut undo)?;
         let mut addressing = Addressing::default();
         let needs_link = delegate::ipam_needs_link(cx);
         if !needs_link {
@@ -192,9 +190,7 @@ impl Plugin for Bridge {
             mac,
             master: Some(bridge.index),
         };
-        let pair = veth::create(cx, netns, &new)?;
-        let host_index = pair.host.index;
-        undo.push("remove the veth pair", move || host.del_link(host_index));
+        let pair = veth::create(cx, netns, &new, &mut undo)?;
         // The port must not be up before the rules exist. Otherwise frames pass unfiltered.
         self.set_rules(cx, at, &owner, &pair, &addressing, &mut undo)?;
         self.set_up_port(&owner, host, &bridge, &validated.vlans, &pair.host)?;
@@ -331,33 +327,29 @@ impl Bridge {
         }
         // The last step: a failing ADD does not disable IP forwarding again.
         forwarding::enable(cx.session.host()?, gateways.iter().map(IpNet::addr))?;
-        success.interfaces = interfaces(cx, at, &bridge, pair, vlan_gateway.as_ref());
+        let of_link = |link: &Link| Interface {
+            name: link.name.clone(),
+            mac: link.mac.map_or_else(String::new, |mac| mac.to_string()),
+            ..Interface::default()
+        };
+        success.interfaces = vec![of_link(&bridge)];
+        success.interfaces.extend(pair.interfaces(cx, at));
+        success.interfaces.extend(vlan_gateway.as_ref().map(of_link));
         success.dns = cx.request.conf.dns.or(success.dns);
         Ok(success)
     }
 
     fn validate(&self, cx: &Context<'_>) -> Result<Validated> {
         let is_l3 = !cx.request.conf.ipam.kind.is_empty();
-        let refused = [
-            (
-                self.hairpin_mode && self.promisc_mode,
-                "cannot set hairpin mode and promiscuous mode at the same time",
-                "hairpinMode, promiscMode",
-            ),
-            (
-                self.disable_container_interface && is_l3,
-                "cannot use IPAM when DisableContainerInterface flag is set",
-                "disableContainerInterface",
-            ),
-        ];
-        if let Some((_, why, keys)) = refused.iter().find(|(is_refused, ..)| *is_refused) {
-            return Err(Error::config(*why).with_details(*keys));
+        if self.hairpin_mode && self.promisc_mode {
+            let msg = "cannot set hairpin mode and promiscuous mode at the same time";
+            return Err(Error::config(msg).with_details("hairpinMode, promiscMode"));
         }
-        if !matches!(self.ip_masq_backend.as_str(), "" | "iptables" | "nftables") {
-            let msg = format!("unknown ipmasq backend {:?}", self.ip_masq_backend);
-            return Err(Error::config(msg).with_details("ipMasqBackend"));
+        if self.disable_container_interface && is_l3 {
+            let msg = "cannot use IPAM when DisableContainerInterface flag is set";
+            return Err(Error::config(msg).with_details("disableContainerInterface"));
         }
-        mtu::check_pair(cx, self.mtu())?;
+        veth::validate(cx, self.mtu(), &self.ip_masq_backend)?;
         let bridge = IfName::new(self.bridge.as_str())
             .map_err(|error| Error::config(format_args!("bridge: {error}")))?;
         let trunk = self.vlan_trunk.as_deref().unwrap_or_default();
@@ -372,16 +364,6 @@ impl Bridge {
     /// Whether a new bridge gets VLAN filtering. An empty `vlanTrunk` also enables it, but adds no VLAN to the port.
     fn configures_vlans(&self) -> bool {
         self.vlan != 0 || self.vlan_trunk.is_some()
-    }
-
-    fn new_bridge(&self, vlans: &Vlans) -> device::NewBridge {
-        device::NewBridge {
-            mtu: self.mtu(),
-            promiscuous: self.promisc_mode,
-            is_gateway: self.is_gateway(),
-            filters_vlans: self.configures_vlans(),
-            must_filter_vlans: !vlans.is_empty(),
-        }
     }
 
     fn masquerades(&self, cx: &Context<'_>) -> bool {
@@ -431,10 +413,7 @@ impl Bridge {
             nets: &addressing.success.nets(),
             checked: Some((&pair.host.name, mac)),
         };
-        if !rules.is_empty() {
-            undo.push("remove the rules", || Rules::undo_add(cx, at));
-        }
-        rules.set(cx)
+        rules.add(cx, at, undo)
     }
 
     /// Enables or disables duplicate address detection of the interface. Must run in the container's namespace.
@@ -445,30 +424,4 @@ impl Bridge {
         let accept_dad = if self.enable_dad { "1" } else { "0" };
         sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, ifname, "accept_dad"), accept_dad)
     }
-}
-
-fn interfaces(
-    cx: &Context<'_>,
-    at: &Attachment,
-    bridge: &Link,
-    pair: &veth::Pair,
-    vlan_gateway: Option<&Link>,
-) -> Vec<Interface> {
-    let interface = |name: &str, mac: String, sandbox: String| Interface {
-        name: name.into(),
-        mac,
-        sandbox,
-        ..Interface::default()
-    };
-    let of_link = |link: &Link| {
-        let mac = link.mac.map_or_else(String::new, |mac| mac.to_string());
-        interface(&link.name, mac, String::new())
-    };
-    let mut interfaces = vec![
-        of_link(bridge),
-        interface(&pair.host.name, pair.host_mac.to_string(), String::new()),
-        interface(&at.ifname, pair.container_mac.to_string(), cx.request.sandbox()),
-    ];
-    interfaces.extend(vlan_gateway.map(of_link));
-    interfaces
 }

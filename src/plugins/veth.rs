@@ -35,7 +35,7 @@ use ipnet::IpNet;
 
 use crate::cni::json::keys;
 use crate::cni::request::Verb;
-use crate::cni::success::{Interface, Ip, Success};
+use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IfName};
@@ -47,7 +47,7 @@ use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::routing_tables::SCOPE_LINK;
 use crate::steps::link::verify;
-use crate::steps::link::{chained, configure, forwarding, gateway, host_link, mtu, veth};
+use crate::steps::link::{chained, configure, forwarding, gateway, host_link, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{localnet, masquerade};
 
@@ -98,9 +98,7 @@ impl Plugin for Veth {
         let owner = Owner::new(&cx.request.network, at);
         let new =
             veth::NewPair { owner: &owner, ifname: &at.ifname, mtu: self.mtu(), mac, master: None };
-        let pair = veth::create(cx, netns, &new)?;
-        let host_index = pair.host.index;
-        undo.push("remove the veth pair", move || host.del_link(host_index));
+        let pair = veth::create(cx, netns, &new, &mut undo)?;
         success.ips.iter_mut().for_each(|ip| ip.interface = Some(CONTAINER));
 
         set_up_host_end(&owner, host, &pair, &success)?;
@@ -117,28 +115,13 @@ impl Plugin for Veth {
         let nets = success.nets();
         let rules =
             Rules { owner: &owner, masquerades: self.masquerades(cx), nets: &nets, checked: None };
-        if !rules.is_empty() {
-            undo.push("remove the rules", || Rules::undo_add(cx, at));
-        }
         // The rules must exist before the container can send.
-        rules.set(cx)?;
+        rules.add(cx, at, &mut undo)?;
         configure::apply(&container, &success, &routes, options)?;
         // The last step: a failing ADD does not disable IP forwarding again.
         forwarding::enable(host, success.ips.iter().map(|ip| ip.address.addr()))?;
 
-        success.interfaces = vec![
-            Interface {
-                name: pair.host.name.clone(),
-                mac: pair.host_mac.to_string(),
-                ..Interface::default()
-            },
-            Interface {
-                name: at.ifname.to_string(),
-                mac: pair.container_mac.to_string(),
-                sandbox: cx.request.sandbox(),
-                ..Interface::default()
-            },
-        ];
+        success.interfaces = pair.interfaces(cx, at).into();
         success.dns = cx.request.conf.dns.or(success.dns);
         undo.keep();
         Ok(success)
@@ -182,7 +165,7 @@ impl Plugin for Veth {
         }
         let ips = chained::ips(&result, at).filter(|ip| ip.gateway.is_some()).cloned();
         let own = Success { ips: ips.collect(), ..Success::default() };
-        let (host, network) = (cx.session.host()?, &cx.request.network);
+        let host = cx.session.host()?;
         let end = veth::host_end_of(cx, at, &result)?;
         host_link::restore_accept_ra(&end.name, parts);
         for net in gateways(&own) {
@@ -204,9 +187,7 @@ impl Plugin for Veth {
         let addresses: Vec<IpAddr> = own.ips.iter().map(|ip| ip.address.addr()).collect();
         forwarding::restore(host, &addresses, parts);
         if self.masquerades(cx) {
-            let (nft, nets, owner) = (cx.session.nft()?, own.nets(), Owner::new(network, at));
-            let rules = Rules { owner: &owner, masquerades: true, nets: &nets, checked: None };
-            parts.ensure(&|| masquerade::check(nft, network, at, &nets), &mut || rules.set(cx));
+            Rules::restore_masquerade(cx, at, &own.nets(), parts)?;
         }
         Ok(())
     }
@@ -244,11 +225,7 @@ impl Veth {
     }
 
     fn validate(&self, cx: &Context<'_>) -> Result<()> {
-        match self.ip_masq_backend.as_str() {
-            "" | "iptables" | "nftables" => mtu::check_pair(cx, self.mtu()),
-            other => Err(Error::config(format_args!("unknown ipmasq backend {other:?}"))
-                .with_details("ipMasqBackend")),
-        }
+        veth::validate(cx, self.mtu(), &self.ip_masq_backend)
     }
 }
 

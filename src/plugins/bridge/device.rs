@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::vlan;
+use super::{Bridge, HostState, vlan};
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
 use crate::names::{IfName, IpFamily, Mac};
@@ -13,21 +13,6 @@ use crate::steps::link::{host_link, mtu, veth};
 /// The maximum number of attempts to make the bridge. An attempt fails only if another process made or removed the bridge in
 /// the meantime.
 const ATTEMPTS_MAX: u32 = 10;
-
-/// The properties that a bridge gets or must have.
-pub(super) struct NewBridge {
-    /// The MTU of a new bridge. Ignored if the bridge exists.
-    pub(super) mtu: Option<u32>,
-    /// The bridge is set to promiscuous mode, also if it exists.
-    pub(super) promiscuous: bool,
-    /// The bridge needs a MAC address for its gateway address. A bridge that lost its MAC address with its last port
-    /// gets a new address.
-    pub(super) is_gateway: bool,
-    /// A new bridge filters VLANs. Ignored if the bridge exists.
-    pub(super) filters_vlans: bool,
-    /// Fail if the bridge exists and does not filter VLANs.
-    pub(super) must_filter_vlans: bool,
-}
 
 /// The link kind of a bridge in the kernel (IFLA_INFO_KIND).
 const KIND: &str = "bridge";
@@ -42,44 +27,74 @@ pub(super) fn existing_bridge(host: &Rtnl, name: &IfName) -> Result<Option<Link>
     }
 }
 
-/// Finds or makes the bridge. If the ADD fails, `undo` removes a bridge that this ADD made, unless another container uses it.
-pub(super) fn ensure_bridge<'a>(
-    host: &'a Rtnl,
-    lock: Option<&'a Lock>,
-    name: &IfName,
-    new: &NewBridge,
-    undo: &mut Undo<'a>,
-) -> Result<Link> {
-    let (mut bridge, is_new) = find_or_make(host, name, new)?;
-    if is_new {
-        let index = bridge.index;
-        undo.push_shared("remove the bridge", move || {
-            if_unused(host, lock, index, || host.del_link(index))
-        });
-        host_link::skip_duplicate_detection(name)?;
+impl Bridge {
+    /// Finds or makes the bridge. If the ADD fails, `undo` removes a bridge that this ADD made, unless another container uses
+    /// it.
+    pub(super) fn ensure_bridge<'a>(
+        &self,
+        state: &HostState<'a>,
+        undo: &mut Undo<'a>,
+    ) -> Result<Link> {
+        let HostState { host, lock, validated } = *state;
+        let name = &validated.bridge;
+        let (mut bridge, is_new) = self.find_or_make(host, name)?;
+        if is_new {
+            let index = bridge.index;
+            undo.push_shared("remove the bridge", move || {
+                if_unused(host, lock, index, || host.del_link(index))
+            });
+            host_link::skip_duplicate_detection(name)?;
+        } else {
+            check_port_mtu(host, &bridge, self.mtu())?;
+        }
+        if !validated.vlans.is_empty() {
+            vlan::require_filtering(&bridge)?;
+        }
+        host_link::refuse_router_advertisements(&bridge)?;
+        // A bridge that lost its MAC address with its last port needs a new one for its gateway address.
+        let needs_mac = self.is_gateway() && bridge.mac == Some(Mac([0; 6]));
+        let change = LinkChange {
+            mac: needs_mac.then(veth::random_mac).transpose()?,
+            up: (!bridge.up).then_some(true),
+            promiscuous: (self.promisc_mode && !bridge.promiscuous).then_some(true),
+            ..LinkChange::default()
+        };
+        if change.mac.is_some() || change.up.is_some() || change.promiscuous.is_some() {
+            let mut batch = Batch::new();
+            batch.change_link(bridge.index, name, &change);
+            host.commit(batch)?;
+            (bridge.up, bridge.promiscuous) = (true, self.promisc_mode || bridge.promiscuous);
+            bridge.mac = change.mac.or(bridge.mac);
+        }
+        Ok(bridge)
     }
-    if !is_new {
-        check_port_mtu(host, &bridge, new.mtu)?;
+
+    /// The bridge, and whether this call made it.
+    fn find_or_make(&self, host: &Rtnl, name: &IfName) -> Result<(Link, bool)> {
+        for _ in 0..ATTEMPTS_MAX {
+            if let Some(bridge) = existing_bridge(host, name)? {
+                return Ok((bridge, false));
+            }
+            // Without a MAC address that is set, the kernel gives the bridge the lowest one of its ports, and changes it when
+            // ports change. Containers would use the old address for up to a minute.
+            let mac = Some(veth::random_mac()?);
+            let link = NewLink { name, mtu: self.mtu(), mac, ..NewLink::default() };
+            let filters_vlans = self.configures_vlans();
+            let filtering = filters_vlans.then_some(LinkProperty::BridgeVlanFiltering(true));
+            match host.add_link(&link, KIND, filtering.as_slice()) {
+                Ok(bridge) => return Ok((bridge, true)),
+                // Another process made the bridge first.
+                Err(error) if error.is_exists() => {}
+                Err(error) if error.is_unsupported() && filters_vlans => {
+                    return Err(vlan::unsupported());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::internal(format_args!(
+            "cannot make bridge {name}: other processes make and remove it at the same time"
+        )))
     }
-    if new.must_filter_vlans {
-        vlan::require_filtering(&bridge)?;
-    }
-    host_link::refuse_router_advertisements(&bridge)?;
-    let needs_mac = new.is_gateway && bridge.mac == Some(Mac([0; 6]));
-    let change = LinkChange {
-        mac: needs_mac.then(veth::random_mac).transpose()?,
-        up: (!bridge.up).then_some(true),
-        promiscuous: (new.promiscuous && !bridge.promiscuous).then_some(true),
-        ..LinkChange::default()
-    };
-    if change.mac.is_some() || change.up.is_some() || change.promiscuous.is_some() {
-        let mut batch = Batch::new();
-        batch.change_link(bridge.index, name, &change);
-        host.commit(batch)?;
-        (bridge.up, bridge.promiscuous) = (true, new.promiscuous || bridge.promiscuous);
-        bridge.mac = change.mac.or(bridge.mac);
-    }
-    Ok(bridge)
 }
 
 /// Fails if a port with this MTU would make the bridge lose its IPv6 addresses: the kernel gives the bridge the smallest MTU
@@ -96,31 +111,6 @@ pub(super) fn check_port_mtu(host: &Rtnl, bridge: &Link, mtu: Option<u32>) -> Re
         }
         None => Ok(()),
     }
-}
-
-fn find_or_make(host: &Rtnl, name: &IfName, new: &NewBridge) -> Result<(Link, bool)> {
-    for _ in 0..ATTEMPTS_MAX {
-        if let Some(bridge) = existing_bridge(host, name)? {
-            return Ok((bridge, false));
-        }
-        // Without a MAC address that is set, the kernel gives the bridge the lowest one of its ports, and changes it when ports
-        // change. Containers would use the old address for up to a minute.
-        let mac = Some(veth::random_mac()?);
-        let link = NewLink { name, mtu: new.mtu, mac, ..NewLink::default() };
-        let filtering = new.filters_vlans.then_some(LinkProperty::BridgeVlanFiltering(true));
-        match host.add_link(&link, KIND, filtering.as_slice()) {
-            Ok(bridge) => return Ok((bridge, true)),
-            // Another process made the bridge first.
-            Err(error) if error.is_exists() => {}
-            Err(error) if error.is_unsupported() && new.filters_vlans => {
-                return Err(vlan::unsupported());
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(Error::internal(format_args!(
-        "cannot make bridge {name}: other processes make and remove it at the same time"
-    )))
 }
 
 /// Calls `revert` if the bridge has no ports and no other call holds the lock. Without a lock, does nothing.

@@ -14,7 +14,7 @@ use crate::plugin::restore::Parts;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::{chained, forwarding, host_link, verify, veth};
 use crate::steps::nft::rules::Rules;
-use crate::steps::nft::{masquerade, spoof_check};
+use crate::steps::nft::spoof_check;
 
 impl Bridge {
     pub(super) fn restore_on_host(
@@ -42,7 +42,9 @@ impl Bridge {
             Ok(())
         });
         forwarding::restore(host, &gateways.iter().map(IpNet::addr).collect::<Vec<_>>(), parts);
-        self.restore_rules(cx, at, &own.nets(), parts)?;
+        if self.masquerades(cx) {
+            Rules::restore_masquerade(cx, at, &own.nets(), parts)?;
+        }
         let port = veth::host_end_of(cx, at, &result)?;
         if port.master != Some(bridge.index) {
             let msg = format!("interface {} is not a port of bridge {name}", port.name);
@@ -53,23 +55,6 @@ impl Bridge {
             let mac = mac_of(&result, at)?;
             self.restore_spoof_check(cx, at, (&port.name, mac), &own.nets(), parts)?;
         }
-        Ok(())
-    }
-
-    fn restore_rules(
-        &self,
-        cx: &Context<'_>,
-        at: &Attachment,
-        nets: &[IpNet],
-        parts: &mut Parts,
-    ) -> Result<()> {
-        if !self.masquerades(cx) {
-            return Ok(());
-        }
-        let network = &cx.request.network;
-        let (nft, owner) = (cx.session.nft()?, Owner::new(network, at));
-        let rules = Rules { owner: &owner, masquerades: true, nets, checked: None };
-        parts.ensure(&|| masquerade::check(nft, network, at, nets), &mut || rules.set(cx));
         Ok(())
     }
 

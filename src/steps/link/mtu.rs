@@ -13,15 +13,6 @@ pub const ETHERNET: RangeInclusive<u32> = 68..=65_535;
 /// IPV6_MIN_MTU (linux/ipv6.h). A link with a smaller MTU has no IPv6: the kernel removes the addresses without an error.
 const IPV6_MIN: u32 = 1280;
 
-/// Fails if the kernel refuses the configured MTU of a veth pair, or if the MTU is too small for IPv6 and the containers get
-/// IPv6 addresses.
-pub fn check_pair(cx: &Context<'_>, mtu: Option<u32>) -> Result<()> {
-    match mtu {
-        Some(mtu) if !ETHERNET.contains(&mtu) => Err(invalid(mtu.into(), &ETHERNET)),
-        mtu => check_ipv6(cx, mtu),
-    }
-}
-
 /// The error of a configured MTU that the kernel does not accept.
 pub fn invalid(mtu: i64, range: &RangeInclusive<u32>) -> Error {
     let (min, max) = (range.start(), range.end());

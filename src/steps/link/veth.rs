@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::cni::conf;
-use crate::cni::success::Success;
+use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
@@ -16,8 +16,8 @@ use crate::names::{Attachment, IfName, Mac};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope};
-use crate::steps::flow::undo::Failures;
-use crate::steps::link::{host_link, interface, tuned};
+use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::link::{host_link, interface, mtu, tuned};
 use crate::steps::nft::rules::Rules;
 
 /// The maximum number of names to try. An attempt fails only if another link on the host has the name.
@@ -44,6 +44,35 @@ pub struct NewPair<'a> {
     pub master: Option<u32>,
 }
 
+impl Pair {
+    /// Both ends in the result of an ADD, the host's first.
+    pub fn interfaces(&self, cx: &Context<'_>, at: &Attachment) -> [Interface; 2] {
+        let interface = |name: &str, mac: Mac| Interface {
+            name: name.into(),
+            mac: mac.to_string(),
+            ..Interface::default()
+        };
+        let container = interface(&at.ifname, self.container_mac);
+        [
+            interface(&self.host.name, self.host_mac),
+            Interface { sandbox: cx.request.sandbox(), ..container },
+        ]
+    }
+}
+
+/// Checks the keys of `bridge` and `veth`: fails if the kernel refuses the MTU, if it is too small for IPv6 and the containers
+/// get IPv6 addresses, or if `ipMasqBackend` is unknown.
+pub fn validate(cx: &Context<'_>, mtu: Option<u32>, ip_masq_backend: &str) -> Result<()> {
+    if !["", "iptables", "nftables"].contains(&ip_masq_backend) {
+        let msg = format_args!("unknown ipmasq backend {ip_masq_backend:?}");
+        return Err(Error::config(msg).with_details("ipMasqBackend"));
+    }
+    match mtu {
+        Some(mtu) if !mtu::ETHERNET.contains(&mtu) => Err(mtu::invalid(mtu.into(), &mtu::ETHERNET)),
+        mtu => mtu::check_ipv6(cx, mtu),
+    }
+}
+
 /// The configured MAC address of the container's end.
 pub fn requested_mac(cx: &Context<'_>) -> Result<Option<Mac>> {
     let requested = conf::requested_mac(&cx.request.json, &cx.request.args)?;
@@ -52,9 +81,14 @@ pub fn requested_mac(cx: &Context<'_>) -> Result<Option<Mac>> {
     requested.as_deref().map(parse).transpose()
 }
 
-/// Creates both ends in one request, both down. The container's end gets its final name in its namespace, so udev and
-/// NetworkManager see no temporary name.
-pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair> {
+/// Creates both ends in one request, both down; `undo` removes them. The container's end gets its final name in its namespace,
+/// so udev and NetworkManager see no temporary name.
+pub fn create<'a>(
+    cx: &'a Context<'a>,
+    netns: &NetNs,
+    new: &NewPair<'_>,
+    undo: &mut Undo<'a>,
+) -> Result<Pair> {
     let host = cx.session.host()?;
     // Choose random MAC addresses here. Those that the kernel chooses need a second request to read, and systemd-udevd changes
     // them.
@@ -77,13 +111,15 @@ pub fn create(cx: &Context<'_>, netns: &NetNs, new: &NewPair<'_>) -> Result<Pair
             ..NewLink::default()
         };
         match host.add_link(&end, VETH, &[LinkProperty::VethPeer(peer)]) {
-            Ok(host) => {
-                let container_index = host.peer.ok_or_else(|| {
+            Ok(end) => {
+                let index = end.index;
+                undo.push("remove the veth pair", move || host.del_link(index));
+                let container_index = end.peer.ok_or_else(|| {
                     Error::internal(format_args!(
                         "cannot find the peer of {name}: IFLA_LINK is missing"
                     ))
                 })?;
-                return Ok(Pair { host, host_mac, container_index, container_mac });
+                return Ok(Pair { host: end, host_mac, container_index, container_mac });
             }
             Err(error) if error.is_exists() => {}
             Err(error) => return Err(error.into()),

@@ -11,7 +11,9 @@ use crate::error::Result;
 use crate::names::{Attachment, IfName, Mac};
 use crate::netlink::nft::{Batch, Nft};
 use crate::plugin::owner::{Owner, Owners};
+use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Scope};
+use crate::steps::flow::undo::Undo;
 use crate::steps::nft::{masquerade, spoof_check};
 
 /// The rules that an attachment needs.
@@ -26,8 +28,35 @@ pub struct Rules<'a> {
 
 impl Rules<'_> {
     /// Whether the attachment needs no rules.
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         !self.masquerades && !matches!(self.checked, Some((_, Some(_))))
+    }
+
+    /// For ADD: `set`, with an undo step that removes the rules.
+    pub fn add<'a>(
+        &self,
+        cx: &'a Context<'a>,
+        at: &'a Attachment,
+        undo: &mut Undo<'a>,
+    ) -> Result<()> {
+        if !self.is_empty() {
+            undo.push("remove the rules", || Self::undo_add(cx, at));
+        }
+        self.set(cx)
+    }
+
+    /// Restores masquerading for the addresses of an attachment.
+    pub fn restore_masquerade(
+        cx: &Context<'_>,
+        at: &Attachment,
+        nets: &[IpNet],
+        parts: &mut Parts,
+    ) -> Result<()> {
+        let (nft, network) = (cx.session.nft()?, &cx.request.network);
+        let owner = Owner::new(network, at);
+        let rules = Rules { owner: &owner, masquerades: true, nets, checked: None };
+        parts.ensure(&|| masquerade::check(nft, network, at, nets), &mut || rules.set(cx));
+        Ok(())
     }
 
     /// Adds rules that are missing, and removes the rules that an earlier owner of the port's name or of an address left.
@@ -79,7 +108,7 @@ impl Rules<'_> {
     }
 
     /// Removes the rules of an attachment immediately, in a failing ADD.
-    pub fn undo_add(cx: &Context<'_>, at: &Attachment) -> Result<()> {
+    fn undo_add(cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let owners = Owners::of(cx, Scope::One(at));
         cx.session.nft()?.transact(|nft, batch| {
             masquerade::remove(nft, batch, &owners)?;
