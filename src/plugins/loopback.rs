@@ -19,7 +19,7 @@ use crate::cni::success::{Interface, Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IpFamily};
-use crate::netlink::rtnl::{Batch, Link, LinkChange, Rtnl};
+use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::plugin::owner::Owner;
 use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::link::{host_link, veth};
@@ -95,9 +95,7 @@ fn find_lo(rtnl: &Rtnl) -> Result<Link> {
 }
 
 fn set(rtnl: &Rtnl, lo: &Link, up: bool, alias: Option<&str>) -> Result<()> {
-    let mut batch = Batch::new();
-    batch.change_link(lo.index, LO, &LinkChange { up: Some(up), alias, ..LinkChange::default() });
-    rtnl.commit(batch)
+    rtnl.change_link(lo.index, LO, &LinkChange { up: Some(up), alias, ..LinkChange::default() })
 }
 
 /// The result for `lo`, with its first loopback address of each family.

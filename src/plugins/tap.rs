@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
-use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, Rtnl};
+use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, Rtnl};
 use crate::plugin::owner::Owner;
 use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::delegate;
@@ -99,10 +99,8 @@ impl Plugin for Tap {
             Error::internal(format_args!("cannot find the new interface {}", at.ifname))
         })?;
         let up = delegate::ipam_needs_link(cx).then_some(true);
-        let mut batch = Batch::new();
         let change = LinkChange { mac, mtu, master, up, ..LinkChange::default() };
-        batch.change_link(link.index, &at.ifname, &change);
-        container.commit(batch)?;
+        container.change_link(link.index, &at.ifname, &change)?;
 
         let mut undo = Undo::new(cx);
         // The interface exists before the call of the IPAM plugin, because `dhcp` needs it.

@@ -176,6 +176,20 @@ fn new_link(
     })
 }
 
+impl Rtnl {
+    /// Makes one change of a link. The name is for the error message.
+    pub fn change_link(
+        &self,
+        index: u32,
+        name: &str,
+        change: &LinkChange<'_>,
+    ) -> crate::error::Result<()> {
+        let mut batch = Batch::new();
+        batch.change_link(index, name, change);
+        self.commit(batch)
+    }
+}
+
 impl Batch {
     /// Changes a link. The name is for the error message.
     pub fn change_link(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {

@@ -6,7 +6,7 @@ use super::{Bridge, HostState, vlan};
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
 use crate::names::{IfName, IpFamily, Mac};
-use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
+use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::{host_link, mtu, veth};
 
@@ -60,9 +60,7 @@ impl Bridge {
             ..LinkChange::default()
         };
         if change.mac.is_some() || change.up.is_some() || change.promiscuous.is_some() {
-            let mut batch = Batch::new();
-            batch.change_link(bridge.index, name, &change);
-            host.commit(batch)?;
+            host.change_link(bridge.index, name, &change)?;
             (bridge.up, bridge.promiscuous) = (true, self.promisc_mode || bridge.promiscuous);
             bridge.mac = change.mac.or(bridge.mac);
         }

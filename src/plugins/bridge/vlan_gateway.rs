@@ -76,9 +76,7 @@ fn complete(
     batch.change_link(port.index, &port.name, &up);
     host.commit(batch)?;
     // The link comes up last: other processes use a link that is up without further changes.
-    let mut batch = Batch::new();
-    batch.change_link(link.index, &link.name, &up);
-    host.commit(batch)?;
+    host.change_link(link.index, &link.name, &up)?;
     link.up = true;
     Ok(link)
 }

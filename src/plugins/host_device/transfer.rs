@@ -118,11 +118,9 @@ pub fn restore(host: &Rtnl, link: &Link, saved: &SavedState) -> Result<()> {
     failures.note(host.commit(batch));
 
     let has_name = host.link(&saved.name)?.is_some_and(|now| now.index == link.index);
-    let mut batch = Batch::new();
     let flags = LinkChange { name: None, mtu: None, mac: None, ..saved.changes(link) };
     let flags = LinkChange { up: Some(saved.up && has_name), ..flags };
-    batch.change_link(link.index, &link.name, &flags);
-    failures.note(host.commit(batch));
+    failures.note(host.change_link(link.index, &link.name, &flags));
     failures.into_result().map_err(|error| {
         let now = if has_name { &saved.name } else { &link.name };
         let name = &saved.name;

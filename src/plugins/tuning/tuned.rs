@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::Mac;
-use crate::netlink::rtnl::{Batch, Link, LinkChange, Rtnl};
+use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::steps::flow::undo::Failures;
 
 /// Values of attributes and sysctls: configured, saved or current. A configured value that is `None` is not changed.
@@ -132,7 +132,6 @@ impl Tuned {
     }
 
     fn apply_to(&self, rtnl: &Rtnl, link: &Link) -> Result<()> {
-        let mut batch = Batch::new();
         let change = LinkChange {
             mac: self.mac,
             promiscuous: self.promisc,
@@ -141,8 +140,7 @@ impl Tuned {
             tx_queue_len: self.tx_queue_len,
             ..LinkChange::default()
         };
-        batch.change_link(link.index, &link.name, &change);
-        rtnl.commit(batch)
+        rtnl.change_link(link.index, &link.name, &change)
     }
 
     /// Fails if a value of `now` differs from the configured value. The error names the first difference.

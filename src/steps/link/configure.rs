@@ -125,9 +125,7 @@ pub fn announce(interface: &Interface<'_>, success: &Success, mac: Mac) -> Resul
     }
     // The kernel announces IPv4 addresses when the MAC address is set, even to the same value.
     let same = LinkChange { mac: Some(mac), ..LinkChange::default() };
-    let mut batch = Batch::new();
-    batch.change_link(interface.index, interface.name, &same);
-    interface.rtnl.commit(batch)
+    interface.rtnl.change_link(interface.index, interface.name, &same)
 }
 
 fn has_family(success: &Success, family: IpFamily) -> bool {

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, Mac};
 use crate::netlink;
-use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
+use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::delegate;
@@ -184,9 +184,7 @@ fn make<'a>(
         ..LinkChange::default()
     };
     if change.mac.is_some() || change.up.is_some() {
-        let mut batch = Batch::new();
-        batch.change_link(link.index, name, &change);
-        container.commit(batch)?;
+        container.change_link(link.index, name, &change)?;
         link.mac = wanted.mac.or(link.mac);
     }
     Ok(link)

@@ -140,10 +140,8 @@ pub fn create<'a>(
 
 /// Brings the container's end up.
 pub fn bring_up(cx: &Context<'_>, pair: &Pair, ifname: &IfName) -> Result<()> {
-    let mut batch = Batch::new();
     let up = LinkChange { up: Some(true), ..LinkChange::default() };
-    batch.change_link(pair.container_index, ifname, &up);
-    cx.session.container()?.commit(batch)
+    cx.session.container()?.change_link(pair.container_index, ifname, &up)
 }
 
 /// The name of the host end. It looks like the random names of the reference, but depends on the owner only, so DEL finds the
