@@ -1,35 +1,30 @@
 //! The clients of one interface: one for each family that the configuration names.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::net::Ipv6Addr;
+use std::path::Path;
 use std::time::Duration;
 
+use crate::dhcp::client::{Action, Client, Event};
+use crate::dhcp::exchange::v4::Sockets4;
+use crate::dhcp::exchange::v6::Sockets6;
 use crate::dhcp::exchange::{self, ClientEvent, Exchange, Pollable};
-use crate::dhcp::exchange6::{self, Exchange6};
+use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::protocol::LeaseRequest;
 use crate::dhcp::site::{Site, SiteError, prefixed};
 use crate::dhcp::slaac::Slaac;
 use crate::dhcp::time::Time;
-use crate::dhcp::v4::client::{Action, Event, Via};
+use crate::dhcp::v4::client::{Client as Client4, Packet};
 use crate::dhcp::v4::frame;
-use crate::dhcp::v4::settings::{Settings, Times};
-use crate::dhcp::v6::client::{Action as Action6, Event as Event6, Settings as Settings6};
+use crate::dhcp::v4::settings::Settings as Settings4;
+use crate::dhcp::v6::client::{Client as Client6, Settings as Settings6};
 use crate::dhcp::v6::{duid, frame as frame6};
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::inet::LinkUdp;
+use crate::kernel::netns::NetNs;
 use crate::kernel::packet::PacketSocket;
-
-/// The options of the daemon that its clients need.
-#[derive(Default)]
-pub struct DaemonOptions {
-    pub times: Times,
-    /// The prefix of the paths of namespaces (flag `-hostprefix`).
-    pub prefix: PathBuf,
-    /// Whether all DHCPv4 clients set the BROADCAST flag (flag `-broadcast`).
-    pub broadcast: bool,
-}
+use crate::kernel::sys;
 
 /// The longest wait for the server's MAC address when a lease is released.
 const ARP_TIMEOUT: Duration = Duration::from_millis(500);
@@ -39,49 +34,48 @@ const MACHINE_ID: &str = "/etc/machine-id";
 
 /// The clients of one interface.
 pub struct Clients {
-    pub v4: Option<Box<Exchange>>,
-    pub v6: Option<Box<Exchange6>>,
+    pub v4: Option<Exchange<Sockets4>>,
+    pub v6: Option<Exchange<Sockets6>>,
     pub slaac: Option<Slaac>,
     limit: Time,
 }
 
 /// A RELEASE to send, of DHCPv4 or DHCPv6.
 pub enum ReleasePacket {
-    V4 { payload: Vec<u8>, from: Ipv4Addr, to: Ipv4Addr },
-    V6 { payload: Vec<u8> },
+    V4(Packet),
+    V6(Vec<u8>),
 }
 
 impl Clients {
     /// Makes the clients of the requested families. They are not started.
-    pub fn new(record: &LeaseRecord, options: &DaemonOptions) -> Result<Self> {
+    pub fn new(record: &LeaseRecord, flags: &Flags) -> Result<Self> {
         let LeaseRequest { key, settings, .. } = &record.request;
-        let times = options.times;
-        let v4 = || {
-            Exchange::new(Settings {
+        let seed = || sys::random_bytes().map(u64::from_ne_bytes);
+        let v4 = || -> Result<_> {
+            let settings = Settings4 {
                 mac: record.mac,
                 client_id: key.client_id(),
-                broadcast: settings.broadcast || options.broadcast,
+                broadcast: settings.broadcast || flags.broadcast,
                 provide: settings.provide.clone(),
                 request: settings.request.clone(),
                 probe: settings.probe,
-                times,
-            })
+                times: flags.times,
+            };
+            settings.check()?;
+            Ok(Exchange::new(Client4::new(settings, seed()?)))
         };
-        let v6 = || {
-            let id = machine_id(&options.prefix)?;
+        let v6 = || -> Result<_> {
+            let id = machine_id(&flags.hostprefix)?;
             let (duid, iaid) = duid::of(id.trim_end().as_bytes(), key);
-            Exchange6::new(Settings6 {
-                duid,
-                iaid,
-                probe: settings.probe,
-                resend_timeout: times.resend_timeout,
-            })
+            let resend_timeout = flags.times.resend_timeout;
+            let settings = Settings6 { duid, iaid, probe: settings.probe, resend_timeout };
+            Ok(Exchange::new(Client6::new(settings, seed()?)))
         };
         Ok(Self {
-            v4: settings.families.v4.then(v4).transpose()?.map(Box::new),
-            v6: settings.families.v6.then(v6).transpose()?.map(Box::new),
+            v4: settings.families.v4.then(v4).transpose()?,
+            v6: settings.families.v6.then(v6).transpose()?,
             slaac: settings.families.slaac.then(Slaac::default),
-            limit: times.resend_timeout,
+            limit: flags.times.resend_timeout,
         })
     }
 
@@ -89,14 +83,10 @@ impl Clients {
     pub fn start(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
         let mut events = Vec::new();
         if let Some(v4) = &mut self.v4 {
-            let event = site.record.v4.clone().map_or(Event::Start, Event::Resume);
-            v4.step(event, site, now, &mut events);
+            v4.start(site.record.v4.as_ref(), site, now, &mut events);
         }
         if let Some(v6) = &mut self.v6 {
-            match site.record.v6.clone() {
-                Some(lease) => v6.step(Event6::Resume(lease), site, now, &mut events),
-                None => v6.start(now),
-            }
+            v6.start(site.record.v6.as_ref(), site, now, &mut events);
         }
         if let Some(slaac) = &mut self.slaac {
             slaac.start(now, self.limit);
@@ -111,7 +101,7 @@ impl Clients {
             v4.client.step(Event::Resume(lease.clone()), now);
         }
         if let (Some(v6), Some(lease)) = (&mut self.v6, &record.v6) {
-            v6.client.step(Event6::Resume(lease.clone()), now);
+            v6.client.step(Event::Resume(lease.clone()), now);
         }
     }
 
@@ -166,21 +156,37 @@ impl Clients {
     /// Returns the packets that release the leases. The clients are finished afterwards.
     pub fn release(&mut self, now: Time) -> Vec<ReleasePacket> {
         let mut packets = Vec::new();
-        if let Some(v4) = &mut self.v4 {
-            for action in v4.client.step(Event::Release, now) {
-                if let Action::Send { payload, via: Via::Unicast { from, to } } = action {
-                    packets.push(ReleasePacket::V4 { payload, from, to });
-                }
+        for action in self.v4.iter_mut().flat_map(|v4| v4.client.step(Event::Release, now)) {
+            if let Action::Send(packet) = action {
+                packets.push(ReleasePacket::V4(packet));
             }
         }
-        if let Some(v6) = &mut self.v6 {
-            for action in v6.client.step(Event6::Release, now) {
-                if let Action6::Send(payload) = action {
-                    packets.push(ReleasePacket::V6 { payload });
-                }
+        for action in self.v6.iter_mut().flat_map(|v6| v6.client.step(Event::Release, now)) {
+            if let Action::Send(payload) = action {
+                packets.push(ReleasePacket::V6(payload));
             }
         }
         packets
+    }
+}
+
+/// Releases the leases of a record from the plugin itself: in a DEL, while no daemon runs. Returns false if the interface does
+/// not exist any more.
+pub fn release(own_netns: &NetNs, record: &LeaseRecord) -> Result<bool> {
+    let site = Site { own_netns, prefix: Path::new(""), record };
+    let mut clients = Clients::new(record, &Flags::default())?;
+    let now = Time::now();
+    clients.resume_to_release(record, now);
+    let mut release = || {
+        site.verify()?;
+        clients.release(now).iter().try_for_each(|packet| packet.send(&site))
+    };
+    match release() {
+        Ok(()) => Ok(true),
+        Err(SiteError::Gone(_)) => Ok(false),
+        Err(SiteError::Failed(error)) => {
+            Err(error.in_front(format_args!("cannot release the lease of {}", record.request.key)))
+        }
     }
 }
 
@@ -195,32 +201,32 @@ fn machine_id(prefix: &Path) -> Result<String> {
 
 impl ReleasePacket {
     /// The packet with its IP and UDP headers. `local` is the link-local source address of an IPv6 packet.
-    pub fn packet(&self, local: Ipv6Addr) -> Result<Vec<u8>> {
-        let packet = match self {
-            Self::V4 { payload, from, to } => frame::build(*from, *to, payload),
-            Self::V6 { payload } => frame6::build(local, payload),
-        };
-        packet.ok_or_else(|| Error::internal("cannot send: the packet is too long"))
+    pub fn with_headers(&self, local: Ipv6Addr) -> Result<Vec<u8>> {
+        match self {
+            Self::V4(packet) => exchange::v4::with_headers(packet),
+            Self::V6(payload) => frame6::build(local, payload)
+                .ok_or_else(|| Error::internal("cannot send: the packet is too long")),
+        }
     }
 
     /// Sends the packet through the interface.
     pub fn send(&self, site: &Site<'_>) -> Result<(), SiteError> {
-        let sent = match self {
-            Self::V4 { payload, from, to } => {
-                let server = (IpAddr::V4(*to), frame::SERVER_PORT).into();
-                exchange::udp_socket(*from, site).and_then(|socket| {
-                    socket.send(payload, server).map_err(exchange::cannot_send)?;
-                    wait_until_sent(&socket)
-                })
+        let packet = match self {
+            Self::V4(packet) => packet,
+            Self::V6(payload) => {
+                return exchange::v6::release(&exchange::v6::socket(site)?, payload, site);
             }
-            Self::V6 { payload } => exchange6::socket(site)
-                .and_then(|socket| exchange6::release(&socket, payload, site)),
         };
+        let server = (packet.to, frame::SERVER_PORT).into();
+        let sent = exchange::v4::udp_socket(packet.from, site).and_then(|socket| {
+            socket.send(&packet.payload, server).map_err(exchange::cannot_send)?;
+            wait_until_sent(&socket)
+        });
         match sent {
             // The address is not on the interface, for example because a later step of ADD failed; or the server does not
             // answer ARP.
-            Err(SiteError::Failed(_)) if matches!(self, Self::V4 { .. }) => {
-                let packet = self.packet(Ipv6Addr::UNSPECIFIED)?;
+            Err(SiteError::Failed(_)) => {
+                let packet = exchange::v4::with_headers(packet)?;
                 let socket = site.run(|| PacketSocket::for_sending(site.record.ifindex))?;
                 socket.broadcast(&packet).map_err(exchange::cannot_send)
             }
@@ -229,7 +235,7 @@ impl ReleasePacket {
     }
 
     pub fn is_v6(&self) -> bool {
-        matches!(self, Self::V6 { .. })
+        matches!(self, Self::V6(_))
     }
 }
 

@@ -8,6 +8,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::dhcp::time::Time;
+use crate::dhcp::v4::settings::Times;
 use crate::error::{Error, Result};
 
 /// The daemon's socket, if neither flag nor key names another one. The path is the reference's.
@@ -41,12 +43,8 @@ pub struct Flags {
     /// The absolute path of the socket, without `hostprefix`.
     pub socketpath: PathBuf,
     pub broadcast: bool,
-    /// The wait for the answer to the first packet of an attempt.
-    pub timeout: Duration,
-    /// The longest pause between two attempts.
-    pub resend_max: Duration,
-    /// The time after which a client that never had a lease gives up.
-    pub resend_timeout: Duration,
+    /// The timeouts of the DHCPv4 clients. `resend_timeout` is also that of the others.
+    pub times: Times,
     /// A flag of cnibox: the daemon ends when its last lease is gone.
     pub until_idle: bool,
 }
@@ -58,9 +56,7 @@ impl Default for Flags {
             hostprefix: PathBuf::new(),
             socketpath: SOCKET.into(),
             broadcast: false,
-            timeout: Duration::from_secs(10),
-            resend_max: Duration::from_secs(62),
-            resend_timeout: Duration::from_secs(208),
+            times: Times::default(),
             until_idle: false,
         }
     }
@@ -96,33 +92,28 @@ impl Flags {
     }
 
     fn set(&mut self, name: &str, value: Option<OsString>) -> Result<()> {
-        let known =
-            ["pidfile", "hostprefix", "socketpath", "timeout", "resendmax", "resendtimeout"];
-        if !known.contains(&name) {
-            return Err(cannot(&format!("-{name}"), "flag provided but not defined"));
-        }
-        let value = value.ok_or_else(|| cannot(&format!("-{name}"), "flag needs an argument"))?;
-        let path = PathBuf::from(&value);
-        let absolute = || match path.is_absolute() {
-            true => Ok(path.clone()),
-            false => Err(cannot(&format!("-{name}"), "the path is not absolute")),
+        let flag = format!("-{name}");
+        let value = || value.clone().ok_or_else(|| cannot(&flag, "flag needs an argument"));
+        let absolute = || match PathBuf::from(value()?) {
+            path if path.is_absolute() => Ok(path),
+            _ => Err(cannot(&flag, "the path is not absolute")),
         };
         let time = || {
+            let value = value()?;
             let text = value.to_string_lossy();
-            duration(&text).ok_or_else(|| {
-                cannot(
-                    &format!("-{name}"),
-                    &format!("{text:?} is no duration, such as 10s or 1m30s"),
-                )
+            let time = duration(&text).map(Time::from);
+            time.ok_or_else(|| {
+                cannot(&flag, &format!("{text:?} is no duration, such as 10s or 1m30s"))
             })
         };
         match name {
             "pidfile" => self.pidfile = Some(absolute()?),
             "socketpath" => self.socketpath = absolute()?,
-            "hostprefix" => self.hostprefix = path,
-            "timeout" => self.timeout = time()?,
-            "resendmax" => self.resend_max = time()?,
-            _ => self.resend_timeout = time()?,
+            "hostprefix" => self.hostprefix = value()?.into(),
+            "timeout" => self.times.timeout = time()?,
+            "resendmax" => self.times.resend_max = time()?,
+            "resendtimeout" => self.times.resend_timeout = time()?,
+            _ => return Err(cannot(&flag, "flag provided but not defined")),
         }
         Ok(())
     }
@@ -191,9 +182,11 @@ mod tests {
             hostprefix: "/host".into(),
             socketpath: "/run/x.sock".into(),
             broadcast: true,
-            timeout: Duration::from_millis(1500),
-            resend_max: Duration::from_secs(90),
-            resend_timeout: Duration::from_secs(5),
+            times: Times {
+                timeout: Time::from_millis(1500),
+                resend_max: Time::from_secs(90),
+                resend_timeout: Time::from_secs(5),
+            },
             until_idle: false,
         };
         for args in [

@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use crate::cni::json;
 use crate::cni::version::{self, Version};
-use crate::dhcp::clients::DaemonOptions;
 use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::Journal;
 use crate::dhcp::journal::Listed;
@@ -21,7 +20,6 @@ use crate::dhcp::protocol::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::dhcp::site::prefixed;
 use crate::dhcp::table::Table;
 use crate::dhcp::time::Time;
-use crate::dhcp::v4::settings::Times;
 use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
@@ -124,16 +122,7 @@ fn serve(
 fn open(flags: &Flags, journal: Journal, follow: Follow) -> Result<Arc<Table>> {
     // 500 attachments at once have as many connections and sockets.
     sys::raise_file_limit();
-    let options = DaemonOptions {
-        times: Times {
-            timeout: flags.timeout.into(),
-            resend_max: flags.resend_max.into(),
-            resend_timeout: flags.resend_timeout.into(),
-        },
-        prefix: flags.hostprefix.clone(),
-        broadcast: flags.broadcast,
-    };
-    let table = Table::open(journal, options, follow)?;
+    let table = Table::open(journal, flags.clone(), follow)?;
     let clients = Arc::clone(&table);
     Builder::new()
         .spawn(move || clients.run())

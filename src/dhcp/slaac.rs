@@ -4,8 +4,7 @@ use crate::dhcp::time::Time;
 use std::net::IpAddr;
 
 use crate::cni::success::Ip;
-use crate::dhcp::exchange::ClientEvent;
-use crate::dhcp::exchange6::POLL_INTERVAL;
+use crate::dhcp::exchange::{ClientEvent, POLL_INTERVAL};
 use crate::dhcp::site::{Site, SiteError};
 use crate::error::Result;
 use crate::names::IpFamily;

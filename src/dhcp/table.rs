@@ -14,7 +14,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::cni::success::Success;
 use crate::dhcp::apply;
-use crate::dhcp::clients::{Clients, DaemonOptions};
+use crate::dhcp::clients::Clients;
+use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::{Journal, LeaseRecord};
 use crate::dhcp::lease::{Key, Leases};
 use crate::dhcp::protocol::LeaseRequest;
@@ -50,7 +51,7 @@ pub struct Table {
     /// its next packet cannot be sent.
     ends: Option<Ends>,
     journal: Journal,
-    options: DaemonOptions,
+    flags: Flags,
     /// Changes the rules of the host and the cache entry of an attachment to its new address.
     follow: Follow,
     own_netns: NetNs,
@@ -142,7 +143,7 @@ enum LeaseEvent {
 
 impl Table {
     /// Reads the leases of the journal, and adopts those whose link still exists.
-    pub fn open(journal: Journal, options: DaemonOptions, follow: Follow) -> Result<Arc<Self>> {
+    pub fn open(journal: Journal, flags: Flags, follow: Follow) -> Result<Arc<Self>> {
         let cannot = |error| Error::internal(format_args!("cannot make a timer: {error}"));
         let ends = Ends::subscribe();
         if let Err(error) = &ends {
@@ -154,7 +155,7 @@ impl Table {
             alarm: Alarm::new().map_err(cannot)?,
             ends: ends.ok(),
             journal,
-            options,
+            flags,
             follow,
             own_netns: NetNs::own()?,
             inspections: Default::default(),
@@ -179,11 +180,11 @@ impl Table {
     }
 
     fn site<'a>(&'a self, record: &'a LeaseRecord) -> Site<'a> {
-        Site { own_netns: &self.own_netns, prefix: &self.options.prefix, record }
+        Site { own_netns: &self.own_netns, prefix: &self.flags.hostprefix, record }
     }
 
     fn entry(&self, record: LeaseRecord) -> Result<LeaseEntry> {
-        let clients = Some(Clients::new(&record, &self.options)?);
+        let clients = Some(Clients::new(&record, &self.flags)?);
         Ok(LeaseEntry {
             record,
             clients,
@@ -199,7 +200,7 @@ impl Table {
 
     /// The longest time that `acquire` takes.
     pub fn limit(&self) -> Duration {
-        Duration::from(self.options.times.resend_timeout) + MARGIN
+        Duration::from(self.flags.times.resend_timeout) + MARGIN
     }
 
     /// Returns the result of ADD with the lease of an attachment. Waits until there is one. Two calls for one attachment
@@ -243,7 +244,7 @@ impl Table {
     fn inspect_link(&self, request: &LeaseRequest) -> Result<LeaseEntry> {
         let _permit = self.inspection_permit();
         let name = &request.key.ifname;
-        let netns = self.own_netns.open(&prefixed(&self.options.prefix, &request.netns))?;
+        let netns = self.own_netns.open(&prefixed(&self.flags.hostprefix, &request.netns))?;
         let rtnl = netns.rtnl()?;
         let link = rtnl.link(name)?.ok_or_else(|| cannot_get(&request.key, "it does not exist"))?;
         let mac = link.mac.ok_or_else(|| cannot_get(&request.key, "it has no Ethernet address"))?;

@@ -54,7 +54,7 @@ pub fn release(
     mac: Mac,
     release: &ReleasePacket,
 ) -> Result<()> {
-    let packet = release.packet(link_local(mac))?;
+    let packet = release.with_headers(link_local(mac))?;
     let send = |index, vlan| send(index, vlan, &packet, release.is_v6());
     let Some(uplink) = uplink else {
         // A device that was moved from the host is on the host again, with its MAC address.

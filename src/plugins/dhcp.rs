@@ -72,6 +72,7 @@ use serde_json::value::RawValue;
 use crate::cni::json::{Json, Read, ReadError};
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
+use crate::dhcp::clients;
 use crate::dhcp::journal::Journal;
 use crate::dhcp::lease::Key;
 use crate::dhcp::protocol::{LeaseRequest, Request};
@@ -232,7 +233,7 @@ impl Dhcp {
         let Some(_lock) = journal.lock(Duration::ZERO)? else { return Ok(false) };
         // A daemon may have released the lease before this process got the lock.
         let Some(record) = journal.read(&key)? else { return Ok(true) };
-        if !crate::dhcp::release::release(cx.session.host_netns()?, &record)? {
+        if !clients::release(cx.session.host_netns()?, &record)? {
             return Ok(false);
         }
         journal.remove(&key).map(|()| true)

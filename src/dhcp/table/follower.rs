@@ -123,7 +123,7 @@ impl Table {
                 break;
             }
             state.following = records.iter().map(|record| record.request.key.clone()).collect();
-            let follow = |record| (self.follow)(&self.options.prefix, &change(record));
+            let follow = |record| (self.follow)(&self.flags.hostprefix, &change(record));
             let done: Vec<Result<String>> =
                 MutexGuard::unlocked(&mut state, || records.iter().map(follow).collect());
             for (record, done) in records.iter().zip(done) {

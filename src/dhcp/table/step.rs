@@ -10,6 +10,7 @@ use ipnet::IpNet;
 
 use crate::dhcp::admission;
 use crate::dhcp::apply;
+use crate::dhcp::client::Client;
 use crate::dhcp::clients::{Clients, ReleasePacket};
 use crate::dhcp::exchange::ClientEvent;
 use crate::dhcp::journal::LeaseRecord;
@@ -275,10 +276,9 @@ impl LeaseWork {
     /// Copies the leases of the clients to the record. If they configure the interface in another way, keeps the old ones as
     /// former leases.
     fn renew_record(&mut self) {
-        let lease = self.clients.v4.as_ref().and_then(|v4| v4.client.lease()).cloned();
-        let lease6 = self.clients.v6.as_ref().and_then(|v6| v6.client.lease()).cloned();
-        let old = self.record.leases();
-        let new = Leases { v4: lease, v6: lease6 };
+        let v4 = self.clients.v4.as_ref().and_then(|v4| v4.client.lease()).cloned();
+        let v6 = self.clients.v6.as_ref().and_then(|v6| v6.client.lease()).cloned();
+        let (old, new) = (self.record.leases(), Leases { v4, v6 });
         if !self.is_new && !old.same_terms(&new) {
             self.record.keep_former(old, &new);
             self.has_changed = true;

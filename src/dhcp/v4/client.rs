@@ -4,7 +4,6 @@
 //! It differs from the RFC in one point: the client sends its first DISCOVER at once. RFC 2131, section 4.4.1, has a random
 //! delay of 1 to 10 s, so that hosts that start together do not flood the network. Here it would delay each ADD by that time.
 
-use crate::dhcp::time::Time;
 use std::mem;
 use std::net::Ipv4Addr;
 
@@ -13,8 +12,13 @@ use super::message::Message;
 use super::packet::{MessageType, Reply};
 use super::settings::Settings;
 use crate::dhcp::attempt::Attempt;
+use crate::dhcp::client::{self, Event, PROBE_TIMEOUT, RESUME_DELAY_MAX};
 use crate::dhcp::lease::v4::Lease;
 use crate::dhcp::random::Random;
+use crate::dhcp::time::Time;
+
+/// An action, with a packet and an address of DHCPv4.
+type Action = client::Action<Packet, Ipv4Addr>;
 
 /// The number of packets in a series: a message and its retransmissions. The wait for an answer doubles after each.
 const SERIES: u8 = 3;
@@ -31,57 +35,13 @@ const TIMEOUT_MAX: Time = Time::from_secs(1 << 32);
 const RENEWAL_PAUSE: Time = Time::from_secs(60);
 /// The pause after a DECLINE (RFC 2131, section 3.1).
 const DECLINE_PAUSE: Time = Time::from_secs(10);
-/// The longest wait for `Event::Probed`. After it, the address counts as free.
-const PROBE_TIMEOUT: Time = Time::from_secs(10);
-/// The longest delay before the first packet of a resumed client: a daemon resumes all its clients at once.
-const RESUME_DELAY_MAX: Time = Time::from_secs(1);
 
-/// An input of the client.
-#[derive(Clone, Debug)]
-pub enum Event<'a> {
-    /// The client has no lease, and requests one.
-    Start,
-    /// A new daemon found this lease in its journal. The client asks the server to confirm the lease (INIT-REBOOT), and keeps
-    /// it until a NAK or the end of the lease.
-    Resume(Lease),
-    /// The payload of a UDP packet to port 68.
-    Received(&'a [u8]),
-    /// The deadline has passed. An early call has no effect.
-    Timeout,
-    /// The answer to `Action::Probe`. `problem`: why the client must decline the address.
-    Probed { problem: Option<&'static str> },
-    /// The address is not needed any more. The client is finished afterwards.
-    Release,
-}
-
-/// An output of the client. The caller executes the actions of a step in their order.
+/// A packet to UDP port 67. One to 255.255.255.255 goes through a packet socket, another one through a UDP socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    Send {
-        payload: Vec<u8>,
-        via: Via,
-    },
-    /// Check the address, and answer with `Event::Probed`: at once, or, if `Settings::probe` is set, within 10 s, after an
-    /// ARP probe.
-    Probe(Ipv4Addr),
-    /// `Client::lease` is new, renewed or confirmed. The caller compares it with the lease that it applied.
-    Bound,
-    /// The lease was lost for this reason: the address must be removed from the interface. The client requests a lease again,
-    /// and does not give up.
-    Lost(&'static str),
-    /// The client gave up; the text lists the attempts. `Event::Start` starts it again.
-    Failed(String),
-}
-
-/// The addresses and the socket of a packet to UDP port 67.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// From 0.0.0.0 to 255.255.255.255, through a packet socket.
-    Broadcast,
-    /// From this address to 255.255.255.255: rebinding.
-    BroadcastFrom(Ipv4Addr),
-    /// Through a UDP socket: renewal and release.
-    Unicast { from: Ipv4Addr, to: Ipv4Addr },
+pub struct Packet {
+    pub payload: Vec<u8>,
+    pub from: Ipv4Addr,
+    pub to: Ipv4Addr,
 }
 
 /// The state of RFC 2131, figure 5.
@@ -154,64 +114,6 @@ impl Client {
         }
     }
 
-    /// Handles an event, and returns the actions for the caller. `now` is the time since boot; it must not decrease.
-    pub fn step(&mut self, event: Event<'_>, now: Time) -> Vec<Action> {
-        let mut out = Vec::new();
-        let is_idle = matches!(self.state, State::Idle);
-        match event {
-            _ if matches!(self.state, State::Finished) => {}
-            Event::Start if is_idle => {
-                let limit = now + self.settings.times.resend_timeout;
-                self.attempt = Attempt::new(now, Some(limit));
-                self.discover(now, &mut out);
-            }
-            Event::Resume(lease) if is_idle => {
-                self.lease = Some(lease);
-                self.attempt = Attempt::new(now, None);
-                self.begin_series(State::Rebooting);
-                self.wait_ends_at = now + self.random.up_to(RESUME_DELAY_MAX);
-                self.expire(now, &mut out);
-            }
-            Event::Release => self.release(now, &mut out),
-            Event::Start | Event::Resume(_) => {}
-            _ if is_idle || self.expire(now, &mut out) => {}
-            Event::Received(payload) if self.is_listening() => self.receive(payload, now, &mut out),
-            Event::Probed { problem } => self.probed(problem, now, &mut out),
-            Event::Timeout if self.deadline().is_some_and(|deadline| deadline <= now) => {
-                self.timeout(now, &mut out);
-            }
-            Event::Received(_) | Event::Timeout => {}
-        }
-        out
-    }
-
-    /// The time of the next `Event::Timeout`. `None`: the client is not started, gave up, or is finished.
-    pub fn deadline(&self) -> Option<Time> {
-        let limit = match &self.state {
-            State::Idle | State::Finished => return None,
-            State::Pausing | State::Selecting | State::Requesting { .. } => {
-                self.attempt.gives_up_at
-            }
-            State::Probing(lease) => lease.ends_at,
-            _ => self.lease.as_ref().and_then(|lease| lease.ends_at),
-        };
-        Some(limit.map_or(self.wait_ends_at, |limit| limit.min(self.wait_ends_at)))
-    }
-
-    /// Whether the client waits for a packet, so that a socket must be open.
-    pub fn is_listening(&self) -> bool {
-        let is_exchange = !matches!(
-            self.state,
-            State::Idle | State::Pausing | State::Probing(_) | State::Bound | State::Finished
-        );
-        is_exchange && (1..=SERIES).contains(&self.sent)
-    }
-
-    /// The current lease.
-    pub fn lease(&self) -> Option<&Lease> {
-        self.lease.as_ref()
-    }
-
     /// Drops the lease if it has ended, and requests another one. Returns whether it has ended.
     fn expire(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         let is_over = self.lease.as_ref().is_some_and(|lease| lease.is_over(now));
@@ -253,7 +155,7 @@ impl Client {
         }
         let mut message =
             Message { secs: self.secs, ..Message::new(MessageType::REQUEST, self.xid) };
-        let mut via = Via::Broadcast;
+        let mut to = Ipv4Addr::BROADCAST;
         match (&self.state, &self.lease) {
             (State::Requesting { address, server }, _) => {
                 (message.address, message.server) = (Some(*address), Some(*server));
@@ -261,12 +163,9 @@ impl Client {
             (State::Rebooting, Some(lease)) => message.address = Some(lease.address.addr()),
             (State::Renewing, Some(lease)) => {
                 message.ciaddr = lease.address.addr();
-                via = Via::Unicast { from: message.ciaddr, to: lease.server };
+                to = lease.server;
             }
-            (_, Some(lease)) => {
-                message.ciaddr = lease.address.addr();
-                via = Via::BroadcastFrom(message.ciaddr);
-            }
+            (_, Some(lease)) => message.ciaddr = lease.address.addr(),
             (_, None) => {
                 (message.kind, message.address) = (MessageType::DISCOVER, self.previous_address)
             }
@@ -275,7 +174,7 @@ impl Client {
         let count =
             if is_discover { &mut self.attempt.searches } else { &mut self.attempt.requests };
         *count = count.saturating_add(1);
-        out.push(Action::Send { payload: self.settings.packet(&message), via });
+        out.push(self.send(&message, to));
         let wait = self.settings.times.timeout * (1 << self.sent.min(SERIES));
         let spread = (wait / 10).min(Time::from_secs(1));
         self.wait_ends_at = now + self.random.around(wait, spread);
@@ -284,6 +183,10 @@ impl Client {
         }
         self.sent_at = now;
         self.sent += 1;
+    }
+
+    fn send(&self, message: &Message, to: Ipv4Addr) -> Action {
+        Action::Send(Packet { payload: self.settings.packet(message), from: message.ciaddr, to })
     }
 
     fn timeout(&mut self, now: Time, out: &mut Vec<Action>) {
@@ -463,12 +366,12 @@ impl Client {
     fn probed(&mut self, problem: Option<&'static str>, now: Time, out: &mut Vec<Action>) {
         match (mem::replace(&mut self.state, State::Idle), problem) {
             (State::Probing(lease), Some(problem)) => {
-                let payload = self.settings.packet(&Message {
+                let decline = Message {
                     address: Some(lease.address.addr()),
                     server: Some(lease.server),
                     ..Message::new(MessageType::DECLINE, self.xid)
-                });
-                out.push(Action::Send { payload, via: Via::Broadcast });
+                };
+                out.push(self.send(&decline, Ipv4Addr::BROADCAST));
                 if self.lease.is_some() {
                     return self.continue_renewal(now, out);
                 }
@@ -499,12 +402,70 @@ impl Client {
             State::Probing(lease) => of(lease),
             _ => self.lease.take().and_then(of),
         };
-        if let Some((from, to)) = granted {
+        if let Some((ciaddr, server)) = granted {
             let message = Message::new(MessageType::RELEASE, self.random.u32());
-            let message = Message { ciaddr: from, server: Some(to), ..message };
-            let payload = self.settings.packet(&message);
-            out.push(Action::Send { payload, via: Via::Unicast { from, to } });
+            out.push(self.send(&Message { ciaddr, server: Some(server), ..message }, server));
         }
+    }
+}
+
+impl client::Client for Client {
+    type Lease = Lease;
+    type Packet = Packet;
+    type Address = Ipv4Addr;
+
+    fn step(&mut self, event: Event<'_, Lease>, now: Time) -> Vec<Action> {
+        let mut out = Vec::new();
+        let is_idle = matches!(self.state, State::Idle);
+        match event {
+            _ if matches!(self.state, State::Finished) => {}
+            Event::Start if is_idle => {
+                let limit = now + self.settings.times.resend_timeout;
+                self.attempt = Attempt::new(now, Some(limit));
+                self.discover(now, &mut out);
+            }
+            Event::Resume(lease) if is_idle => {
+                self.lease = Some(lease);
+                self.attempt = Attempt::new(now, None);
+                self.begin_series(State::Rebooting);
+                self.wait_ends_at = now + self.random.up_to(RESUME_DELAY_MAX);
+                self.expire(now, &mut out);
+            }
+            Event::Release => self.release(now, &mut out),
+            Event::Start | Event::Resume(_) => {}
+            _ if is_idle || self.expire(now, &mut out) => {}
+            Event::Received(payload) if self.is_listening() => self.receive(payload, now, &mut out),
+            Event::Probed { problem } => self.probed(problem, now, &mut out),
+            Event::Timeout if self.deadline().is_some_and(|deadline| deadline <= now) => {
+                self.timeout(now, &mut out);
+            }
+            Event::Received(_) | Event::Timeout => {}
+        }
+        out
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let limit = match &self.state {
+            State::Idle | State::Finished => return None,
+            State::Pausing | State::Selecting | State::Requesting { .. } => {
+                self.attempt.gives_up_at
+            }
+            State::Probing(lease) => lease.ends_at,
+            _ => self.lease.as_ref().and_then(|lease| lease.ends_at),
+        };
+        Some(limit.map_or(self.wait_ends_at, |limit| limit.min(self.wait_ends_at)))
+    }
+
+    fn is_listening(&self) -> bool {
+        let is_exchange = !matches!(
+            self.state,
+            State::Idle | State::Pausing | State::Probing(_) | State::Bound | State::Finished
+        );
+        is_exchange && (1..=SERIES).contains(&self.sent)
+    }
+
+    fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
     }
 }
 

@@ -3,4 +3,6 @@
 pub mod client;
 pub mod duid;
 pub mod frame;
+pub mod grant;
 pub mod packet;
+mod retry;

@@ -1,6 +1,7 @@
 //! The client against a simulated server and a simulated clock.
 
 use super::*;
+use crate::dhcp::client::Client as _;
 use crate::dhcp::v4::packet::tests::{MAC, reply};
 use crate::dhcp::v4::settings::Times;
 
@@ -9,6 +10,7 @@ mod random;
 pub const ADDRESS: [u8; 4] = [10, 0, 0, 5];
 pub const SERVER: [u8; 4] = [10, 0, 0, 1];
 const OTHER: [u8; 4] = [10, 0, 0, 2];
+const BROADCAST: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST);
 const MASK: [u8; 6] = [1, 4, 255, 255, 255, 0];
 
 pub fn settings() -> Settings {
@@ -36,12 +38,13 @@ pub struct Sent {
     pub ciaddr: [u8; 4],
     pub address: Option<Vec<u8>>,
     pub server: Option<Vec<u8>>,
-    pub via: Via,
+    /// The source and the destination.
+    pub path: (Ipv4Addr, Ipv4Addr),
 }
 
 impl Sent {
     pub fn of(action: &Action) -> Option<Self> {
-        let Action::Send { payload, via } = action else { return None };
+        let Action::Send(Packet { payload, from, to }) = action else { return None };
         let option = |wanted: u8| {
             let mut at = 240;
             while payload[at] != 255 {
@@ -60,7 +63,7 @@ impl Sent {
             ciaddr: payload[12..16].try_into().unwrap(),
             address: option(50),
             server: option(54),
-            via: *via,
+            path: (*from, *to),
         })
     }
 }
@@ -85,7 +88,7 @@ impl World {
     }
 
     /// Passes an event to the client. Without `probe`, answers `Action::Probe` at once: the address can be used.
-    fn step(&mut self, event: Event<'_>) -> Vec<Action> {
+    fn step(&mut self, event: Event<'_, Lease>) -> Vec<Action> {
         let mut actions = self.client.step(event, self.now);
         let is_probe = |action: &Action| matches!(action, Action::Probe(_));
         if let (Some(at), false) = (actions.iter().position(is_probe), self.client.settings.probe) {
@@ -96,7 +99,7 @@ impl World {
     }
 
     /// The only packet of a step.
-    fn sent(&mut self, event: Event<'_>) -> Sent {
+    fn sent(&mut self, event: Event<'_, Lease>) -> Sent {
         let actions = self.step(event);
         let [action] = actions.as_slice() else { panic!("{actions:?}") };
         Sent::of(action).unwrap()
@@ -146,11 +149,11 @@ fn lease_takes_four_messages() {
     let mut world = World::of(settings());
     assert_eq!((world.client.deadline(), world.client.is_listening()), (None, false));
     let discover = world.sent(Event::Start);
-    assert_eq!((discover.kind, discover.via, discover.secs), (1, Via::Broadcast, 0));
+    assert_eq!((discover.kind, discover.path, discover.secs), (1, BROADCAST, 0));
     assert!(world.client.is_listening());
     world.now = world.now + secs(3);
     let request = world.sent(Event::Received(&answer(&discover, MessageType::OFFER, SERVER, 600)));
-    assert_eq!((request.kind, request.via, request.xid), (3, Via::Broadcast, discover.xid));
+    assert_eq!((request.kind, request.path, request.xid), (3, BROADCAST, discover.xid));
     assert_eq!(request.address.as_deref(), Some(&ADDRESS[..]));
     assert_eq!(request.server.as_deref(), Some(&SERVER[..]));
     assert_eq!((request.ciaddr, request.secs), ([0; 4], 0), "that of the DISCOVER");
@@ -211,8 +214,8 @@ fn pauses_double_up_to_the_limit() {
 fn renewal_is_unicast_and_listens_only_while_it_waits() {
     let mut world = World::bound(settings(), 3600);
     let first = world.wait_sent();
-    let via = Via::Unicast { from: ADDRESS.into(), to: SERVER.into() };
-    assert_eq!((first.kind, first.via, first.ciaddr), (3, via, ADDRESS));
+    let path = (ADDRESS.into(), SERVER.into());
+    assert_eq!((first.kind, first.path, first.ciaddr), (3, path, ADDRESS));
     assert_eq!((first.address, first.server), (None, None));
     assert!(world.client.is_listening());
     assert_eq!(world.wait(), [], "a renewal has one packet (RFC 2131, section 4.4.5)");
@@ -220,7 +223,7 @@ fn renewal_is_unicast_and_listens_only_while_it_waits() {
     let pause = world.client.deadline().unwrap() - world.now;
     assert!(pause > secs(500), "half of the time until rebinding: {pause:?}");
     let again = world.wait_sent();
-    assert!(again.xid != first.xid && again.via == via);
+    assert!(again.xid != first.xid && again.path == path);
     // The field counts from the start of the renewal, at T1.
     assert_eq!(u64::from(again.secs), (world.now - world.lease().renew_at).as_secs());
     let before = world.lease();
@@ -275,7 +278,7 @@ fn rebinding_is_broadcast_to_all_servers() {
     let mut world = World::bound(settings(), 100);
     let rebind_at = world.lease().rebind_at;
     let mut sent = world.wait_sent();
-    while sent.via != Via::BroadcastFrom(ADDRESS.into()) {
+    while sent.path != (ADDRESS.into(), Ipv4Addr::BROADCAST) {
         let foreign = answer(&sent, MessageType::ACK, OTHER, 100);
         assert_eq!(world.step(Event::Received(&foreign)), [], "a renewal is with one server");
         assert_eq!(world.wait(), []);
@@ -379,7 +382,7 @@ fn resumed_lease_is_confirmed() {
     assert_eq!(world.client.lease(), Some(&lease));
     let request = world.wait_sent();
     assert!(world.now <= secs(1101), "{:?}", world.now);
-    assert_eq!((request.kind, request.via, request.ciaddr), (3, Via::Broadcast, [0; 4]));
+    assert_eq!((request.kind, request.path, request.ciaddr), (3, BROADCAST, [0; 4]));
     assert_eq!((request.address.as_deref(), &request.server), (Some(&ADDRESS[..]), &None));
 
     let actions = world.step(Event::Received(&answer(&request, MessageType::ACK, OTHER, 600)));
@@ -394,11 +397,11 @@ fn resumed_lease_is_kept_until_a_refusal_or_its_end() {
     let mut world = World::of(settings());
     world.step(Event::Resume(lease.clone()));
     for _ in 0..3 {
-        assert_eq!(world.wait_sent().via, Via::Broadcast);
+        assert_eq!(world.wait_sent().path, BROADCAST);
     }
     assert_eq!(world.wait(), []);
     assert_eq!(world.client.deadline(), Some(lease.renew_at));
-    assert!(matches!(world.wait_sent().via, Via::Unicast { .. }));
+    assert_eq!(world.wait_sent().path, (ADDRESS.into(), SERVER.into()));
 
     let mut world = World::of(settings());
     world.step(Event::Resume(lease.clone()));
@@ -434,11 +437,11 @@ fn a_decline_has_no_broadcast_flag() {
     let (mut world, _) = probing(600);
     world.client.settings.broadcast = true;
     let actions = world.step(Event::Probed { problem: Some("taken") });
-    let [Action::Send { payload, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    let [Action::Send(Packet { payload, .. })] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(payload[10..12], [0, 0]);
     world.now = world.now + secs(60);
     let actions = world.step(Event::Timeout);
-    let [Action::Send { payload, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    let [Action::Send(Packet { payload, .. })] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(payload[10..12], [0x80, 0], "a DISCOVER has it");
 }
 
@@ -446,7 +449,7 @@ fn a_decline_has_no_broadcast_flag() {
 fn taken_address_is_declined() {
     let (mut world, _) = probing(600);
     let decline = world.sent(Event::Probed { problem: Some("taken") });
-    assert_eq!((decline.kind, decline.via, decline.ciaddr), (4, Via::Broadcast, [0; 4]));
+    assert_eq!((decline.kind, decline.path, decline.ciaddr), (4, BROADCAST, [0; 4]));
     assert_eq!(decline.address.as_deref(), Some(&ADDRESS[..]));
     assert_eq!(decline.server.as_deref(), Some(&SERVER[..]));
     assert_eq!(world.client.deadline(), Some(world.now + secs(10)));
@@ -477,8 +480,8 @@ fn free_address_is_used_after_the_probe() {
 fn release_is_sent_once() {
     let mut world = World::bound(settings(), 600);
     let release = world.sent(Event::Release);
-    let via = Via::Unicast { from: ADDRESS.into(), to: SERVER.into() };
-    assert_eq!((release.kind, release.via, release.ciaddr), (7, via, ADDRESS));
+    let path = (ADDRESS.into(), SERVER.into());
+    assert_eq!((release.kind, release.path, release.ciaddr), (7, path, ADDRESS));
     assert_eq!((release.address, release.server.as_deref()), (None, Some(&SERVER[..])));
     assert!(world.client.lease().is_none());
     for event in [Event::Release, Event::Timeout, Event::Start] {

@@ -1,6 +1,7 @@
 //! The client against a simulated server and a simulated clock.
 
 use super::*;
+use crate::dhcp::client::Client as _;
 use crate::dhcp::v6::packet::tests::{DUID, IAID, SERVER, ia, ia_address, option, reply, status};
 
 mod random;
@@ -75,7 +76,7 @@ impl World {
     }
 
     /// Passes an event to the client. Without `probe`, answers `Action::Probe` at once: the address can be used.
-    fn step(&mut self, event: Event<'_>) -> Vec<Action> {
+    fn step(&mut self, event: Event<'_, Lease>) -> Vec<Action> {
         let mut actions = self.client.step(event, self.now);
         let is_probe = |action: &Action| matches!(action, Action::Probe(_));
         if let (Some(at), false) = (actions.iter().position(is_probe), self.client.settings.probe) {
@@ -85,7 +86,7 @@ impl World {
         actions
     }
 
-    fn sent(&mut self, event: Event<'_>) -> Sent {
+    fn sent(&mut self, event: Event<'_, Lease>) -> Sent {
         let actions = self.step(event);
         let [action] = actions.as_slice() else { panic!("{actions:?}") };
         Sent::of(action).unwrap()
@@ -459,24 +460,4 @@ fn release_is_sent_once() {
     let mut world = World::new();
     world.sent(Event::Start);
     assert_eq!(world.step(Event::Release), []);
-}
-
-#[test]
-fn times_of_a_server_are_used_if_they_are_in_order() {
-    let check = |t1, t2, preferred, valid| {
-        let ia = Ia { t1, t2, ..Ia::default() };
-        let (renew, rebind) = times(&ia, &Address { address: address(), preferred, valid });
-        (renew.as_millis(), rebind.as_millis())
-    };
-    assert_eq!(check(0, 0, 100, 200), (50_000, 80_000));
-    assert_eq!(check(10, 20, 100, 200), (10_000, 20_000));
-    assert_eq!(check(10, 0, 100, 200), (10_000, 80_000));
-    assert_eq!(check(0, 90, 100, 200), (50_000, 90_000));
-    assert_eq!(check(90, 0, 100, 200), (50_000, 80_000));
-    assert_eq!(check(10, 10, 100, 200), (50_000, 80_000));
-    assert_eq!(check(10, 200, 100, 200), (50_000, 80_000));
-    assert_eq!(check(0, 0, 0, 200), (100_000, 160_000));
-    let forever = u64::from(u32::MAX) * 1000;
-    assert_eq!(check(0, 0, INFINITE, INFINITE), (forever, forever));
-    assert_eq!(check(0, 0, 100, INFINITE), (50_000, 80_000));
 }

@@ -4,8 +4,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{SERVER, Sent, answer, secs, settings};
+use crate::dhcp::client::{Client as _, Event};
+use crate::dhcp::lease::v4::Lease;
 use crate::dhcp::time::Time;
-use crate::dhcp::v4::client::{Action, Client, Event};
+use crate::dhcp::v4::client::{Action, Client};
 use crate::dhcp::v4::packet::MessageType;
 use crate::dhcp::v4::settings::{Settings, Times};
 
@@ -56,7 +58,7 @@ struct Model {
 }
 
 impl Model {
-    fn step(&mut self, event: Event<'_>) {
+    fn step(&mut self, event: Event<'_, Lease>) {
         match event {
             Event::Start => self.is_started = true,
             Event::Resume(_) if !self.is_started || self.has_failed => {
@@ -69,7 +71,7 @@ impl Model {
         }
         for action in self.client.step(event, self.now) {
             match action {
-                Action::Send { .. } => self.last = Sent::of(&action),
+                Action::Send(_) => self.last = Sent::of(&action),
                 Action::Bound => {
                     let lease = self.client.lease().unwrap();
                     assert!(lease.renew_at < lease.rebind_at || lease.ends_at.is_none());

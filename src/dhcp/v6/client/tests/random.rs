@@ -6,7 +6,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Sent, World, answer, secs, settings};
-use crate::dhcp::v6::client::{Action, Client, Event, State};
+use crate::dhcp::client::{Client as _, Event};
+use crate::dhcp::lease::v6::Lease;
+use crate::dhcp::v6::client::{Action, Client, State};
 use crate::dhcp::v6::packet::MessageType;
 use crate::dhcp::v6::packet::tests::{IAID, SERVER, ia, option, reply, status};
 
@@ -65,7 +67,7 @@ struct Model {
 }
 
 impl Model {
-    fn step(&mut self, event: Event<'_>) {
+    fn step(&mut self, event: Event<'_, Lease>) {
         if matches!(event, Event::Resume(_)) && !self.is_running {
             self.has_address = true;
         }
