@@ -48,7 +48,7 @@ pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
 /// Whether a record is of another attachment, which has the address and has not ended.
 fn is_of_other_holder(site: &Site<'_>, record: &Record, address: IpAddr) -> bool {
     let key = &site.record.request.key;
-    let is_own = record.network == key.network && record.at == key.attachment();
+    let is_own = record.network == key.network && record.at == key.at;
     let has_it = record.made.last().is_some_and(|made| made.addresses.contains(&address));
     let has_ended = || {
         let life = Witness::new().map(|witness| witness.life_of_record(record));

@@ -20,7 +20,7 @@ use crate::steps::link::routing_tables::SCOPE_LINK;
 
 /// The result of ADD for the leases of a record and the addresses from SLAAC.
 pub fn success(record: &LeaseRecord, slaac: &[Ip]) -> Success {
-    let mut success = of_leases(&record.leases(), record.request.settings.priority);
+    let mut success = of_leases(&record.leases, record.request.settings.priority);
     success.ips.extend_from_slice(slaac);
     success
 }
@@ -49,15 +49,15 @@ pub fn of_leases(leases: &Leases, priority: u32) -> Success {
 fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
     let gateway = lease.gateway.map(IpAddr::V4);
     success.ips.push(Ip { address: lease.address.into(), gateway, interface: None });
-    let route = |(dst, router): &(ipnet::Ipv4Net, Ipv4Addr)| Route {
-        dst: IpNet::V4(*dst),
-        gw: Some(IpAddr::V4(*router)),
+    let route = |route: &v4::Route| Route {
+        dst: IpNet::V4(route.dst),
+        gw: Some(IpAddr::V4(route.router)),
         mtu: lease.mtu.map_or(0, u32::from),
         advmss: 0,
         priority,
         table: None,
         // A route without a router keeps `gw` 0.0.0.0, as in the reference.
-        scope: router.is_unspecified().then_some(SCOPE_LINK),
+        scope: route.router.is_unspecified().then_some(SCOPE_LINK),
     };
     success.routes.extend(lease.routes.iter().map(route));
     let Dns { nameservers, domain, search, .. } = &mut success.dns;
@@ -70,7 +70,7 @@ fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
 /// `log` with the changes, if there are any.
 pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), SiteError> {
     let record = site.record;
-    let new = record.leases();
+    let new = &record.leases;
     let moves = [(old.v4_net(), new.v4_net()), (old.v6_net(), new.v6_net())];
     let changes = difference(old, record, &moves);
     if changes.is_empty() {
@@ -111,7 +111,7 @@ pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), S
     }
     routing.put(&mut batch);
     rtnl.commit(batch)?;
-    if let (true, Some(lease)) = (is_moved, &record.v4) {
+    if let (true, Some(lease)) = (is_moved, &new.v4) {
         let mac = link.mac.unwrap_or(record.mac);
         netns.run(|| announce(index, mac, lease.address.addr()))?;
     }
@@ -174,7 +174,7 @@ fn difference(
             list.push(replaces("address", text(new), text(old)));
         }
     }
-    if let (Some(old), Some(new)) = (&old.v4, &record.v4) {
+    if let (Some(old), Some(new)) = (&old.v4, &record.leases.v4) {
         if old.gateway != new.gateway {
             list.push(replaces("gateway", text(&new.gateway), text(&old.gateway)));
         }
@@ -190,6 +190,8 @@ fn difference(
 
 #[cfg(test)]
 mod tests {
+    use ipnet::Ipv4Net;
+
     use super::*;
     use crate::dhcp::lease::v6;
     use crate::dhcp::protocol;
@@ -202,8 +204,8 @@ mod tests {
             server: Ipv4Addr::new(10, 1, 0, 254),
             gateway: Some(Ipv4Addr::new(10, 1, 0, 1)),
             routes: vec![
-                ("10.9.0.0/16".parse().unwrap(), Ipv4Addr::UNSPECIFIED),
-                ("0.0.0.0/0".parse().unwrap(), Ipv4Addr::new(10, 1, 0, 1)),
+                v4::Route { dst: "10.9.0.0/16".parse().unwrap(), router: Ipv4Addr::UNSPECIFIED },
+                v4::Route { dst: Ipv4Net::default(), router: Ipv4Addr::new(10, 1, 0, 1) },
             ],
             mtu: Some(1400),
             dns: vec![Ipv4Addr::new(10, 1, 0, 2)],
@@ -223,8 +225,7 @@ mod tests {
             ifindex: 3,
             mac: Mac([2, 0, 0, 0, 0, 1]),
             uplink: None,
-            v4,
-            v6: None,
+            leases: Leases { v4, v6: None },
             subnets: Vec::new(),
             former_v4: Vec::new(),
             former_v6: Vec::new(),
@@ -245,7 +246,8 @@ mod tests {
             preferred_until: None,
             ends_at: None,
         };
-        let record = LeaseRecord { v6: Some(v6), ..record(Some(lease())) };
+        let mut record = record(Some(lease()));
+        record.leases.v6 = Some(v6);
         let made = Ip { address: "fd01::9/64".parse().unwrap(), gateway: None, interface: None };
         let success = success(&record, &[made]);
         let nets: Vec<String> = success.nets().iter().map(IpNet::to_string).collect();

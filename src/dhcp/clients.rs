@@ -80,27 +80,40 @@ impl Clients {
     }
 
     /// Starts the clients without a lease, and resumes the clients with a lease.
-    pub fn start(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
-        let mut events = Vec::new();
+    pub fn start(&mut self, site: &Site<'_>, now: Time) {
         if let Some(v4) = &mut self.v4 {
-            v4.start(site.record.v4.as_ref(), site, now, &mut events);
+            v4.start(site.record.leases.v4.as_ref(), site, now);
         }
         if let Some(v6) = &mut self.v6 {
-            v6.start(site.record.v6.as_ref(), site, now, &mut events);
+            v6.start(site.record.leases.v6.as_ref(), site, now);
         }
         if let Some(slaac) = &mut self.slaac {
             slaac.start(now, self.limit);
         }
-        events
+    }
+
+    /// Handles the received packets, and the deadlines that have passed.
+    pub fn run(&mut self, site: &Site<'_>, now: Time) {
+        self.v4.iter_mut().for_each(|v4| v4.run(site, now));
+        self.v6.iter_mut().for_each(|v6| v6.run(site, now));
+        self.slaac.iter_mut().for_each(|slaac| slaac.run(site, now));
+    }
+
+    /// Returns the events since the last call.
+    pub fn take_events(&mut self) -> Vec<ClientEvent> {
+        let v4 = self.v4.iter_mut().flat_map(|v4| v4.events.drain(..));
+        let v6 = self.v6.iter_mut().flat_map(|v6| v6.events.drain(..));
+        let slaac = self.slaac.iter_mut().filter_map(|slaac| slaac.event.take());
+        v4.chain(v6).chain(slaac).collect()
     }
 
     /// Puts the leases of a record into the clients, so that `release` can release them.
     pub fn resume_to_release(&mut self, record: &LeaseRecord, now: Time) {
         // The returned actions are dropped: no packet is sent to confirm the lease.
-        if let (Some(v4), Some(lease)) = (&mut self.v4, &record.v4) {
+        if let (Some(v4), Some(lease)) = (&mut self.v4, &record.leases.v4) {
             v4.client.step(Event::Resume(lease.clone()), now);
         }
-        if let (Some(v6), Some(lease)) = (&mut self.v6, &record.v6) {
+        if let (Some(v6), Some(lease)) = (&mut self.v6, &record.leases.v6) {
             v6.client.step(Event::Resume(lease.clone()), now);
         }
     }
@@ -112,7 +125,7 @@ impl Clients {
             && self.slaac.as_ref().is_none_or(|slaac| !slaac.ips.is_empty())
     }
 
-    /// The time of the next `tick`.
+    /// The time of the next `run`.
     pub fn deadline(&self) -> Option<Time> {
         let v4 = self.v4.as_ref().and_then(|v4| v4.deadline());
         let v6 = self.v6.as_ref().and_then(|v6| v6.deadline());
@@ -120,37 +133,10 @@ impl Clients {
         Time::first(v4, Time::first(v6, slaac))
     }
 
-    /// Handles the deadlines of the clients that have passed.
-    pub fn tick(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
-        let mut events = Vec::new();
-        if let Some(v4) = &mut self.v4 {
-            v4.tick(site, now, &mut events);
-        }
-        if let Some(v6) = &mut self.v6 {
-            v6.tick(site, now, &mut events);
-        }
-        if let Some(slaac) = &mut self.slaac {
-            slaac.tick(site, now, &mut events);
-        }
-        events
-    }
-
-    /// Adds the open sockets to a list. When one of them is readable, call `receive`.
+    /// Adds the open sockets to a list. When one of them is readable, call `run`.
     pub fn add_sockets(&self, list: &mut Vec<Pollable>) {
         self.v4.iter().for_each(|v4| v4.add_sockets(list));
         self.v6.iter().for_each(|v6| v6.add_sockets(list));
-    }
-
-    /// Reads the received packets and passes them to the clients.
-    pub fn receive(&mut self, site: &Site<'_>, now: Time) -> Vec<ClientEvent> {
-        let mut events = Vec::new();
-        if let Some(v4) = &mut self.v4 {
-            v4.receive(site, now, &mut events);
-        }
-        if let Some(v6) = &mut self.v6 {
-            v6.receive(site, now, &mut events);
-        }
-        events
     }
 
     /// Returns the packets that release the leases. The clients are finished afterwards.

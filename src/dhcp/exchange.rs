@@ -87,6 +87,8 @@ pub trait Probe<A>: Sized {
 /// The client of one interface, with its sockets and its probe.
 pub struct Exchange<S: Sockets> {
     pub client: S::Client,
+    /// The events that the caller has not taken yet.
+    pub events: Vec<ClientEvent>,
     sockets: S,
     probe: Option<S::Probe>,
     /// Set while the client is not started yet.
@@ -103,7 +105,14 @@ struct Start {
 
 impl<S: Sockets> Exchange<S> {
     pub fn new(client: S::Client) -> Self {
-        Self { client, sockets: S::default(), probe: None, start: None, last_error: None }
+        Self {
+            client,
+            events: Vec::new(),
+            sockets: S::default(),
+            probe: None,
+            start: None,
+            last_error: None,
+        }
     }
 
     /// Resumes the client with a lease. Without one, starts it as soon as the sockets are ready, or after 5 s.
@@ -112,42 +121,35 @@ impl<S: Sockets> Exchange<S> {
         lease: Option<&<S::Client as Client>::Lease>,
         site: &Site<'_>,
         now: Time,
-        events: &mut Vec<ClientEvent>,
     ) {
         if let Some(lease) = lease {
-            return self.step(Event::Resume(lease.clone()), site, now, events);
+            return self.step(Event::Resume(lease.clone()), site, now);
         }
         self.start = Some(Start { next_poll: now, deadline: now + READY_TIMEOUT });
-        self.tick(site, now, events);
+        self.tick(site, now);
     }
 
     /// Passes an event to the client, and executes the actions that the client returns.
-    fn step(
-        &mut self,
-        event: Event<'_, <S::Client as Client>::Lease>,
-        site: &Site<'_>,
-        now: Time,
-        events: &mut Vec<ClientEvent>,
-    ) {
+    fn step(&mut self, event: Event<'_, <S::Client as Client>::Lease>, site: &Site<'_>, now: Time) {
         for action in self.client.step(event, now) {
             match action {
                 Action::Send(packet) => {
                     let sent = self.sockets.send(&packet, site);
-                    sent.unwrap_or_else(|error| self.record_error(error, events));
+                    sent.unwrap_or_else(|error| self.record_error(error));
                 }
-                Action::Probe(address) => self.check_address(address, site, now, events),
+                Action::Probe(address) => self.check_address(address, site, now),
                 Action::Bound => {
                     (self.last_error, self.probe) = (None, None);
-                    events.push(ClientEvent::Bound);
+                    self.events.push(ClientEvent::Bound);
                 }
-                Action::Lost(reason) => events.push(ClientEvent::Lost(reason)),
+                Action::Lost(reason) => self.events.push(ClientEvent::Lost(reason)),
                 Action::Failed(mut tried) => {
                     let next = now + RESTART_AFTER;
                     self.start = Some(Start { next_poll: next, deadline: next });
                     if let Some(error) = self.last_error.take() {
                         tried.push_str(&format!("; {error}"));
                     }
-                    events.push(ClientEvent::Failed(tried));
+                    self.events.push(ClientEvent::Failed(tried));
                 }
             }
         }
@@ -163,10 +165,9 @@ impl<S: Sockets> Exchange<S> {
         address: <S::Client as Client>::Address,
         site: &Site<'_>,
         now: Time,
-        events: &mut Vec<ClientEvent>,
     ) {
         let problem = admission::problem(site, address.into());
-        events.extend(problem.map(ClientEvent::Declined));
+        self.events.extend(problem.map(ClientEvent::Declined));
         if problem.is_none() && site.record.request.settings.probe {
             match S::Probe::begin(address, site, now) {
                 Ok(probe) => {
@@ -174,50 +175,70 @@ impl<S: Sockets> Exchange<S> {
                     return;
                 }
                 // If the probe cannot start, the address counts as free.
-                Err(error) => self.record_error(error, events),
+                Err(error) => self.record_error(error),
             }
         }
-        self.step(Event::Probed { problem }, site, now, events);
+        self.step(Event::Probed { problem }, site, now);
     }
 
-    fn record_error(&mut self, error: SiteError, events: &mut Vec<ClientEvent>) {
+    fn record_error(&mut self, error: SiteError) {
         match error {
-            SiteError::Gone(reason) => events.push(ClientEvent::Gone(reason)),
+            SiteError::Gone(reason) => self.events.push(ClientEvent::Gone(reason)),
             SiteError::Failed(error) => self.last_error = Some(error),
         }
     }
 
-    /// The time of the next `tick`.
+    /// The time of the next `run`.
     pub fn deadline(&self) -> Option<Time> {
         let start = self.start.as_ref().map(|start| start.next_poll);
         let probe = self.probe.as_ref().map(Probe::next_at);
         Time::first(self.client.deadline(), Time::first(start, probe))
     }
 
+    /// Handles the received packets, and the deadlines that have passed.
+    pub fn run(&mut self, site: &Site<'_>, now: Time) {
+        self.receive(site, now);
+        self.tick(site, now);
+    }
+
+    /// Reads the received packets and passes them to the client.
+    fn receive(&mut self, site: &Site<'_>, now: Time) {
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        for _ in 0..PACKETS_AT_ONCE_MAX {
+            match self.sockets.receive(&mut buffer) {
+                Ok(Some(payload)) => self.step(Event::Received(payload), site, now),
+                Ok(None) => break,
+                // ENETDOWN: the link is down or gone. The kernel reports this error once.
+                Err(error) => self.last_error = Some(Error::internal(reason(&error))),
+            }
+        }
+        self.poll_probe(site, now);
+    }
+
     /// Handles the deadlines that have passed: those of the start, of the probe and of the client.
-    pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
+    fn tick(&mut self, site: &Site<'_>, now: Time) {
         if let Some(start) = self.start.as_mut().filter(|start| start.next_poll <= now) {
             match S::are_ready(site) {
                 Ok(false) if now < start.deadline => start.next_poll = now + POLL_INTERVAL,
-                Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
+                Err(SiteError::Gone(reason)) => return self.events.push(ClientEvent::Gone(reason)),
                 _ => {
                     self.start = None;
-                    return self.step(Event::Start, site, now, events);
+                    return self.step(Event::Start, site, now);
                 }
             }
         }
         if self.probe.as_ref().is_some_and(|probe| probe.next_at() <= now) {
-            self.poll_probe(site, now, events);
+            self.poll_probe(site, now);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
-            self.step(Event::Timeout, site, now, events);
+            self.step(Event::Timeout, site, now);
         }
     }
 
-    fn poll_probe(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
+    fn poll_probe(&mut self, site: &Site<'_>, now: Time) {
         let Some(probe) = &mut self.probe else { return };
         let is_taken = match probe.poll(site, now) {
-            Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
+            Err(SiteError::Gone(reason)) => return self.events.push(ClientEvent::Gone(reason)),
             Ok(None) => return,
             Ok(Some(is_taken)) => is_taken,
             // If the answer cannot be read, the address counts as free.
@@ -225,27 +246,13 @@ impl<S: Sockets> Exchange<S> {
         };
         self.probe = None;
         let problem = is_taken.then_some(ADDRESS_IN_USE);
-        self.step(Event::Probed { problem }, site, now, events);
+        self.step(Event::Probed { problem }, site, now);
     }
 
-    /// Adds the open sockets to a list. When one of them is readable, call `receive`.
+    /// Adds the open sockets to a list. When one of them is readable, call `run`.
     pub fn add_sockets(&self, list: &mut Vec<Pollable>) {
         list.extend(self.sockets.pollable());
         list.extend(self.probe.as_ref().and_then(Probe::pollable));
-    }
-
-    /// Reads the received packets and passes them to the client.
-    pub fn receive(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
-        let mut buffer = vec![0; PACKET_BYTES_MAX];
-        for _ in 0..PACKETS_AT_ONCE_MAX {
-            match self.sockets.receive(&mut buffer) {
-                Ok(Some(payload)) => self.step(Event::Received(payload), site, now, events),
-                Ok(None) => break,
-                // ENETDOWN: the link is down or gone. The kernel reports this error once.
-                Err(error) => self.last_error = Some(Error::internal(reason(&error))),
-            }
-        }
-        self.poll_probe(site, now, events);
     }
 }
 

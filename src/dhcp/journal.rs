@@ -48,10 +48,8 @@ pub struct LeaseRecord {
     /// The link of the host that the RELEASE is sent on when the container's link is gone: a bridge or a master.
     #[serde(flatten)]
     pub uplink: Option<Uplink>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub v4: Option<v4::Lease>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub v6: Option<v6::Lease>,
+    #[serde(flatten)]
+    pub leases: Leases,
     /// The subnets of the first leases, one for each family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subnets: Vec<IpNet>,
@@ -66,19 +64,19 @@ pub struct LeaseRecord {
 }
 
 /// The content of a lease file.
-#[derive(Serialize)]
-struct JournalFile<'a> {
-    boot: &'a str,
+#[derive(Serialize, Deserialize)]
+struct JournalFile<R> {
+    boot: String,
     #[serde(flatten)]
-    record: &'a LeaseRecord,
+    record: R,
 }
 
 /// A record in the list of leases, with its state.
 #[derive(Serialize)]
-pub(super) struct Listed {
+pub struct Listed {
     #[serde(flatten)]
-    pub(super) record: LeaseRecord,
-    pub(super) state: &'static str,
+    pub record: LeaseRecord,
+    pub state: &'static str,
 }
 
 /// The most former leases that are kept for a family. The first one and the newest ones are kept: rules that were never
@@ -86,15 +84,11 @@ pub(super) struct Listed {
 const FORMER_MAX: usize = 8;
 
 impl LeaseRecord {
-    /// The leases, without the former ones.
-    pub fn leases(&self) -> Leases {
-        Leases { v4: self.v4.clone(), v6: self.v6.clone() }
-    }
-
     /// The addresses of the leases and of the former leases: the interface can have any of them.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        let v4 = self.v4.iter().chain(&self.former_v4).map(|lease| lease.address.addr().into());
-        let v6 = self.v6.iter().chain(&self.former_v6).map(|lease| lease.address.into());
+        let v4 =
+            self.leases.v4.iter().chain(&self.former_v4).map(|lease| lease.address.addr().into());
+        let v6 = self.leases.v6.iter().chain(&self.former_v6).map(|lease| lease.address.into());
         v4.chain(v6).collect()
     }
 
@@ -102,38 +96,35 @@ impl LeaseRecord {
     /// addresses are not recorded.
     pub fn is_complete(&self) -> bool {
         let families = &self.request.settings.families;
-        let has_v4 = !families.v4 || self.v4.is_some();
-        has_v4 && (!families.v6 || self.v6.is_some()) && !families.slaac
+        let has_v4 = !families.v4 || self.leases.v4.is_some();
+        has_v4 && (!families.v6 || self.leases.v6.is_some()) && !families.slaac
     }
 
     /// Adds the leases of `old` that `new` replaces to the former leases.
     pub fn keep_former(&mut self, old: Leases, new: &Leases) {
-        fn keep<L>(former: &mut Vec<L>, old: L, is_same: impl Fn(&L, &L) -> bool) {
-            if former.iter().any(|lease| is_same(lease, &old)) {
-                return;
-            }
+        fn keep<L: PartialEq>(
+            former: &mut Vec<L>,
+            old: Option<L>,
+            new: &Option<L>,
+            terms: fn(&L) -> L,
+        ) {
+            let is_kept =
+                |old: &L| former.iter().chain(new).any(|lease| terms(lease) == terms(old));
+            let Some(old) = old.filter(|old| !is_kept(old)) else { return };
             if former.len() == FORMER_MAX {
                 former.remove(1);
             }
             former.push(old);
         }
-        if let Some(old) =
-            old.v4.filter(|old| !new.v4.as_ref().is_some_and(|lease| lease.same_terms(old)))
-        {
-            keep(&mut self.former_v4, old, v4::Lease::same_terms);
-        }
-        if let Some(old) =
-            old.v6.filter(|old| !new.v6.as_ref().is_some_and(|lease| lease.same_terms(old)))
-        {
-            keep(&mut self.former_v6, old, v6::Lease::same_terms);
-        }
+        keep(&mut self.former_v4, old.v4, &new.v4, v4::Lease::terms);
+        keep(&mut self.former_v6, old.v6, &new.v6, v6::Lease::terms);
     }
 
     /// Removes the former leases of `done`: the interface, the rules and the cache entry now have the leases of `done`. If
     /// `done` has no lease of a family, its former leases stay: the rules still have their addresses.
     pub fn forget_former(&mut self, done: &Self) {
-        self.former_v4.retain(|lease| done.v4.is_none() || !done.former_v4.contains(lease));
-        self.former_v6.retain(|lease| done.v6.is_none() || !done.former_v6.contains(lease));
+        self.former_v4.retain(|lease| done.leases.v4.is_none() || !done.former_v4.contains(lease));
+        self.former_v6.retain(|lease| done.leases.v6.is_none() || !done.former_v6.contains(lease));
     }
 }
 
@@ -151,11 +142,6 @@ pub struct Uplink {
 #[derive(Debug)]
 pub struct Journal {
     directory: String,
-}
-
-/// The lock of a journal: only the process that holds it writes leases. The kernel releases it when the process ends.
-pub struct Lock {
-    _file: File,
 }
 
 impl Journal {
@@ -180,10 +166,11 @@ impl Journal {
         Path::new(&self.directory)
     }
 
-    /// Creates the directory and locks it. Returns `None` if another process holds the lock until the timeout.
-    pub fn lock(&self, timeout: Duration) -> Result<Option<Lock>> {
+    /// Creates the directory and locks it: only the process that holds the lock writes leases. The lock ends with the returned
+    /// file. Returns `None` if another process holds the lock until the timeout.
+    pub fn lock(&self, timeout: Duration) -> Result<Option<File>> {
         match flock::lock_directory(self.directory(), 0o700, timeout) {
-            Ok((file, is_locked)) => Ok(is_locked.then_some(Lock { _file: file })),
+            Ok((file, is_locked)) => Ok(is_locked.then_some(file)),
             Err(error) => {
                 let reason = file::reason(&error);
                 Err(Error::new(Code::IO, format_args!("cannot lock {}: {reason}", self.directory)))
@@ -199,8 +186,8 @@ impl Journal {
 
     /// Writes the file of a lease, and replaces an existing one.
     pub fn save(&self, record: &LeaseRecord) -> Result<()> {
-        self.file(&record.request.key, LEASE)
-            .write(json::compact(&JournalFile { boot: boot()?, record }).as_bytes())
+        let content = json::compact(&JournalFile { boot: boot()?.to_owned(), record });
+        self.file(&record.request.key, LEASE).write(content.as_bytes())
     }
 
     /// Removes the file of a lease, and its mark. Idempotent: succeeds if they do not exist.
@@ -228,13 +215,10 @@ impl Journal {
 
     /// Marks the leases of a network, except those of the attachments in `keep`. Returns the number of marked leases.
     pub fn mark_all_except(&self, network: &NetworkName, keep: &[Attachment]) -> Result<usize> {
-        let is_kept = |key: &Key| {
-            keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
-        };
         let mut count = 0;
         for record in self.read_valid(&|_| {})? {
             let key = &record.request.key;
-            if key.network == *network && !is_kept(key) {
+            if key.network == *network && !keep.contains(&key.at) {
                 count += usize::from(self.mark(key)?);
             }
         }
@@ -297,7 +281,7 @@ impl Journal {
     }
 
     fn file(&self, key: &Key, end: &str) -> state::StateFile {
-        let Key { network, container_id, ifname } = key;
+        let Key { network, at: Attachment { container_id, ifname } } = key;
         state::StateFile::new(&self.directory, &format!("{network}:{container_id}:{ifname}{end}"))
     }
 }
@@ -316,17 +300,12 @@ fn boot() -> Result<&'static str> {
 }
 
 fn read_record(content: &[u8], boot: &str) -> Result<LeaseRecord> {
-    #[derive(Deserialize)]
-    struct BootField {
-        boot: String,
-    }
-
-    let unreadable = |error: serde_json::Error| Error::new(Code::DECODE, error.to_string());
-    let BootField { boot: of } = json::read(content).map_err(unreadable)?;
+    let JournalFile { boot: of, record } = json::read(content)
+        .map_err(|error: serde_json::Error| Error::new(Code::DECODE, error.to_string()))?;
     if of != boot {
         return Err(Error::internal("it is of an earlier boot"));
     }
-    json::read(content).map_err(unreadable)
+    Ok(record)
 }
 
 #[cfg(test)]
@@ -374,31 +353,36 @@ mod tests {
             ifindex: 7,
             mac: Mac([2, 0, 0, 0, 0, 1]),
             uplink: Some(Uplink { link: "br0".into(), vlan: 5 }),
-            v4: Some(v4::Lease {
-                address: "10.1.0.5/24".parse().unwrap(),
-                server: "10.1.0.1".parse().unwrap(),
-                gateway: Some("10.1.0.254".parse().unwrap()),
-                routes: vec![("10.2.0.0/16".parse().unwrap(), "0.0.0.0".parse().unwrap())],
-                mtu: Some(1400),
-                dns: vec!["10.1.0.53".parse().unwrap()],
-                domain: "example.org".into(),
-                search: vec!["a.example".into(), "b".into()],
-                since: Time::from_millis(1_500),
-                renew_at: seconds(60),
-                rebind_at: seconds(90),
-                ends_at: Some(seconds(u64::from(u32::MAX) * 2)),
-            }),
-            v6: Some(v6::Lease {
-                address: "fd00::5".parse().unwrap(),
-                server: vec![0, 255, 7],
-                dns: vec!["fd00::53".parse().unwrap()],
-                search: Vec::new(),
-                since: seconds(1),
-                renew_at: seconds(2),
-                rebind_at: seconds(3),
-                preferred_until: None,
-                ends_at: None,
-            }),
+            leases: Leases {
+                v4: Some(v4::Lease {
+                    address: "10.1.0.5/24".parse().unwrap(),
+                    server: "10.1.0.1".parse().unwrap(),
+                    gateway: Some("10.1.0.254".parse().unwrap()),
+                    routes: vec![v4::Route {
+                        dst: "10.2.0.0/16".parse().unwrap(),
+                        router: "0.0.0.0".parse().unwrap(),
+                    }],
+                    mtu: Some(1400),
+                    dns: vec!["10.1.0.53".parse().unwrap()],
+                    domain: "example.org".into(),
+                    search: vec!["a.example".into(), "b".into()],
+                    since: Time::from_millis(1_500),
+                    renew_at: seconds(60),
+                    rebind_at: seconds(90),
+                    ends_at: Some(seconds(u64::from(u32::MAX) * 2)),
+                }),
+                v6: Some(v6::Lease {
+                    address: "fd00::5".parse().unwrap(),
+                    server: vec![0, 255, 7],
+                    dns: vec!["fd00::53".parse().unwrap()],
+                    search: Vec::new(),
+                    since: seconds(1),
+                    renew_at: seconds(2),
+                    rebind_at: seconds(3),
+                    preferred_until: None,
+                    ends_at: None,
+                }),
+            },
             subnets: Vec::new(),
             former_v4: Vec::new(),
             former_v6: Vec::new(),
@@ -413,10 +397,9 @@ mod tests {
         let former = record("c2");
         let bare = LeaseRecord {
             uplink: None,
-            v4: None,
-            v6: None,
-            former_v4: former.v4.clone().into_iter().collect(),
-            former_v6: former.v6.clone().into_iter().collect(),
+            leases: Leases::default(),
+            former_v4: former.leases.v4.clone().into_iter().collect(),
+            former_v6: former.leases.v6.clone().into_iter().collect(),
             ..former
         };
         for record in [&record("c1"), &bare, &record("c1")] {
@@ -440,8 +423,7 @@ mod tests {
             journal.save(&record(id)).unwrap();
         }
         assert_eq!(journal.mark(&key("c1")), Ok(true));
-        let keep =
-            [key("c2")].map(|Key { container_id, ifname, .. }| Attachment { container_id, ifname });
+        let keep = [key("c2").at];
         let other = NetworkName::new("other").unwrap();
         assert_eq!(journal.mark_all_except(&other, &[]), Ok(0));
         assert_eq!(journal.mark_all_except(&key("c1").network, &keep), Ok(2));

@@ -5,22 +5,18 @@ use std::fmt::{self, Display};
 use ipnet::{IpNet, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
-use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::dhcp::time::Time;
+use crate::names::{Attachment, NetworkName};
 
 /// The owner of a lease: one interface of one container in one network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     pub network: NetworkName,
-    #[serde(rename = "containerID")]
-    pub container_id: ContainerId,
-    pub ifname: IfName,
+    #[serde(flatten)]
+    pub at: Attachment,
 }
 
 impl Key {
-    pub fn attachment(&self) -> Attachment {
-        Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() }
-    }
-
     /// The default value of option 61: a zero byte and `CONTAINER/NETWORK/INTERFACE`, as the reference sends it. The text
     /// is cut after 254 bytes.
     pub fn client_id(&self) -> Vec<u8> {
@@ -33,29 +29,26 @@ impl Key {
 
 impl Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.container_id, self.network, self.ifname)
+        write!(f, "{}/{}/{}", self.at.container_id, self.network, self.at.ifname)
     }
 }
 
 /// The leases that an interface has at one time, one for each family.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Leases {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub v4: Option<v4::Lease>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub v6: Option<v6::Lease>,
 }
 
 impl Leases {
     /// Whether the leases of `self` and `other` configure the interface in the same way. Servers and times can differ.
     pub fn same_terms(&self, other: &Self) -> bool {
-        let v4 = match (&self.v4, &other.v4) {
-            (Some(one), Some(other)) => one.same_terms(other),
-            (one, other) => one.is_none() && other.is_none(),
+        let terms = |leases: &Self| {
+            (leases.v4.as_ref().map(v4::Lease::terms), leases.v6.as_ref().map(v6::Lease::terms))
         };
-        let v6 = match (&self.v6, &other.v6) {
-            (Some(one), Some(other)) => one.same_terms(other),
-            (one, other) => one.is_none() && other.is_none(),
-        };
-        v4 && v6
+        terms(self) == terms(other)
     }
 
     /// The IPv4 address with the prefix length of its subnet.
@@ -66,6 +59,18 @@ impl Leases {
     /// The IPv6 address with the prefix length 128.
     pub fn v6_net(&self) -> Option<IpNet> {
         self.v6.as_ref().map(|lease| Ipv6Net::from(lease.address).into())
+    }
+
+    /// The time of the first renewal. `None`: there is no lease.
+    pub fn renew_at(&self) -> Option<Time> {
+        let v4 = self.v4.as_ref().map(|lease| lease.renew_at);
+        Time::first(v4, self.v6.as_ref().map(|lease| lease.renew_at))
+    }
+
+    /// The time of the first rebinding. `None`: there is no lease.
+    pub fn rebind_at(&self) -> Option<Time> {
+        let v4 = self.v4.as_ref().map(|lease| lease.rebind_at);
+        Time::first(v4, self.v6.as_ref().map(|lease| lease.rebind_at))
     }
 
     /// The MTU in bytes, if the DHCPv4 server sent one.
@@ -83,6 +88,14 @@ pub mod v4 {
     use ipnet::Ipv4Net;
     use serde::{Deserialize, Serialize};
 
+    /// A route to a destination via a router.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Route {
+        pub dst: Ipv4Net,
+        #[serde(rename = "gw")]
+        pub router: Ipv4Addr,
+    }
+
     /// An address with a lease time. `v4::grant` validates every value.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -96,8 +109,7 @@ pub mod v4 {
         pub gateway: Option<Ipv4Addr>,
         /// All routes of the result in the order of the server, with the default route via the gateway if the server sent no
         /// classless routes. A router of 0.0.0.0 means that the destination is on the link.
-        #[serde(with = "super::routes")]
-        pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
+        pub routes: Vec<Route>,
         /// The MTU in bytes, at least 576.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub mtu: Option<u16>,
@@ -117,44 +129,17 @@ pub mod v4 {
     }
 
     impl Lease {
-        /// Whether both leases configure the interface in the same way. The server and the times can differ.
-        pub fn same_terms(&self, other: &Self) -> bool {
-            let Self { server, since, renew_at, rebind_at, ends_at, .. } = *other;
-            *other == Self { server, since, renew_at, rebind_at, ends_at, ..self.clone() }
+        /// The lease without its server and its times: it configures the interface in the same way.
+        pub fn terms(&self) -> Self {
+            let (since, renew_at, rebind_at) = (Time::ZERO, Time::ZERO, Time::ZERO);
+            let server = Ipv4Addr::UNSPECIFIED;
+            Self { server, since, renew_at, rebind_at, ends_at: None, ..self.clone() }
         }
 
         /// Whether the lease has ended.
         pub fn is_over(&self, now: Time) -> bool {
             self.ends_at.is_some_and(|end| end <= now)
         }
-    }
-}
-
-/// Serializes routes as JSON objects with a destination and a gateway.
-mod routes {
-    use std::net::Ipv4Addr;
-
-    use ipnet::Ipv4Net;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    struct Route {
-        dst: Ipv4Net,
-        gw: Ipv4Addr,
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        routes: &[(Ipv4Net, Ipv4Addr)],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(routes.iter().map(|(dst, gw)| Route { dst: *dst, gw: *gw }))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<(Ipv4Net, Ipv4Addr)>, D::Error> {
-        let routes = Vec::<Route>::deserialize(deserializer)?.into_iter();
-        Ok(routes.map(|route| (route.dst, route.gw)).collect())
     }
 }
 
@@ -190,9 +175,22 @@ pub mod v6 {
     }
 
     impl Lease {
-        /// Whether both leases configure the interface in the same way. The server and the times can differ.
-        pub fn same_terms(&self, other: &Self) -> bool {
-            (self.address, &self.dns, &self.search) == (other.address, &other.dns, &other.search)
+        /// The lease without its server and its times: it configures the interface in the same way.
+        pub fn terms(&self) -> Self {
+            let (since, renew_at, rebind_at) = (Time::ZERO, Time::ZERO, Time::ZERO);
+            let (server, preferred_until, ends_at) = (Vec::new(), None, None);
+            let (dns, search) = (self.dns.clone(), self.search.clone());
+            Self {
+                server,
+                since,
+                renew_at,
+                rebind_at,
+                preferred_until,
+                ends_at,
+                dns,
+                search,
+                ..*self
+            }
         }
 
         /// Whether the valid lifetime has ended.
@@ -205,13 +203,16 @@ pub mod v6 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::{ContainerId, IfName};
 
     #[test]
     fn client_id_is_that_of_the_reference() {
         let key = |id: &str| Key {
             network: NetworkName::new("mynet").unwrap(),
-            container_id: ContainerId::new(id).unwrap(),
-            ifname: IfName::new("eth0").unwrap(),
+            at: Attachment {
+                container_id: ContainerId::new(id).unwrap(),
+                ifname: IfName::new("eth0").unwrap(),
+            },
         };
         assert_eq!(key("abc").client_id(), b"\0abc/mynet/eth0");
         assert_eq!(key(&"a".repeat(300)).client_id().len(), 255);

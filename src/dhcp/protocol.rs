@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::dhcp::lease::Key;
@@ -63,8 +63,7 @@ pub struct LeaseRequest {
 pub struct LeaseSettings {
     /// Options for the server: code and value, each code once. Code 61 replaces the default client identifier
     /// (`Key::client_id`).
-    #[serde(with = "provided")]
-    pub provide: Vec<(u8, Vec<u8>)>,
+    pub provide: Vec<Provided>,
     /// The complete parameter request list (option 55).
     pub request: Vec<u8>,
     /// Probes a new address before it is used: no other host may have it.
@@ -79,8 +78,17 @@ pub struct LeaseSettings {
     pub priority: u32,
 }
 
+/// An option for the server. The value is text, as in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provided {
+    /// The code.
+    pub option: u8,
+    pub value: String,
+}
+
 /// The sources of addresses that `ipam.families` names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<&'static str>")]
 pub struct Families {
     /// `"4"`: DHCP.
     pub v4: bool,
@@ -130,67 +138,28 @@ fn absolute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Er
     }
 }
 
-/// Serializes options as JSON objects with a code and a value. The value is text, as in the configuration.
-mod provided {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+/// Reads the names, as in the configuration.
+impl TryFrom<Vec<String>> for Families {
+    type Error = Error;
 
-    #[derive(Serialize, Deserialize)]
-    struct Provided {
-        option: u8,
-        value: String,
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        options: &[(u8, Vec<u8>)],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(options.iter().map(|(option, value)| Provided {
-            option: *option,
-            value: String::from_utf8_lossy(value).into_owned(),
-        }))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<(u8, Vec<u8>)>, D::Error> {
-        let options = Vec::<Provided>::deserialize(deserializer)?.into_iter();
-        Ok(options.map(|provided| (provided.option, provided.value.into_bytes())).collect())
-    }
-}
-
-/// Serializes the names, as in the configuration.
-impl Serialize for Families {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.names())
-    }
-}
-
-impl<'de> Deserialize<'de> for Families {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    fn try_from(names: Vec<String>) -> Result<Self> {
         let mut families = Self::default();
-        for name in Vec::<String>::deserialize(deserializer)? {
-            families.add(&name).map_err(D::Error::custom)?;
+        for name in names {
+            match name.as_str() {
+                "4" => families.v4 = true,
+                "6" => families.v6 = true,
+                "slaac" => families.slaac = true,
+                _ => return Err(Error::config(format_args!("unknown family {name:?}"))),
+            }
         }
         Ok(families)
     }
 }
 
-impl Families {
-    /// Adds the family of a name in the configuration.
-    pub fn add(&mut self, name: &str) -> Result<()> {
-        match name {
-            "4" => self.v4 = true,
-            "6" => self.v6 = true,
-            "slaac" => self.slaac = true,
-            _ => return Err(Error::config(format_args!("unknown family {name:?}"))),
-        }
-        Ok(())
-    }
-
-    /// The names, as in the configuration.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        let named = [(self.v4, "4"), (self.v6, "6"), (self.slaac, "slaac")];
-        named.into_iter().filter_map(|(is_listed, name)| is_listed.then_some(name))
+impl From<Families> for Vec<&'static str> {
+    fn from(Families { v4, v6, slaac }: Families) -> Self {
+        let named = [(v4, "4"), (v6, "6"), (slaac, "slaac")];
+        named.into_iter().filter_map(|(is_listed, name)| is_listed.then_some(name)).collect()
     }
 }
 
@@ -203,8 +172,10 @@ pub(crate) mod tests {
     pub(crate) fn key(id: &str) -> Key {
         Key {
             network: NetworkName::new("lan").unwrap(),
-            container_id: ContainerId::new(id).unwrap(),
-            ifname: IfName::new("eth0").unwrap(),
+            at: Attachment {
+                container_id: ContainerId::new(id).unwrap(),
+                ifname: IfName::new("eth0").unwrap(),
+            },
         }
     }
 
@@ -213,7 +184,10 @@ pub(crate) mod tests {
             key: key(id),
             netns: "/run/netns/c1".into(),
             settings: LeaseSettings {
-                provide: vec![(12, b"host \"name\"".to_vec()), (60, Vec::new())],
+                provide: vec![
+                    Provided { option: 12, value: "host \"name\"".into() },
+                    Provided { option: 60, value: String::new() },
+                ],
                 request: vec![121, 3, 1, 255],
                 probe: true,
                 broadcast: false,
@@ -226,12 +200,11 @@ pub(crate) mod tests {
 
     #[test]
     fn every_request_is_one_line_and_is_read_as_it_was_written() {
-        let at = Attachment { container_id: key("c2").container_id, ifname: key("c2").ifname };
         for request in [
             Request::Acquire(lease_request("c1")),
             Request::Check(key("c1")),
             Request::Release(key("c1")),
-            Request::Gc { network: key("c1").network, keep: vec![at] },
+            Request::Gc { network: key("c1").network, keep: vec![key("c2").at] },
             Request::Gc { network: key("c1").network, keep: Vec::new() },
             Request::Status,
             Request::Leases,

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -88,7 +87,8 @@ fn serve(
             Error::internal(format_args!("cannot write {}: {error}", log.display()))
         })?;
     }
-    let active = Arc::new(AtomicUsize::new(0));
+    // Each request that is served has a clone.
+    let active = Arc::new(());
     let limit = flags.until_idle.then_some(IDLE_PAUSE);
     let mut was_idle = false;
     loop {
@@ -99,7 +99,7 @@ fn serve(
             }
             Ok(Arrival::Signal) => return Ok(()),
             Ok(Arrival::Timeout) => {
-                let is_idle = flags.until_idle && active.load(SeqCst) == 0 && table.is_idle();
+                let is_idle = flags.until_idle && count_of(&active) == 0 && table.is_idle();
                 if is_idle && was_idle {
                     return Ok(());
                 }
@@ -157,27 +157,21 @@ fn without_prefix(prefix: &Path, path: &Path) -> PathBuf {
     }
 }
 
-/// Counts a request that is served, until it is dropped.
-struct Active(Arc<AtomicUsize>);
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
+/// The number of requests that are served.
+fn count_of(active: &Arc<()>) -> usize {
+    Arc::strong_count(active) - 1
 }
 
 /// Serves a request in a new thread, or sends a refusal.
-fn serve_in_thread(mut stream: Stream, table: &Arc<Table>, active: &Arc<AtomicUsize>) {
-    let active_request = Active(Arc::clone(active));
-    let count = active.fetch_add(1, SeqCst);
+fn serve_in_thread(mut stream: Stream, table: &Arc<Table>, active: &Arc<()>) {
     let refusal = if !stream.is_of_root() {
         Error::internal("cannot serve the request: the client does not run as root")
-    } else if count >= THREADS_MAX {
+    } else if count_of(active) >= THREADS_MAX {
         Error::new(Code::TRY_AGAIN_LATER, "cannot serve the request: there are too many at once")
     } else {
-        let table = Arc::clone(table);
+        let (table, active) = (Arc::clone(table), Arc::clone(active));
         let spawned = Builder::new().spawn(move || {
-            let _active_request = active_request;
+            let _active = active;
             // An error needs no report: the client sees that the connection is closed.
             let _ = answer(&mut stream, &table);
         });
@@ -224,20 +218,18 @@ fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Answer, Option<&'
     let without_undo = |done: Result<()>| (Answer::new(done), None);
     match request {
         Request::Acquire(lease_request) => {
-            let is_new = !table.has(&lease_request.key);
-            let result = table
-                .acquire(lease_request)
-                .and_then(|success| version::print_result(&success, Version::NEWEST));
-            let undo = (is_new && result.is_ok()).then_some(&lease_request.key);
-            (Answer::new(result), undo)
+            let acquired = table.acquire(lease_request).and_then(|(success, is_new)| {
+                Ok((version::print_result(&success, Version::NEWEST)?, is_new))
+            });
+            let undo = matches!(acquired, Ok((_, true))).then_some(&lease_request.key);
+            (Answer::new(acquired.map(|(result, _)| result)), undo)
         }
         Request::Check(key) => without_undo(table.check(key)),
         Request::Release(key) => without_undo(table.release(key)),
         Request::Gc { network, keep } => without_undo(table.retain(network, keep)),
         Request::Status => without_undo(Ok(())),
         Request::Leases => {
-            let leases = table.list().into_iter().map(|(record, state)| Listed { record, state });
-            (Answer::new(Ok(LeaseList { now: Time::now(), leases: leases.collect() })), None)
+            (Answer::new(Ok(LeaseList { now: Time::now(), leases: table.list() })), None)
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::dhcp::exchange::{ClientEvent, POLL_INTERVAL};
 use crate::dhcp::site::{Site, SiteError};
 use crate::error::Result;
 use crate::names::IpFamily;
+use crate::netlink::rtnl::Address;
 
 /// RTPROT_RA (linux/rtnetlink.h): the route is from a router advertisement.
 const RTPROT_RA: u8 = 9;
@@ -16,6 +17,8 @@ const RTPROT_RA: u8 = 9;
 #[derive(Default)]
 pub struct Slaac {
     pub ips: Vec<Ip>,
+    /// The event that the caller has not taken yet: `Bound`, `Failed` or `Gone`.
+    pub event: Option<ClientEvent>,
     next_poll: Option<Time>,
     began: Time,
     timeout: Time,
@@ -27,33 +30,30 @@ impl Slaac {
         (self.next_poll, self.began, self.timeout) = (Some(now), now, timeout);
     }
 
-    /// The time of the next `tick`.
+    /// The time of the next `run`.
     pub fn deadline(&self) -> Option<Time> {
         self.next_poll
     }
 
-    /// Reads the addresses of the interface if the poll is due. Adds `Bound`, `Failed` or `Gone` to the events.
-    pub fn tick(&mut self, site: &Site<'_>, now: Time, events: &mut Vec<ClientEvent>) {
-        if self.next_poll.is_none_or(|at| now < at) {
+    /// Reads the addresses of the interface if the poll is due.
+    pub fn run(&mut self, site: &Site<'_>, now: Time) {
+        if self.next_poll.take_if(|at| *at <= now).is_none() {
             return;
         }
-        self.next_poll = None;
+        let waited = now - self.began;
         match configured(site) {
-            Err(SiteError::Gone(reason)) => return events.push(ClientEvent::Gone(reason)),
+            Err(SiteError::Gone(reason)) => self.event = Some(ClientEvent::Gone(reason)),
             Ok(ips) if !ips.is_empty() => {
                 self.ips = ips;
-                return events.push(ClientEvent::Bound);
+                self.event = Some(ClientEvent::Bound);
             }
-            _ => {}
+            _ if waited < self.timeout => self.next_poll = Some(now + POLL_INTERVAL),
+            _ => {
+                let waited_s = waited.as_secs();
+                let tried = format!("no address from a router advertisement in {waited_s} s");
+                self.event = Some(ClientEvent::Failed(tried));
+            }
         }
-        let waited = now - self.began;
-        if waited >= self.timeout {
-            let waited_s = waited.as_secs();
-            return events.push(ClientEvent::Failed(format!(
-                "no address from a router advertisement in {waited_s} s"
-            )));
-        }
-        self.next_poll = Some(now + POLL_INTERVAL);
     }
 }
 
@@ -62,7 +62,7 @@ fn configured(site: &Site<'_>) -> Result<Vec<Ip>, SiteError> {
     let rtnl = site.open()?.rtnl()?;
     let index = site.record.ifindex;
     let addresses = rtnl.addresses(index)?;
-    let is_from_router = |address: &&crate::netlink::rtnl::Address| {
+    let is_from_router = |address: &&Address| {
         let is_usable = !address.tentative && !address.dad_failed;
         address.net.addr().is_ipv6() && !address.scope_link && !address.permanent && is_usable
     };

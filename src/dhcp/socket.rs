@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::value::RawValue;
 
 use crate::cni::json;
-use crate::dhcp::journal::{self, Journal};
+use crate::dhcp::journal;
 use crate::dhcp::line::{Lines, write_line};
 use crate::dhcp::protocol::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::error::{Code, Error, Result};
@@ -186,9 +186,4 @@ pub fn start(socket: &Path) -> Result<()> {
         Err(error) if stderr.trim().is_empty() => Err(failed(sys::reason(&error))),
         Err(_) => Err(failed(stderr.trim().replace('\n', "; "))),
     }
-}
-
-/// The journal of the daemon at a socket.
-pub fn journal(socket: &Path) -> Journal {
-    Journal::of(Path::new(""), socket)
 }

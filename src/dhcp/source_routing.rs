@@ -33,8 +33,7 @@ impl SourceRouting {
         index: u32,
         lease_routes: &[Route],
     ) -> Result<Self> {
-        let v4 = record.v4.as_ref().map(|lease| IpNet::V4(lease.address));
-        let v6 = record.v6.as_ref().map(|lease| IpNet::V6(lease.address.into()));
+        let (v4, v6) = (record.leases.v4_net(), record.leases.v6_net());
         let moves = record.former_v4.iter().map(|lease| (IpAddr::V4(lease.address.addr()), v4));
         let moves6 = record.former_v6.iter().map(|lease| (IpAddr::V6(lease.address), v6));
         let moves: Vec<(IpAddr, IpNet)> = moves

@@ -6,7 +6,7 @@ mod events;
 mod follower;
 mod step;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::cni::success::Success;
 use crate::dhcp::apply;
 use crate::dhcp::clients::Clients;
 use crate::dhcp::flags::Flags;
-use crate::dhcp::journal::{Journal, LeaseRecord};
+use crate::dhcp::journal::{Journal, LeaseRecord, Listed};
 use crate::dhcp::lease::{Key, Leases};
 use crate::dhcp::protocol::LeaseRequest;
 use crate::dhcp::site::{Site, SiteError, prefixed};
@@ -55,13 +55,13 @@ pub struct Table {
     /// Changes the rules of the host and the cache entry of an attachment to its new address.
     follow: Follow,
     own_netns: NetNs,
-    /// The number of running inspections, and the condition that signals its changes.
-    inspections: (Mutex<usize>, Condvar),
+    /// Signals the end of an inspection.
+    inspected: Condvar,
 }
 
 #[derive(Default)]
 struct Shared {
-    leases: Entries,
+    leases: BTreeMap<Key, LeaseEntry>,
     /// Attachments whose lease is being released. A new lease of such an attachment waits.
     releasing: Vec<Key>,
     /// Leases with events that no thread handles yet, in the order of the events.
@@ -71,34 +71,8 @@ struct Shared {
     /// Attachments whose rules the thread of `follower` changes now.
     following: Vec<Key>,
     has_follower: bool,
-}
-
-/// The entries, sorted by their keys.
-#[derive(Default)]
-struct Entries(pub(super) Vec<LeaseEntry>);
-
-impl Entries {
-    fn find(&self, key: &Key) -> Result<usize, usize> {
-        self.0.binary_search_by(|entry| entry.key().cmp(key))
-    }
-
-    fn get(&self, key: &Key) -> Option<&LeaseEntry> {
-        self.find(key).ok().and_then(|at| self.0.get(at))
-    }
-
-    fn get_mut(&mut self, key: &Key) -> Option<&mut LeaseEntry> {
-        self.find(key).ok().and_then(|at| self.0.get_mut(at))
-    }
-
-    /// Adds an entry. The list must have no entry with the same key.
-    fn insert(&mut self, entry: LeaseEntry) {
-        let at = self.find(entry.key()).unwrap_or_else(|at| at);
-        self.0.insert(at, entry);
-    }
-
-    fn remove(&mut self, key: &Key) -> Option<LeaseEntry> {
-        self.find(key).ok().map(|at| self.0.remove(at))
-    }
+    /// The number of running inspections of links.
+    inspections: usize,
 }
 
 /// A lease, or the attempt to get one. `LeaseWork` replaces the values when its events are handled.
@@ -158,7 +132,7 @@ impl Table {
             flags,
             follow,
             own_netns: NetNs::own()?,
-            inspections: Default::default(),
+            inspected: Condvar::new(),
         });
         table.adopt_all()?;
         Ok(table)
@@ -173,7 +147,7 @@ impl Table {
             entry.is_new = false;
             entry.following = Following::adopted(&entry.record);
             entry.bound = entry.record.is_complete().then(|| apply::success(&entry.record, &[]));
-            state.leases.insert(entry);
+            state.leases.insert(key.clone(), entry);
             self.post(&mut state, &key, LeaseEvent::Adopt);
         }
         Ok(())
@@ -203,21 +177,26 @@ impl Table {
         Duration::from(self.flags.times.resend_timeout) + MARGIN
     }
 
-    /// Returns the result of ADD with the lease of an attachment. Waits until there is one. Two calls for one attachment
-    /// share a lease.
-    pub fn acquire(self: &Arc<Self>, request: &LeaseRequest) -> Result<Success> {
+    /// Returns the result of ADD with the lease of an attachment, and whether the lease is new. Waits until there is one. Two
+    /// calls for one attachment share a lease; it is new for the call that requested it.
+    pub fn acquire(self: &Arc<Self>, request: &LeaseRequest) -> Result<(Success, bool)> {
         let key = &request.key;
         let deadline = Instant::now() + self.limit();
-        let new = self.inspect_link(request)?;
         let mut state = self.state.lock();
-        let answer = loop {
+        self.inspected.wait_while(&mut state, |state| state.inspections == INSPECTIONS_MAX);
+        state.inspections += 1;
+        let new = MutexGuard::unlocked(&mut state, || self.inspect_link(request));
+        state.inspections -= 1;
+        self.inspected.notify_one();
+        let new = new?;
+        let (answer, is_new) = loop {
             self.wait_while(&mut state, key, |state| state.is_busy(key))?;
             match state.leases.get(key) {
                 Some(entry) if entry.has_same_link(&new.record) => {
                     if let (false, Some(success)) = (entry.is_new, &entry.bound) {
-                        return Ok(success.clone());
+                        return Ok((success.clone(), false));
                     }
-                    break Arc::clone(&entry.answer);
+                    break (Arc::clone(&entry.answer), false);
                 }
                 // The lease is for another link than this call: there was no DEL for that link.
                 Some(_) => {
@@ -225,9 +204,9 @@ impl Table {
                 }
                 None => {
                     let answer = Arc::clone(&new.answer);
-                    state.leases.insert(new);
+                    state.leases.insert(key.clone(), new);
                     self.post(&mut state, key, LeaseEvent::Start);
-                    break answer;
+                    break (answer, true);
                 }
             }
         };
@@ -237,13 +216,13 @@ impl Table {
                 return Err(cannot_get(key, "the daemon is too slow"));
             }
         }
-        answer.get().cloned().unwrap_or_else(|| Err(cannot_get(key, RELEASED)))
+        let answer = answer.get().cloned().unwrap_or_else(|| Err(cannot_get(key, RELEASED)));
+        answer.map(|success| (success, is_new))
     }
 
     /// Makes an entry for the container's link, and sets the link up.
     fn inspect_link(&self, request: &LeaseRequest) -> Result<LeaseEntry> {
-        let _permit = self.inspection_permit();
-        let name = &request.key.ifname;
+        let name = &request.key.at.ifname;
         let netns = self.own_netns.open(&prefixed(&self.flags.hostprefix, &request.netns))?;
         let rtnl = netns.rtnl()?;
         let link = rtnl.link(name)?.ok_or_else(|| cannot_get(&request.key, "it does not exist"))?;
@@ -265,8 +244,7 @@ impl Table {
             ifindex: link.index,
             mac,
             uplink: uplink::of(&host, &link)?,
-            v4: None,
-            v6: None,
+            leases: Leases::default(),
             subnets: Vec::new(),
             former_v4: Vec::new(),
             former_v6: Vec::new(),
@@ -274,24 +252,6 @@ impl Table {
         };
         let number = host.ensure_nsid(&netns, None).ok();
         Ok(LeaseEntry { number, ..self.entry(record)? })
-    }
-
-    /// Waits until fewer than `INSPECTIONS_MAX` other inspections run.
-    fn inspection_permit(&self) -> impl Drop + '_ {
-        struct Permit<'a>(&'a (Mutex<usize>, Condvar));
-
-        impl Drop for Permit<'_> {
-            fn drop(&mut self) {
-                *self.0.0.lock() -= 1;
-                self.0.1.notify_one();
-            }
-        }
-
-        let (count, changed) = &self.inspections;
-        let mut count = count.lock();
-        changed.wait_while(&mut count, |count| *count == INSPECTIONS_MAX);
-        *count += 1;
-        Permit(&self.inspections)
     }
 
     /// Wakes the thread of `events`, which then reads the table again.
@@ -303,7 +263,7 @@ impl Table {
     /// Fails if the attachment has no lease, or if its link is gone.
     pub fn check(&self, key: &Key) -> Result<()> {
         let cannot = |reason: &str| {
-            let Key { network, ifname, .. } = key;
+            let Key { network, at: Attachment { ifname, .. } } = key;
             let msg = format!("cannot find a lease for {ifname} in network {network}");
             Error::internal(msg).with_details(reason)
         };
@@ -330,13 +290,9 @@ impl Table {
 
     /// Releases the leases of a network, except those of the attachments in `keep`, and removes their files.
     pub fn retain(self: &Arc<Self>, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
-        let is_kept = |key: &Key| {
-            keep.iter().any(|at| at.container_id == key.container_id && at.ifname == key.ifname)
-        };
+        let is_stale = |key: &Key| key.network == *network && !keep.contains(&key.at);
         let mut state = self.state.lock();
-        let keys = state.leases.0.iter().map(LeaseEntry::key);
-        let stale: Vec<Key> =
-            keys.filter(|key| key.network == *network && !is_kept(key)).cloned().collect();
+        let stale: Vec<Key> = state.leases.keys().filter(|key| is_stale(key)).cloned().collect();
         for key in &stale {
             self.post(&mut state, key, LeaseEvent::End(RELEASED));
         }
@@ -349,11 +305,11 @@ impl Table {
         }
         for record in MutexGuard::unlocked(&mut state, || self.journal.read_all())? {
             let key = &record.request.key;
-            if key.network != *network || is_kept(key) {
+            if !is_stale(key) {
                 continue;
             }
             self.wait_while(&mut state, key, |state| state.is_busy(key))?;
-            if state.leases.get(key).is_none() {
+            if !state.leases.contains_key(key) {
                 self.remove_file(&mut state, key)?;
             }
         }
@@ -369,42 +325,26 @@ impl Table {
         removed
     }
 
-    /// Whether the attachment has a lease.
-    pub fn has(&self, key: &Key) -> bool {
-        self.state.lock().leases.get(key).is_some()
-    }
-
     /// Whether there is no lease, no attempt to get one, and no RELEASE to send.
     pub fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.leases.0.is_empty() && state.releasing.is_empty()
+        state.leases.is_empty() && state.releasing.is_empty()
     }
 
     /// Lists the leases. The text is the state: `searching`, `bound`, `renewing` or `rebinding`.
-    pub fn list(&self) -> Vec<(LeaseRecord, &'static str)> {
+    pub fn list(&self) -> Vec<Listed> {
         let now = Time::now();
-        let state = self.state.lock();
-        let mut list = Vec::new();
-        for LeaseEntry { record, bound, .. } in &state.leases.0 {
-            let LeaseRecord { v4, v6, .. } = record;
-            let renews = Time::first(
-                v4.as_ref().map(|lease| lease.renew_at),
-                v6.as_ref().map(|lease| lease.renew_at),
-            );
-            let rebinds = Time::first(
-                v4.as_ref().map(|lease| lease.rebind_at),
-                v6.as_ref().map(|lease| lease.rebind_at),
-            );
-            let is_past = |at: Option<Time>| at.is_some_and(|at| at <= now);
-            let state_name = match () {
-                () if bound.is_none() => "searching",
-                () if is_past(rebinds) => "rebinding",
-                () if is_past(renews) => "renewing",
-                () => "bound",
+        let is_past = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        let listed = |entry: &LeaseEntry| {
+            let state = match &entry.record.leases {
+                _ if entry.bound.is_none() => "searching",
+                leases if is_past(leases.rebind_at()) => "rebinding",
+                leases if is_past(leases.renew_at()) => "renewing",
+                _ => "bound",
             };
-            list.push((record.clone(), state_name));
-        }
-        list
+            Listed { record: entry.record.clone(), state }
+        };
+        self.state.lock().leases.values().map(listed).collect()
     }
 
     /// Releases a lease, if there is one, and waits until it is removed.
@@ -438,7 +378,7 @@ impl Table {
 impl Shared {
     /// Whether the attachment has a lease, or an earlier lease is still being released.
     fn has_lease_or_is_busy(&self, key: &Key) -> bool {
-        self.leases.get(key).is_some() || self.is_busy(key)
+        self.leases.contains_key(key) || self.is_busy(key)
     }
 
     /// Whether a lease of the attachment is being released, or the thread of `follower` changes its rules. DEL and GC wait
@@ -463,7 +403,7 @@ impl LeaseEntry {
 const RELEASED: &str = "it was released meanwhile";
 
 fn cannot_get(key: &Key, reason: &str) -> Error {
-    let Key { network, container_id, ifname } = key;
+    let Key { network, at: Attachment { container_id, ifname } } = key;
     Error::internal(format_args!(
         "cannot get a lease for {ifname} of {container_id} in network {network}: {reason}"
     ))
@@ -471,6 +411,6 @@ fn cannot_get(key: &Key, reason: &str) -> Error {
 
 /// Writes a line about a lease to stderr.
 fn log(key: &Key, text: &str) {
-    let Key { network, container_id, ifname } = key;
+    let Key { network, at: Attachment { container_id, ifname } } = key;
     warn(format_args!("dhcp: {network} {container_id} {ifname}: {text}"));
 }

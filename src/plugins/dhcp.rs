@@ -169,7 +169,7 @@ impl Dhcp {
         keep: &[Attachment],
     ) {
         let path = self.keys.socket_or_default();
-        let journal = socket::journal(&path);
+        let journal = Journal::of(Path::new(""), &path);
         let failure = match ask_to_remove(&path, request) {
             Ok(()) => return,
             Err(failure) => failure,
@@ -267,9 +267,5 @@ fn ask_to_remove(path: &Path, request: &Request) -> Result<(), Failure> {
 }
 
 fn key(cx: &Context<'_>, at: &Attachment) -> Key {
-    Key {
-        network: cx.request.network.clone(),
-        container_id: at.container_id.clone(),
-        ifname: at.ifname.clone(),
-    }
+    Key { network: cx.request.network.clone(), at: at.clone() }
 }

@@ -154,5 +154,5 @@ pub fn with_headers(packet: &Packet) -> Result<Vec<u8>, Error> {
 /// Opens a UDP socket on port 68 of the interface.
 pub fn udp_socket(from: Ipv4Addr, site: &Site<'_>) -> Result<LinkUdp, SiteError> {
     let address = SocketAddr::new(IpAddr::V4(from), CLIENT_PORT);
-    site.run(|| LinkUdp::bind(&site.record.request.key.ifname, address))
+    site.run(|| LinkUdp::bind(&site.record.request.key.at.ifname, address))
 }

@@ -74,7 +74,7 @@ impl Probe<Ipv6Addr> for AddressDetection {
         let net = Ipv6Net::from(address).into();
         let new = NewAddress { net, no_dad: false, no_prefix_route: false, may_exist: true };
         let mut batch = Batch::new();
-        batch.add_address(site.record.ifindex, &site.record.request.key.ifname, &new);
+        batch.add_address(site.record.ifindex, &site.record.request.key.at.ifname, &new);
         site.open()?.rtnl()?.commit(batch)?;
         Ok(Self { address, next_at: now + POLL_INTERVAL })
     }
@@ -92,7 +92,7 @@ impl Probe<Ipv6Addr> for AddressDetection {
         let Some(found) = addresses.iter().find(is_probed) else { return Ok(Some(false)) };
         if found.dad_failed {
             let mut batch = Batch::new();
-            batch.del_address(index, &site.record.request.key.ifname, found.net);
+            batch.del_address(index, &site.record.request.key.at.ifname, found.net);
             rtnl.commit(batch)?;
             return Ok(Some(true));
         }
@@ -139,7 +139,7 @@ fn is_answered(socket: &LinkUdp, payload: &[u8], timeout: Duration) -> io::Resul
 /// Opens a UDP socket on port 546 of the interface.
 pub fn socket(site: &Site<'_>) -> Result<LinkUdp, SiteError> {
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), CLIENT_PORT);
-    site.run(|| LinkUdp::bind(&site.record.request.key.ifname, address))
+    site.run(|| LinkUdp::bind(&site.record.request.key.at.ifname, address))
 }
 
 /// Sends a message to all servers and relays of the link.

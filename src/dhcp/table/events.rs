@@ -62,7 +62,7 @@ impl Table {
         let now = Time::now();
         let is_due = |entry: &&LeaseEntry| entry.deadline.is_some_and(|at| at <= now);
         let due: Vec<Key> =
-            state.leases.0.iter().filter(is_due).map(|entry| entry.key().clone()).collect();
+            state.leases.values().filter(is_due).map(|entry| entry.key().clone()).collect();
         for key in &due {
             self.post_if_idle(state, key);
         }
@@ -74,7 +74,7 @@ impl Table {
     fn set_alarm(&self, state: &Shared) {
         let is_stuck = !state.queue.is_empty() && state.workers == 0;
         let mut next = is_stuck.then(|| Time::now() + Time::from(FAILED_PAUSE));
-        for entry in &state.leases.0 {
+        for entry in state.leases.values() {
             // A thread of `step` wakes this thread when it has handled an event.
             next = Time::first(next, entry.deadline.filter(|_| entry.is_idle()));
             next = Time::first(next, entry.follows_at(state.has_follower));
@@ -88,7 +88,7 @@ impl Table {
     fn end_leases_of_removed_links(self: &Arc<Self>, state: &mut Shared) {
         while let Some(end) = self.ends.as_ref().and_then(|ends| ends.next()) {
             let mut posts = Vec::new();
-            for entry in &state.leases.0 {
+            for entry in state.leases.values() {
                 let is_in = |number| entry.number == Some(number);
                 let event = match end {
                     End::Namespace(number) if is_in(number) => LeaseEvent::Gone(NO_NAMESPACE),
@@ -110,7 +110,7 @@ impl Table {
 /// The open sockets of all idle leases, each with the key of its lease.
 fn idle_sockets(state: &Shared) -> (Vec<Key>, Vec<Pollable>) {
     let (mut keys, mut sockets) = (Vec::new(), Vec::new());
-    for entry in state.leases.0.iter().filter(|entry| entry.is_idle()) {
+    for entry in state.leases.values().filter(|entry| entry.is_idle()) {
         entry.clients.iter().for_each(|clients| clients.add_sockets(&mut sockets));
         keys.resize(sockets.len(), entry.key().clone());
     }

@@ -12,8 +12,7 @@ use parking_lot::MutexGuard;
 use crate::cni::success::Success;
 use crate::dhcp::apply;
 use crate::dhcp::journal::LeaseRecord;
-use crate::dhcp::lease::Key;
-use crate::dhcp::lease::Leases;
+use crate::dhcp::lease::{Key, Leases, v4, v6};
 use crate::dhcp::table::{LeaseEntry, LeaseEvent, Shared, Table, log};
 use crate::dhcp::time::Time;
 use crate::error::{Error, Result};
@@ -39,7 +38,7 @@ impl Following {
     /// update is due.
     pub(super) fn adopted(record: &LeaseRecord) -> Self {
         match record.former_v4.is_empty() && record.former_v6.is_empty() {
-            true => Self { applied: Some(record.leases()), ..Self::default() },
+            true => Self { applied: Some(record.leases.clone()), ..Self::default() },
             false => Self { at: Some(Time::ZERO), ..Self::default() },
         }
     }
@@ -75,8 +74,8 @@ impl Following {
 impl LeaseEntry {
     /// Whether the interface is configured for the leases of the record.
     fn is_applied(&self) -> bool {
-        let leases = self.record.leases();
-        self.following.applied.as_ref().is_some_and(|applied| applied.same_terms(&leases))
+        let applied = self.following.applied.as_ref();
+        applied.is_some_and(|applied| applied.same_terms(&self.record.leases))
     }
 
     /// The time of the next attempt for this lease. `None` if no attempt is due, or one is running.
@@ -90,7 +89,7 @@ impl Table {
     /// Starts the updates that are due: posts an event for each interface, and starts one thread for the rules of all leases.
     pub(super) fn follow(self: &Arc<Self>, state: &mut Shared) {
         let now = Time::now();
-        let due = state.leases.0.iter().filter(|entry| entry.following.is_due(now));
+        let due = state.leases.values().filter(|entry| entry.following.is_due(now));
         let (applied, others): (Vec<&LeaseEntry>, Vec<&LeaseEntry>) =
             due.partition(|entry| entry.is_applied());
         let is_due = !applied.is_empty();
@@ -117,7 +116,7 @@ impl Table {
         loop {
             let now = Time::now();
             let is_due = |entry: &&LeaseEntry| entry.following.is_due(now) && entry.is_applied();
-            let due = state.leases.0.iter().filter(is_due);
+            let due = state.leases.values().filter(is_due);
             let records: Vec<LeaseRecord> = due.map(|entry| entry.record.clone()).collect();
             if records.is_empty() {
                 break;
@@ -144,7 +143,7 @@ impl Table {
         else {
             return;
         };
-        let is_same = entry.record.leases().same_terms(&done.leases());
+        let is_same = entry.record.leases.same_terms(&done.leases);
         let following = &mut entry.following;
         match moved {
             Ok(moved) => {
@@ -162,22 +161,18 @@ impl Table {
 
 /// The former leases, each with the current lease of its family, as results of ADD.
 fn change(record: &LeaseRecord) -> Change {
-    let result = |v4, v6| apply::of_leases(&Leases { v4, v6 }, record.request.settings.priority);
+    let result = |leases| apply::of_leases(&leases, record.request.settings.priority);
+    let result_v4 = |lease: &v4::Lease| result(Leases { v4: Some(lease.clone()), v6: None });
+    let result_v6 = |lease: &v6::Lease| result(Leases { v4: None, v6: Some(lease.clone()) });
     let mut leases: Vec<(Success, Success)> = Vec::new();
-    if record.v4.is_some() {
-        let new = result(record.v4.clone(), None);
-        leases.extend(
-            record.former_v4.iter().map(|old| (result(Some(old.clone()), None), new.clone())),
-        );
+    if let Some(new) = &record.leases.v4 {
+        leases.extend(record.former_v4.iter().map(|old| (result_v4(old), result_v4(new))));
     }
-    if record.v6.is_some() {
-        let new = result(None, record.v6.clone());
-        leases.extend(
-            record.former_v6.iter().map(|old| (result(None, Some(old.clone())), new.clone())),
-        );
+    if let Some(new) = &record.leases.v6 {
+        leases.extend(record.former_v6.iter().map(|old| (result_v6(old), result_v6(new))));
     }
     let key = &record.request.key;
-    Change { network: key.network.clone(), at: key.attachment(), leases }
+    Change { network: key.network.clone(), at: key.at.clone(), leases }
 }
 
 /// The current addresses, for the log.

@@ -169,7 +169,8 @@ impl LeaseWork {
 
     fn run(&mut self, table: &Table, events: Vec<LeaseEvent>) {
         for event in events {
-            for client_event in self.handle(table, event) {
+            self.handle(table, event);
+            for client_event in self.clients.take_events() {
                 if self.end.is_none() {
                     self.end = self.apply_client_event(table, client_event);
                 }
@@ -180,52 +181,45 @@ impl LeaseWork {
         }
     }
 
-    fn handle(&mut self, table: &Table, event: LeaseEvent) -> Vec<ClientEvent> {
+    fn handle(&mut self, table: &Table, event: LeaseEvent) {
         let now = Time::now();
+        let site = table.site(&self.record);
         let key = &self.record.request.key;
         match event {
             LeaseEvent::Adopt => match table.verify(&self.record) {
                 Err(SiteError::Gone(reason)) => {
                     // Give the clients their leases, because a client without a lease sends no RELEASE.
                     self.clients.resume_to_release(&self.record, now);
-                    return vec![ClientEvent::Gone(reason)];
+                    self.end = Some(gone(key, reason));
                 }
-                _ => log(key, "the lease is adopted"),
+                _ => {
+                    log(key, "the lease is adopted");
+                    self.clients.start(&site, now);
+                }
             },
-            LeaseEvent::Start => {}
-            LeaseEvent::Due => {
-                let site = table.site(&self.record);
-                let mut events = self.clients.receive(&site, now);
-                events.extend(self.clients.tick(&site, now));
-                return events;
+            LeaseEvent::Start => self.clients.start(&site, now),
+            LeaseEvent::Due => self.clients.run(&site, now),
+            LeaseEvent::Verify => {
+                if let Err(SiteError::Gone(reason)) = site.verify() {
+                    self.end = Some(gone(key, reason));
+                }
             }
-            LeaseEvent::Verify => match table.site(&self.record).verify() {
-                Err(SiteError::Gone(reason)) => return vec![ClientEvent::Gone(reason)],
-                _ => return Vec::new(),
-            },
-            LeaseEvent::Gone(reason) => return vec![ClientEvent::Gone(reason)],
-            LeaseEvent::End(reason) => {
-                self.end = Some(cannot_get(key, reason));
-                return Vec::new();
-            }
+            LeaseEvent::Gone(reason) => self.end = Some(gone(key, reason)),
+            LeaseEvent::End(reason) => self.end = Some(cannot_get(key, reason)),
             LeaseEvent::Apply(before) => {
-                let changed =
-                    apply::change(&table.site(&self.record), &before, &|text| log(key, text));
+                let changed = apply::change(&site, &before, &|text| log(key, text));
                 self.applied = Some(match changed {
-                    Ok(()) => Ok(self.record.leases()),
+                    Ok(()) => Ok(self.record.leases.clone()),
                     // The lease does not end here, but with the kernel's report of the removed link.
                     Err(SiteError::Gone(reason)) => Err(Error::internal(reason)),
                     Err(SiteError::Failed(error)) => Err(error),
                 });
-                return Vec::new();
             }
             LeaseEvent::Followed(done) => {
                 self.record.forget_former(&done);
                 self.save_or_log(table);
-                return Vec::new();
             }
         }
-        self.clients.start(&table.site(&self.record), now)
     }
 
     /// Handles an event of a client. Returns an error if the lease ends.
@@ -249,10 +243,7 @@ impl LeaseWork {
                 log(key, &tried);
                 None
             }
-            ClientEvent::Gone(reason) => {
-                log(key, reason);
-                Some(cannot_get(key, reason))
-            }
+            ClientEvent::Gone(reason) => Some(gone(key, reason)),
         }
     }
 
@@ -278,7 +269,7 @@ impl LeaseWork {
     fn renew_record(&mut self) {
         let v4 = self.clients.v4.as_ref().and_then(|v4| v4.client.lease()).cloned();
         let v6 = self.clients.v6.as_ref().and_then(|v6| v6.client.lease()).cloned();
-        let (old, new) = (self.record.leases(), Leases { v4, v6 });
+        let (old, new) = (self.record.leases.clone(), Leases { v4, v6 });
         if !self.is_new && !old.same_terms(&new) {
             self.record.keep_former(old, &new);
             self.has_changed = true;
@@ -289,8 +280,14 @@ impl LeaseWork {
                 self.record.subnets.push(subnet);
             }
         }
-        (self.record.v4, self.record.v6) = (new.v4, new.v6);
+        self.record.leases = new;
     }
+}
+
+/// Logs why a lease ends, and returns the error for the requests that wait for it.
+fn gone(key: &Key, reason: &str) -> Error {
+    log(key, reason);
+    cannot_get(key, reason)
 }
 
 impl LeaseEntry {

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use super::option::{self, CLIENT_ID};
 use super::packet::{BootRequest, MessageType};
 use super::settings::Settings;
+use crate::dhcp::protocol::Provided;
 use crate::error::{Error, Result};
 
 /// The largest UDP payload in an Ethernet frame.
@@ -86,9 +87,9 @@ impl Settings {
         if !is_short {
             set(&mut options, option::SIZE_MAX, &SIZE_MAX.to_be_bytes());
         }
-        for (code, value) in &self.provide {
-            if !RESERVED.contains(code) && (!is_short || *code == CLIENT_ID) {
-                set(&mut options, *code, value);
+        for Provided { option, value } in &self.provide {
+            if !RESERVED.contains(option) && (!is_short || *option == CLIENT_ID) {
+                set(&mut options, *option, value.as_bytes());
             }
         }
         if !is_short && !self.request.is_empty() {
@@ -144,7 +145,13 @@ mod tests {
             mac: MAC,
             client_id: b"\0abc/mynet/eth0".to_vec(),
             broadcast: false,
-            provide: provide.iter().map(|(code, value)| (*code, value.to_vec())).collect(),
+            provide: provide
+                .iter()
+                .map(|(option, value)| Provided {
+                    option: *option,
+                    value: String::from_utf8(value.to_vec()).unwrap(),
+                })
+                .collect(),
             request: vec![121, 3, 1],
             probe: false,
             times: Times::default(),

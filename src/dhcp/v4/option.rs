@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use ipnet::Ipv4Net;
 
 use crate::dhcp::domain;
+use crate::dhcp::lease::v4::Route;
 
 pub const SUBNET_MASK: u8 = 1;
 pub const ROUTERS: u8 = 3;
@@ -124,21 +125,21 @@ impl Options {
     /// The classless routes (RFC 3442) if the server sent them; else the classful ones and the default route via the gateway.
     /// On-link routes come first. A router that is neither in the client's subnet nor in the destination of an on-link route
     /// gets an on-link route. Routes via the client itself, and routes to loopback and multicast addresses, are left out.
-    pub fn routes(&self, own: Ipv4Net) -> Vec<(Ipv4Net, Ipv4Addr)> {
+    pub fn routes(&self, own: Ipv4Net) -> Vec<Route> {
         let classless = self.get(CLASSLESS_ROUTES).and_then(classless_routes);
         let mut routes = classless.unwrap_or_else(|| {
             let (pairs, _) = self.get(STATIC_ROUTES).unwrap_or_default().as_chunks();
             let classful = pairs.iter().filter_map(classful_route);
-            let default = self.gateway(own).map(|gateway| (Ipv4Net::default(), gateway));
+            let dst = Ipv4Net::default();
+            let default = self.gateway(own).map(|router| Route { dst, router });
             classful.chain(default).collect()
         });
-        routes.retain(|(net, router)| *router != own.addr() && is_routed(net));
+        routes.retain(|route| route.router != own.addr() && is_routed(&route.dst));
         let (mut on_link, routed): (Vec<_>, Vec<_>) =
-            routes.into_iter().partition(|(_, router)| router.is_unspecified());
-        for (_, router) in &routed {
-            let is_reached = |(net, _): &(Ipv4Net, Ipv4Addr)| net.contains(router);
-            if !own.contains(router) && !on_link.iter().any(is_reached) {
-                on_link.push(((*router).into(), Ipv4Addr::UNSPECIFIED));
+            routes.into_iter().partition(|route| route.router.is_unspecified());
+        for Route { router, .. } in &routed {
+            if !own.contains(router) && !on_link.iter().any(|route| route.dst.contains(router)) {
+                on_link.push(Route { dst: (*router).into(), router: Ipv4Addr::UNSPECIFIED });
             }
         }
         on_link.extend(routed);
@@ -160,7 +161,7 @@ fn is_routed(net: &Ipv4Net) -> bool {
 }
 
 /// Parses option 121. `None`: the value is not a list of routes, or is empty.
-fn classless_routes(value: &[u8]) -> Option<Vec<(Ipv4Net, Ipv4Addr)>> {
+fn classless_routes(value: &[u8]) -> Option<Vec<Route>> {
     let mut routes = Vec::new();
     let mut rest = value;
     while let Some((&bits, after)) = rest.split_first() {
@@ -168,10 +169,10 @@ fn classless_routes(value: &[u8]) -> Option<Vec<(Ipv4Net, Ipv4Addr)>> {
         let (router, after) = after.split_first_chunk::<4>()?;
         let mut octets = [0; 4];
         octets.get_mut(..significant.len())?.copy_from_slice(significant);
-        let net = Ipv4Net::new(octets.into(), bits).ok()?.trunc();
+        let dst = Ipv4Net::new(octets.into(), bits).ok()?.trunc();
         let router = Ipv4Addr::from(*router);
         if router.is_unspecified() || is_host(router) {
-            routes.push((net, router));
+            routes.push(Route { dst, router });
         }
         rest = after;
     }
@@ -180,7 +181,7 @@ fn classless_routes(value: &[u8]) -> Option<Vec<(Ipv4Net, Ipv4Addr)>> {
 
 /// Parses a route of option 33. The address class of the destination gives the prefix length. The default route is illegal in
 /// this option (RFC 2132, section 5.8).
-fn classful_route(pair: &[u8; 8]) -> Option<(Ipv4Net, Ipv4Addr)> {
+fn classful_route(pair: &[u8; 8]) -> Option<Route> {
     let [a, b, c, d, router @ ..] = *pair;
     let (net, router) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::from(router));
     let bits = match a {
@@ -189,7 +190,8 @@ fn classful_route(pair: &[u8; 8]) -> Option<(Ipv4Net, Ipv4Addr)> {
         192..224 => 24,
         _ => return None,
     };
-    (is_host(net) && is_host(router)).then(|| (Ipv4Net::new_assert(net, bits).trunc(), router))
+    let dst = Ipv4Net::new_assert(net, bits).trunc();
+    (is_host(net) && is_host(router)).then_some(Route { dst, router })
 }
 
 #[cfg(test)]
@@ -204,7 +206,7 @@ mod tests {
 
     fn routes(bytes: &[u8]) -> Vec<String> {
         let texts = options(bytes).routes("10.0.0.5/24".parse().unwrap()).into_iter();
-        texts.map(|(net, router)| format!("{net} {router}")).collect()
+        texts.map(|Route { dst, router }| format!("{dst} {router}")).collect()
     }
 
     #[test]

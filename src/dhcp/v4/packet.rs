@@ -111,6 +111,7 @@ pub mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::dhcp::lease::v4::Route;
     use crate::dhcp::v4::option;
 
     pub const MAC: Mac = Mac([2, 0, 0x5e, 0x10, 0, 1]);
@@ -219,8 +220,8 @@ pub mod tests {
     /// Calls all functions that read options.
     fn read_all(options: &Options) {
         let routes = options.routes("10.0.0.5/24".parse().unwrap());
-        assert!(routes.iter().all(|(net, router)| {
-            net.addr() == net.network() && (router.is_unspecified() || option::is_host(*router))
+        assert!(routes.iter().all(|Route { dst, router }| {
+            dst.addr() == dst.network() && (router.is_unspecified() || option::is_host(*router))
         }));
         assert!(options.prefix_len().is_none_or(|bits| (1..=32).contains(&bits)));
         assert!(options.mtu().is_none_or(|mtu| mtu >= 576));

@@ -1,5 +1,6 @@
 //! The settings of a DHCPv4 client.
 
+use crate::dhcp::protocol::Provided;
 use crate::dhcp::time::Time;
 use crate::names::Mac;
 
@@ -11,8 +12,8 @@ pub struct Settings {
     pub client_id: Vec<u8>,
     /// Sets the BROADCAST flag, so that the server answers by broadcast. ipvlan needs it.
     pub broadcast: bool,
-    /// Options for the server: code and value.
-    pub provide: Vec<(u8, Vec<u8>)>,
+    /// Options for the server.
+    pub provide: Vec<Provided>,
     /// The complete parameter request list (option 55), see `message::request_list`.
     pub request: Vec<u8>,
     /// The caller probes a new address by ARP before it is used. Meanwhile the client has no lease: an earlier one is lost.

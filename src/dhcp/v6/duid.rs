@@ -25,14 +25,16 @@ pub fn of(machine_id: &[u8], key: &Key) -> (Vec<u8>, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::{ContainerId, IfName, NetworkName};
+    use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
     #[test]
     fn each_interface_has_its_own_constant_duid() {
         let key = |ifname: &str| Key {
             network: NetworkName::new("mynet").unwrap(),
-            container_id: ContainerId::new("abc").unwrap(),
-            ifname: IfName::new(ifname).unwrap(),
+            at: Attachment {
+                container_id: ContainerId::new("abc").unwrap(),
+                ifname: IfName::new(ifname).unwrap(),
+            },
         };
         let (duid, iaid) = of(&[7; 16], &key("eth0"));
         assert_eq!((&duid[..2], duid.len()), (&[0, 4][..], 18));

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::cni::json::keys;
 use crate::dhcp::flags::SOCKET;
-use crate::dhcp::protocol::{Families, LeaseSettings};
+use crate::dhcp::protocol::{Families, LeaseSettings, Provided as ProvidedOption};
 use crate::dhcp::v4::message::request_list;
 use crate::error::{Error, Result};
 
@@ -65,7 +65,7 @@ impl Keys {
         if !matches!(ipam.daemon.as_str(), "" | "auto") {
             return Err(Error::config(format_args!("ipam.daemon: {:?} is not auto", ipam.daemon)));
         }
-        let mut provide: Vec<(u8, Vec<u8>)> = Vec::new();
+        let mut provide: Vec<ProvidedOption> = Vec::new();
         for Provided { option, value, from_arg } in &ipam.provide {
             let code = code(option)?;
             if OWN.contains(&code) {
@@ -80,17 +80,18 @@ impl Keys {
                     .with_details(format_args!("it has {} bytes, the limit is 255", value.len())));
             }
             if !value.is_empty() {
-                provide.retain(|(known, _)| *known != code);
-                provide.push((code, value.as_bytes().to_vec()));
+                provide.retain(|known| known.option != code);
+                provide.push(ProvidedOption { option: code, value: value.to_owned() });
             }
         }
         let requested = ipam.request.iter().filter(|entry| !entry.option.is_empty());
         let requested: Vec<u8> =
             requested.map(|entry| code(&entry.option)).collect::<Result<_>>()?;
-        let mut families = Families { v4: ipam.families.is_empty(), v6: false, slaac: false };
-        for family in &ipam.families {
-            families.add(family).map_err(|error| error.in_front("ipam.families"))?;
-        }
+        let families = match ipam.families.as_slice() {
+            [] => Families { v4: true, ..Families::default() },
+            names => Families::try_from(names.to_vec())
+                .map_err(|error| error.in_front("ipam.families"))?,
+        };
         let subnet = |text: &String| {
             text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| {
                 Error::config(format_args!("ipam.subnets: {text:?} is not a subnet"))
@@ -169,19 +170,16 @@ mod tests {
             {"option":"user-class","fromArg":"CLASS"}, {"option":"dhcp-client-identifier","value":"x","fromArg":"NO"}],
             "request":[{"option":"routers"},{"option":"","skipDefault":true},{"option":"subnet-mask"},{"option":"042"}]"#;
         let found = settings(ipam, "odd;NAME=one;NAME=c1=2;CLASS=;=x").unwrap();
-        let provide: Vec<(u8, Vec<u8>)> =
-            vec![(12, b"c1=2".to_vec()), (60, b"b".to_vec()), (61, b"x".to_vec())];
-        assert_eq!(found.provide, provide);
+        let provided = found.provide.iter().map(|option| (option.option, option.value.as_str()));
+        assert_eq!(provided.collect::<Vec<_>>(), [(12, "c1=2"), (60, "b"), (61, "x")]);
         assert_eq!(found.request, [3, 1, 42]);
         assert_eq!(settings("", "").unwrap().request[..3], [121, 3, 1]);
     }
 
     #[test]
     fn families_are_a_list_and_the_default_is_version_4() {
-        let names = |ipam: &str| {
-            settings(ipam, "")
-                .map(|settings| settings.families.names().collect::<Vec<_>>().join(" "))
-        };
+        let names =
+            |ipam: &str| settings(ipam, "").map(|settings| Vec::from(settings.families).join(" "));
         assert_eq!(names("").unwrap(), "4");
         assert_eq!(names(r#""families":["slaac","6"]"#).unwrap(), "6 slaac");
         assert_eq!(

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::dhcp::client::Client as _;
+use crate::dhcp::protocol::Provided;
 use crate::dhcp::v4::packet::tests::{MAC, reply};
 use crate::dhcp::v4::settings::Times;
 
@@ -18,7 +19,7 @@ pub fn settings() -> Settings {
         mac: MAC,
         client_id: b"\0abc/mynet/eth0".to_vec(),
         broadcast: false,
-        provide: vec![(12, b"myhost".to_vec())],
+        provide: vec![Provided { option: 12, value: "myhost".into() }],
         request: vec![121, 3, 1],
         probe: false,
         times: Times::default(),
