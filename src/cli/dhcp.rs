@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::cni::json;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
 use crate::dhcp::protocol::Request;
-use crate::dhcp::server::{self, PassedSockets};
+use crate::dhcp::server;
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{warn, warn_lines};
@@ -75,10 +75,11 @@ pub fn run(args: &[OsString]) -> u8 {
     }
 }
 
-/// The sockets that the service manager passes. Source: sd_listen_fds(3).
-fn passed_sockets() -> PassedSockets {
+/// The number of sockets that the service manager passes to this process. Source: sd_listen_fds(3).
+fn passed_sockets() -> u32 {
     let number = |name: &str| std::env::var_os(name)?.to_str()?.parse().ok();
-    PassedSockets { pid: number("LISTEN_PID"), count: number("LISTEN_FDS").unwrap_or_default() }
+    let is_own = number("LISTEN_PID") == Some(std::process::id());
+    number("LISTEN_FDS").filter(|_| is_own).unwrap_or_default()
 }
 
 fn parsed(args: &[OsString]) -> Result<Leases, EarlyExit> {

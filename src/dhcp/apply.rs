@@ -80,21 +80,18 @@ pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), S
     let mut expected = record.addresses();
     expected.extend(moves.iter().filter_map(|(old, _)| old.map(|net| net.addr())));
     let (netns, rtnl, link) = site.link(&expected)?;
-    let routes = |leases: &[&v4::Lease]| {
+    let routes = |leases: Vec<&v4::Lease>| {
         let mut success = Success::default();
         for lease in leases {
             add_v4(&mut success, lease, record.request.settings.priority);
         }
         configure::routes(&success, link.index)
     };
-    let mut old_routes = routes(&old.v4.iter().collect::<Vec<_>>());
-    let new_routes = routes(&new.v4.iter().collect::<Vec<_>>());
+    let old_routes = routes(old.v4.iter().chain(&record.former_v4).collect());
+    let new_routes = routes(new.v4.iter().collect());
     let is_moved = moves[0].0 != moves[0].1;
     let (index, name) = (link.index, link.name.as_str());
     let mut batch = Batch::new();
-    for former in &record.former_v4 {
-        old_routes.extend(routes(&[former]));
-    }
     for route in old_routes.iter().filter(|route| !new_routes.contains(route)) {
         batch.del_route(route);
     }
@@ -128,11 +125,8 @@ fn put_addresses(
     moves: &[(Option<IpNet>, Option<IpNet>)],
     hides_subnet: bool,
 ) {
-    let record = site.record;
-    let v4 = record.former_v4.iter().map(|lease| IpNet::V4(lease.address));
-    let v6 = record.former_v6.iter().map(|lease| IpNet::V6(lease.address.into()));
-    let former = v4.chain(v6).filter(|net| moves.iter().all(|(_, new)| *new != Some(*net)));
-    for net in former {
+    let is_current = |net: &IpNet| moves.iter().any(|(_, new)| *new == Some(*net));
+    for net in site.record.former_nets().filter(|net| !is_current(net)) {
         batch.del_address(index, name, net);
     }
     for (old, new) in moves.iter().filter(|(old, new)| old != new) {

@@ -34,8 +34,9 @@ const MACHINE_ID: &str = "/etc/machine-id";
 
 /// The clients of one interface.
 pub struct Clients {
-    pub v4: Option<Exchange<Sockets4>>,
-    pub v6: Option<Exchange<Sockets6>>,
+    /// In a box, as most interfaces have a client of one family only.
+    pub v4: Option<Box<Exchange<Sockets4>>>,
+    pub v6: Option<Box<Exchange<Sockets6>>>,
     pub slaac: Option<Slaac>,
     limit: Time,
 }
@@ -72,8 +73,8 @@ impl Clients {
             Ok(Exchange::new(Client6::new(settings, seed()?)))
         };
         Ok(Self {
-            v4: settings.families.v4.then(v4).transpose()?,
-            v6: settings.families.v6.then(v6).transpose()?,
+            v4: settings.families.v4.then(v4).transpose()?.map(Box::new),
+            v6: settings.families.v6.then(v6).transpose()?.map(Box::new),
             slaac: settings.families.slaac.then(Slaac::default),
             limit: flags.times.resend_timeout,
         })

@@ -84,12 +84,16 @@ pub struct Listed {
 const FORMER_MAX: usize = 8;
 
 impl LeaseRecord {
+    /// The addresses of the former leases, those of IPv6 with the prefix length 128.
+    pub fn former_nets(&self) -> impl Iterator<Item = IpNet> {
+        let v4 = self.former_v4.iter().map(|lease| IpNet::V4(lease.address));
+        v4.chain(self.former_v6.iter().map(|lease| IpNet::V6(lease.address.into())))
+    }
+
     /// The addresses of the leases and of the former leases: the interface can have any of them.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        let v4 =
-            self.leases.v4.iter().chain(&self.former_v4).map(|lease| lease.address.addr().into());
-        let v6 = self.leases.v6.iter().chain(&self.former_v6).map(|lease| lease.address.into());
-        v4.chain(v6).collect()
+        let nets = [self.leases.v4_net(), self.leases.v6_net()].into_iter().flatten();
+        nets.chain(self.former_nets()).map(|net| net.addr()).collect()
     }
 
     /// Whether the record is enough for the result of ADD: it has a lease of each family, and no SLAAC is configured, whose
@@ -148,17 +152,14 @@ impl Journal {
     /// The journal of the daemon at a socket. `prefix` is put in front of the path of the journal (flag `-hostprefix`).
     /// Creates nothing.
     pub fn of(prefix: &Path, socket: &Path) -> Self {
-        let mut directory = prefix.to_string_lossy().trim_end_matches('/').to_owned();
-        directory.push_str(DIRECTORY);
-        directory.push('/');
-        // `-` and `/` of the path must stay distinct: they become `--` and `-`.
+        let prefix = prefix.to_string_lossy();
         let name = socket.to_string_lossy();
         // /var/run is a link to /run: two spellings of one path have one journal.
         let name =
             name.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(&name);
-        let name = name.trim_start_matches('/').replace('-', "--");
-        directory.push_str(&name.replace('/', "-"));
-        Self { directory }
+        // `-` and `/` of the path must stay distinct: they become `--` and `-`.
+        let name = name.trim_start_matches('/').replace('-', "--").replace('/', "-");
+        Self { directory: format!("{}{DIRECTORY}/{name}", prefix.trim_end_matches('/')) }
     }
 
     /// The directory of the journal. The daemon also writes its log there.

@@ -24,9 +24,9 @@ use crate::error::{Error, Result};
 use crate::names::{Attachment, NetworkName};
 
 /// The longest request, in bytes with its newline: a GC with all attachments that the input of a plugin can name.
-pub const REQUEST_BYTES_MAX: usize = 16 << 20;
+pub const REQUEST_BYTES_MAX: u64 = 16 << 20;
 /// The longest answer, in bytes with its newline: the list of 10,000 leases.
-pub const ANSWER_BYTES_MAX: usize = 16 << 20;
+pub const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// A request to the daemon. The JSON key `verb` selects the variant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

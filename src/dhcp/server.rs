@@ -1,6 +1,6 @@
 //! The daemon: serves each request on its socket in a separate thread, until a signal ends it. The leases are in `Table`.
 
-use std::io::{self, Write};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::Builder;
@@ -39,21 +39,13 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause after a failed `accept`: the process has no free descriptor, for example.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
-/// The sockets that the service manager passes: the values of LISTEN_PID and LISTEN_FDS. Source: sd_listen_fds(3).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PassedSockets {
-    pub pid: Option<u32>,
-    pub count: u32,
-}
-
 /// Runs the daemon until a signal ends it. The leases are not released. `follow` changes the rules of the host and the cache
-/// entry of an attachment to another address.
-pub fn run(flags: &Flags, passed: PassedSockets, follow: Follow) -> Result<()> {
+/// entry of an attachment to another address. `passed` is the number of sockets that the service manager passes to this process.
+pub fn run(flags: &Flags, passed: u32, follow: Follow) -> Result<()> {
     // Block the signals before the first thread starts: threads inherit the signal mask.
     let signals = Signals::block()?;
     sys::survive_failed_writes();
-    let is_passed = passed.count > 0 && passed.pid == Some(std::process::id());
-    let inherited = is_passed.then(|| Listener::inherited(passed.count)).transpose()?;
+    let inherited = (passed > 0).then(|| Listener::inherited(passed)).transpose()?;
     let path = match &inherited {
         Some(listener) => listener.path().to_owned(),
         None => prefixed(&flags.hostprefix, &flags.socketpath),
@@ -80,7 +72,9 @@ fn serve(
     follow: Follow,
 ) -> Result<()> {
     let log = journal.directory().join(".log");
-    let table = open(flags, journal, follow)?;
+    // 500 attachments at once have as many connections and sockets.
+    sys::raise_file_limit();
+    let table = Table::open(journal, flags.clone(), follow)?;
     if flags.until_idle {
         // The plugin that started this daemon waits until the daemon's stderr is closed. From now on, stderr is the log.
         file::redirect_stderr(&log).map_err(|error| {
@@ -116,18 +110,6 @@ fn serve(
             }
         }
     }
-}
-
-/// Opens the leases, and starts the thread that runs their clients.
-fn open(flags: &Flags, journal: Journal, follow: Follow) -> Result<Arc<Table>> {
-    // 500 attachments at once have as many connections and sockets.
-    sys::raise_file_limit();
-    let table = Table::open(journal, flags.clone(), follow)?;
-    let clients = Arc::clone(&table);
-    Builder::new()
-        .spawn(move || clients.run())
-        .map_err(|error| Error::internal(format_args!("cannot start a thread: {error}")))?;
-    Ok(table)
 }
 
 /// The file with the id of this process. Dropping it removes the file.
@@ -185,7 +167,7 @@ fn serve_in_thread(mut stream: Stream, table: &Arc<Table>, active: &Arc<()>) {
 }
 
 fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
-    let line = read_line(stream, REQUEST_BYTES_MAX)?;
+    let line = read_line(&mut BufReader::new(&mut *stream), REQUEST_BYTES_MAX)?;
     if line.is_empty() {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! The plugin's side of the daemon's socket: sends requests to the daemon, and starts one for `"daemon": "auto"`.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind};
+use std::io::{self, BufReader, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::cni::json;
 use crate::dhcp::journal;
-use crate::dhcp::line::{Lines, write_line};
+use crate::dhcp::line::{read_line, write_line};
 use crate::dhcp::protocol::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::error::{Code, Error, Result};
 use crate::kernel::child;
@@ -19,7 +19,7 @@ use crate::kernel::sys;
 use crate::kernel::unix::{Endpoint, Stream};
 
 /// The longest first line of an answer, in bytes: a timeout, or an error.
-const HEAD_BYTES_MAX: usize = 4096;
+const HEAD_BYTES_MAX: u64 = 4096;
 /// The wait for an answer is longer than the timeout that the daemon announces by this time.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 /// The pause before a request is sent again: to a daemon that serves too many requests, or that has just ended.
@@ -63,8 +63,9 @@ pub fn ask(
             timeout.map(|timeout| begin + timeout),
         );
         let is_transient = match &asked {
-            Err(Failure::Refused(error)) => error.code == Code::TRY_AGAIN_LATER,
-            Err(Failure::Down(error)) => error.code == Code::TRY_AGAIN_LATER,
+            Err(Failure::Refused(error) | Failure::Down(error)) => {
+                error.code == Code::TRY_AGAIN_LATER
+            }
             _ => false,
         };
         if !is_transient || begin.elapsed() + PAUSE > start_timeout {
@@ -86,7 +87,7 @@ fn ask_once(
     deadline: Option<Instant>,
 ) -> Result<Box<RawValue>, Failure> {
     let path = socket.display();
-    let mut stream =
+    let stream =
         Stream::connect(&Endpoint::Path(socket.into()), start_deadline).map_err(|error| {
             let reason = sys::reason(&error);
             let failed = Error::internal(format_args!("cannot connect to {path}: {reason}"));
@@ -99,9 +100,10 @@ fn ask_once(
             }
         })?;
     // A daemon that refuses the request does not read it, so the write can fail. The answer then has the reason.
-    let sent = write_line(&mut stream, request);
-    let mut lines = Lines::new(&mut stream);
-    let line = lines.next(HEAD_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
+    let mut stream = BufReader::new(stream);
+    let sent = write_line(stream.get_mut(), request);
+    let line =
+        read_line(&mut stream, HEAD_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
     if line.is_empty() {
         let reason = sent.err().map_or_else(|| CLOSED.into(), |error| sys::reason(&error));
         let msg = format!("cannot ask the DHCP daemon at {path}: {reason}");
@@ -117,9 +119,10 @@ fn ask_once(
     let mut answer: Answer = read(&line)?;
     // A daemon that refuses the request answers at once.
     if let Answer::Within(within) = answer {
-        lines.stream.deadline =
+        stream.get_mut().deadline =
             deadline.unwrap_or_else(|| Instant::now() + within.into() + ANSWER_GRACE);
-        let line = lines.next(ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
+        let line =
+            read_line(&mut stream, ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
         if line.is_empty() {
             return Err(Failure::Silent(silent(socket, CLOSED)));
         }

@@ -34,11 +34,10 @@ impl SourceRouting {
         lease_routes: &[Route],
     ) -> Result<Self> {
         let (v4, v6) = (record.leases.v4_net(), record.leases.v6_net());
-        let moves = record.former_v4.iter().map(|lease| (IpAddr::V4(lease.address.addr()), v4));
-        let moves6 = record.former_v6.iter().map(|lease| (IpAddr::V6(lease.address), v6));
-        let moves: Vec<(IpAddr, IpNet)> = moves
-            .chain(moves6)
-            .filter_map(|(from, to)| Some((from, to?)))
+        let new = |from: IpAddr| if from.is_ipv4() { v4 } else { v6 };
+        let moves: Vec<(IpAddr, IpNet)> = record
+            .former_nets()
+            .filter_map(|net| Some((net.addr(), new(net.addr())?)))
             .filter(|(from, to)| *from != to.addr())
             .collect();
         let mut changes = Self::default();

@@ -8,6 +8,7 @@ mod step;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -82,8 +83,6 @@ struct LeaseEntry {
     clients: Option<Clients>,
     /// The events that are not handled yet.
     events: Vec<LeaseEvent>,
-    /// The time of the next `Clients::tick`.
-    deadline: Option<Time>,
     /// The result of ADD, if each client has a lease.
     bound: Option<Success>,
     /// The id of the container's namespace (nsid) in the kernel's reports.
@@ -116,7 +115,7 @@ enum LeaseEvent {
 }
 
 impl Table {
-    /// Reads the leases of the journal, and adopts those whose link still exists.
+    /// Reads the leases of the journal, adopts those whose link still exists, and starts the thread of `events`.
     pub fn open(journal: Journal, flags: Flags, follow: Follow) -> Result<Arc<Self>> {
         let cannot = |error| Error::internal(format_args!("cannot make a timer: {error}"));
         let ends = Ends::subscribe();
@@ -135,6 +134,10 @@ impl Table {
             inspected: Condvar::new(),
         });
         table.adopt_all()?;
+        let events = Arc::clone(&table);
+        Builder::new()
+            .spawn(move || events.run())
+            .map_err(|error| Error::internal(format_args!("cannot start a thread: {error}")))?;
         Ok(table)
     }
 
@@ -163,7 +166,6 @@ impl Table {
             record,
             clients,
             events: Vec::new(),
-            deadline: None,
             bound: None,
             number: None,
             answer: Arc::default(),
@@ -234,6 +236,7 @@ impl Table {
             rtnl.commit(batch)?;
         }
         let host = Rtnl::open()?;
+        let host_id = rtnl.ensure_nsid(&self.own_netns, None).ok();
         let mut request = request.clone();
         // All ipvlan links have the MAC address of their master, which delivers a frame by the IP address of its packet. A
         // client without an address receives broadcasts only.
@@ -243,7 +246,7 @@ impl Table {
             netns_id: netns.identity()?,
             ifindex: link.index,
             mac,
-            uplink: uplink::of(&host, &link)?,
+            uplink: uplink::of(&host, host_id, &link)?,
             leases: Leases::default(),
             subnets: Vec::new(),
             former_v4: Vec::new(),
@@ -391,6 +394,11 @@ impl Shared {
 impl LeaseEntry {
     fn key(&self) -> &Key {
         &self.record.request.key
+    }
+
+    /// The time of the next `Clients::run`. `None` also while a thread handles events of the lease.
+    fn deadline(&self) -> Option<Time> {
+        self.clients.as_ref()?.deadline()
     }
 
     /// Whether the entry is for the link of the record.

@@ -12,7 +12,7 @@ use crate::kernel::packet::PacketSocket;
 use crate::kernel::{clock, sys};
 use crate::names::Mac;
 use crate::netlink::rtnl::{
-    Batch, Link, LinkChange, LinkProperty, NewLink, Port, PortState, Rtnl, VETH, VlanRange,
+    Batch, Link, LinkChange, LinkProperty, NewLink, Nsid, Port, PortState, Rtnl, VETH, VlanRange,
 };
 
 /// The longest wait until a new port of a bridge forwards. With the spanning tree protocol that takes half a minute.
@@ -23,18 +23,17 @@ const SEND_TIMEOUT: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Returns the uplink of a container's link: its master on the host, or for a veth pair the bridge of the host's end. `None`
-/// for a device that was moved from the host, for a pair without a bridge, and if the host has no link with the index of the
-/// master. Only for a veth pair, the code checks that this link is not another one with the same index.
-pub fn of(host: &Rtnl, link: &Link) -> Result<Option<Uplink>> {
-    let Some(index) = link.peer.filter(|_| link.peer_is_elsewhere) else { return Ok(None) };
+/// for a device that was moved from the host, for a pair without a bridge, and if the peer is in a third namespace.
+/// `host_id` is the id of the host's namespace in that of the container.
+pub fn of(host: &Rtnl, host_id: Option<Nsid>, link: &Link) -> Result<Option<Uplink>> {
+    let is_on_host = link.peer_netns.is_some() && link.peer_netns == host_id;
+    let Some(index) = link.peer.filter(|_| is_on_host) else { return Ok(None) };
     let Some(peer) = host.link_at(index)? else { return Ok(None) };
     if link.kind.as_deref() != Some(VETH) {
         let vlan = link.vlan_id().unwrap_or_default();
         return Ok(Some(Uplink { link: peer.name, vlan }));
     }
-    // The peer can be in a third namespace, while the host has another link with its index.
-    let is_peer = peer.kind.as_deref() == Some(VETH) && peer.peer == Some(link.index);
-    let Some(master) = peer.master.filter(|_| is_peer && peer.port.is_some()) else {
+    let Some(master) = peer.master.filter(|_| peer.port.is_some()) else {
         return Ok(None);
     };
     let Some(bridge) = host.link_at(master)? else { return Ok(None) };

@@ -114,14 +114,15 @@ impl Ipam for Dhcp {
             .map_err(|error| Error::config(format_args!("cannot use CNI_NETNS: {error}")))?;
         let request = Request::Acquire(LeaseRequest { key: key(cx, at), netns, settings });
         let result = self
-            .call(&request, SERVE_TIMEOUT, None)
+            .call(&self.keys.socket()?, &request, SERVE_TIMEOUT, None)
             .map_err(|error| as_reference(error, ALLOCATE))?;
         version::parse_result(&Json::parse(result.get().as_bytes())?, Version::NEWEST)
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         self.keys.settings(&cx.request.args)?;
-        let asked = self.call(&Request::Check(key(cx, at)), SERVE_TIMEOUT, None);
+        let request = Request::Check(key(cx, at));
+        let asked = self.call(&self.keys.socket()?, &request, SERVE_TIMEOUT, None);
         asked.map(drop).map_err(|failure| as_reference(failure, ALLOCATE))
     }
 
@@ -170,10 +171,8 @@ impl Dhcp {
     ) {
         let path = self.keys.socket_or_default();
         let journal = Journal::of(Path::new(""), &path);
-        let failure = match ask_to_remove(&path, request) {
-            Ok(()) => return,
-            Err(failure) => failure,
-        };
+        let asked = socket::ask(&path, request, REMOVAL_TIMEOUT, Some(REMOVAL_TIMEOUT));
+        let Err(failure) = asked else { return };
         if let (Failure::Down(_), Some(at)) = (&failure, one) {
             match self.release_without_daemon(cx, at, &journal) {
                 Ok(true) => return,
@@ -191,7 +190,10 @@ impl Dhcp {
         });
         let asked = match failure {
             Failure::Down(_) if count == 0 => Ok(()),
-            Failure::Down(_) => self.remove_marked(&path, request),
+            // A daemon that started meanwhile may have read the journal before the leases were marked.
+            Failure::Down(_) => {
+                self.call(&path, request, REMOVAL_TIMEOUT, Some(REMOVAL_TIMEOUT)).map(drop)
+            }
             failure => Err(failure),
         };
         if let Err(failure) = asked {
@@ -203,15 +205,15 @@ impl Dhcp {
     /// Sends the request to the daemon. Starts the daemon if it is down and `daemon` is `auto`.
     fn call(
         &self,
+        path: &Path,
         request: &Request,
         serve_timeout: Duration,
         timeout: Option<Duration>,
     ) -> Result<Box<RawValue>, Failure> {
-        let path = self.keys.socket().map_err(Failure::Refused)?;
-        match socket::ask(&path, request, serve_timeout, timeout) {
+        match socket::ask(path, request, serve_timeout, timeout) {
             Err(Failure::Down(_)) if self.keys.is_auto() => {
-                socket::start(&path).map_err(Failure::Down)?;
-                socket::ask(&path, request, serve_timeout, timeout)
+                socket::start(path).map_err(Failure::Down)?;
+                socket::ask(path, request, serve_timeout, timeout)
             }
             asked => asked,
         }
@@ -238,15 +240,6 @@ impl Dhcp {
         }
         journal.remove(&key).map(|()| true)
     }
-
-    /// Asks the daemon to remove the marked leases: a daemon that started in the meantime may have read the journal before the
-    /// leases were marked. With `auto`, starts the daemon first.
-    fn remove_marked(&self, path: &Path, request: &Request) -> Result<(), Failure> {
-        if self.keys.is_auto() {
-            socket::start(path).map_err(Failure::Down)?;
-        }
-        ask_to_remove(path, request)
-    }
 }
 
 /// The method name of the reference's daemon, for error texts like those of the reference.
@@ -260,10 +253,6 @@ fn as_reference(failure: Failure, method: &str) -> Error {
             error.in_front("error dialing DHCP daemon")
         }
     }
-}
-
-fn ask_to_remove(path: &Path, request: &Request) -> Result<(), Failure> {
-    socket::ask(path, request, REMOVAL_TIMEOUT, Some(REMOVAL_TIMEOUT)).map(drop)
 }
 
 fn key(cx: &Context<'_>, at: &Attachment) -> Key {

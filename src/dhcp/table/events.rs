@@ -19,7 +19,7 @@ const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
 impl Table {
     /// Waits for events. Does not return.
-    pub fn run(self: &Arc<Self>) {
+    pub(super) fn run(self: &Arc<Self>) {
         loop {
             let (keys, sockets) = {
                 let mut state = self.state.lock();
@@ -60,7 +60,7 @@ impl Table {
     /// Posts an event for each lease whose deadline has passed, and starts the threads that could not be started before.
     fn tick(self: &Arc<Self>, state: &mut Shared) {
         let now = Time::now();
-        let is_due = |entry: &&LeaseEntry| entry.deadline.is_some_and(|at| at <= now);
+        let is_due = |entry: &&LeaseEntry| entry.deadline().is_some_and(|at| at <= now);
         let due: Vec<Key> =
             state.leases.values().filter(is_due).map(|entry| entry.key().clone()).collect();
         for key in &due {
@@ -76,7 +76,7 @@ impl Table {
         let mut next = is_stuck.then(|| Time::now() + Time::from(FAILED_PAUSE));
         for entry in state.leases.values() {
             // A thread of `step` wakes this thread when it has handled an event.
-            next = Time::first(next, entry.deadline.filter(|_| entry.is_idle()));
+            next = Time::first(next, entry.deadline().filter(|_| entry.is_idle()));
             next = Time::first(next, entry.follows_at(state.has_follower));
         }
         if let Err(error) = self.alarm.set(next.map(Duration::from)) {

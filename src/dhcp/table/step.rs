@@ -312,7 +312,6 @@ impl LeaseEntry {
         }
         let slaac = clients.slaac.as_ref().map(|slaac| slaac.ips.as_slice()).unwrap_or_default();
         self.bound = clients.are_bound().then(|| apply::success(&record, slaac));
-        self.deadline = clients.deadline();
         (self.record, self.clients, self.is_new) = (record, Some(clients), is_new);
         if let (false, Some(success)) = (is_new, &self.bound) {
             let _ = self.answer.set(Ok(success.clone()));

@@ -25,11 +25,7 @@ pub fn build(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Option<Vec<u8>> {
     }
     packet.extend(payload);
     let pseudo = pseudo_sum(&packet[..IP_BYTES], udp_size);
-    // In UDP, the value 0 means that the packet has no checksum.
-    let checksum = match !fold(pseudo + sum(&packet[IP_BYTES..])) {
-        0 => u16::MAX,
-        checksum => checksum,
-    };
+    let checksum = udp_checksum(pseudo + sum(&packet[IP_BYTES..]));
     packet[IP_BYTES + 6..IP_BYTES + 8].copy_from_slice(&checksum.to_be_bytes());
     Some(packet)
 }
@@ -68,8 +64,17 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The sum of the 16-bit words. It cannot overflow: an IPv4 packet has at most 65535 bytes.
-fn sum(bytes: &[u8]) -> u32 {
+/// The field `checksum` of UDP for the sum of the pseudo header and the datagram.
+pub fn udp_checksum(sum: u32) -> u16 {
+    // The value 0 means that the packet has no checksum.
+    match !fold(sum) {
+        0 => u16::MAX,
+        checksum => checksum,
+    }
+}
+
+/// The sum of the 16-bit words. It cannot overflow: a datagram has at most 65535 bytes.
+pub fn sum(bytes: &[u8]) -> u32 {
     let (words, last) = bytes.as_chunks();
     let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
     sum + last.first().map_or(0, |byte| u32::from(*byte) << 8)

@@ -2,6 +2,8 @@
 
 use std::net::Ipv6Addr;
 
+use crate::dhcp::v4::frame;
+
 /// The port of clients. Servers have port 547.
 pub const CLIENT_PORT: u16 = 546;
 pub const SERVER_PORT: u16 = 547;
@@ -14,7 +16,8 @@ const HOP_LIMIT: u8 = 1;
 
 /// Builds the packet of a client to all servers: headers and payload. `None`: the payload is too long.
 pub fn build(from: Ipv6Addr, payload: &[u8]) -> Option<Vec<u8>> {
-    let size = u16::try_from(8 + payload.len()).ok()?.to_be_bytes();
+    let udp_size = u16::try_from(8 + payload.len()).ok()?;
+    let size = udp_size.to_be_bytes();
     let mut packet = vec![0x60, 0, 0, 0, size[0], size[1], UDP, HOP_LIMIT];
     packet.extend(from.octets());
     packet.extend(SERVERS.octets());
@@ -22,21 +25,8 @@ pub fn build(from: Ipv6Addr, payload: &[u8]) -> Option<Vec<u8>> {
     packet.extend([CLIENT_PORT.to_be_bytes(), SERVER_PORT.to_be_bytes(), size, [0; 2]].concat());
     packet.extend(payload);
     // The pseudo header: both addresses, the length and the protocol.
-    let length = u16::from_be_bytes(size);
-    let mut sum = u64::from(UDP) + u64::from(length);
-    for pair in packet[8..].chunks(2) {
-        let low = pair.get(1).copied().unwrap_or_default();
-        sum += u64::from(u16::from_be_bytes([pair[0], low]));
-    }
-    while sum > 0xffff {
-        sum = (sum >> 16) + (sum & 0xffff);
-    }
-    // In UDP, the value 0 means that the packet has no checksum.
-    let checksum = match u16::try_from(sum).map(|sum| !sum) {
-        Ok(0) | Err(_) => u16::MAX,
-        Ok(checksum) => checksum,
-    };
-    packet[at + 6..at + 8].copy_from_slice(&checksum.to_be_bytes());
+    let sum = u32::from(UDP) + u32::from(udp_size) + frame::sum(&packet[8..]);
+    packet[at + 6..at + 8].copy_from_slice(&frame::udp_checksum(sum).to_be_bytes());
     Some(packet)
 }
 

@@ -193,3 +193,26 @@ fn a_namespace_that_ends_during_an_exchange_is_released_when_that_is_over() {
     world.eventually("the daemon keeps no lease", || !site.has_records());
     assert_eq!(server.count("release"), 1);
 }
+
+#[test]
+fn a_link_of_the_host_with_the_index_of_a_master_elsewhere_is_no_uplink() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let kea = Kea::start(&site.outside, "sw", long_lease());
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let netns = c1.netns();
+    site.outside.exec(["sh", "-e", "-c", &format!(
+        "ip link add cable index 77 type veth peer name plug
+        ip link set plug master sw up; ip link set cable up
+        ip link add over link cable type macvlan mode bridge; ip link set over netns {netns} name eth0"
+    )]);
+    site.script("ip link add other index 77 type dummy");
+    let config =
+        json!({"cniVersion": "1.0.0", "name": "net", "type": "dhcp", "ipam": {"type": "dhcp"}});
+    let held = address(&c1.call("dhcp", "ADD", &config).run().success());
+    let record = world.host(["sh", "-c", "cat /run/cnibox/dhcp/*/*.lease"]);
+    assert!(record.contains(&held) && !record.contains("other"), "{record}");
+    c1.call("dhcp", "DEL", &config).run().silence();
+    kea.wait_for_release(&held);
+}
