@@ -5,6 +5,9 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use serde::Serialize;
 
 use crate::cni::json::{self, Json, keys};
@@ -17,11 +20,14 @@ use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::record::Made;
 use crate::runtime::conf::Network;
 
-mod base64;
-
 /// The directory of libcni's cache.
 pub const DIRECTORY: &str = "/var/lib/cni/results";
 const KIND: &str = "cniCacheV1";
+/// Base64 as Go's encoding/json reads and writes it: with padding; the unused bits of the last digit can have any value.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
 
 /// The content of the cache file of one attachment.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,7 +146,7 @@ impl CacheEntry {
         Document {
             kind: KIND.into(),
             container_id: self.at.container_id.to_string(),
-            config: base64::encode(&self.config),
+            config: BASE64.encode(&self.config),
             if_name: self.at.ifname.to_string(),
             network_name: self.network.to_string(),
             netns: self.netns.to_string_lossy().into_owned(),
@@ -163,7 +169,7 @@ impl CacheEntry {
                 return Err(Error::config(format_args!("{key}: not an object")));
             }
         }
-        let config = base64::decode(&document.config);
+        let config = decode(&document.config);
         let netns = match document.netns.as_str() {
             "" => sandbox(&document.result, &document.if_name).unwrap_or_default(),
             netns => netns,
@@ -217,6 +223,11 @@ fn sandbox<'a>(result: &'a Json, ifname: &str) -> Option<&'a str> {
         interfaces.iter().filter(|interface| interface.get("name") == Some(&ifname.into()));
     let mut paths = of_name.filter_map(|interface| interface.text_at("sandbox"));
     paths.find(|path| path.starts_with('/'))
+}
+
+/// Decodes base64. Returns `None` if the text is not base64. Line breaks are skipped, as Go does.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    BASE64.decode(text.replace(['\r', '\n'], "")).ok()
 }
 
 /// Joins the pairs of `cniArgs` to CNI_ARGS.

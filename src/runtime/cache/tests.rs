@@ -157,3 +157,26 @@ fn an_entry_of_another_attachment_with_the_same_file_name_is_not_used() {
     let error = cache.read(&name("a"), &second).unwrap_err();
     assert_eq!(error.details, "it belongs to eth0 of container c in network a-b");
 }
+
+#[test]
+fn the_configuration_is_in_the_base64_of_go() {
+    for (bytes, text) in [
+        ("", ""),
+        ("f", "Zg=="),
+        ("fo", "Zm8="),
+        ("foo", "Zm9v"),
+        ("foob", "Zm9vYg=="),
+        ("fooba", "Zm9vYmE="),
+        ("foobar", "Zm9vYmFy"),
+    ] {
+        assert_eq!(BASE64.encode(bytes), text);
+        assert_eq!(decode(text).as_deref(), Some(bytes.as_bytes()));
+    }
+    let all: Vec<u8> = (0..=255).collect();
+    assert_eq!(decode(&BASE64.encode(&all)), Some(all));
+    assert_eq!(decode("Zm9v\r\nYmFy").as_deref(), Some(&b"foobar"[..]));
+    assert_eq!(decode("Zh==").as_deref(), Some(&b"f"[..]), "the last bits of h are not used");
+    for broken in ["Z", "Zg=", "Zg", "Zg==Zg==", "Z===", "====", "Zm9*", "Z=9v"] {
+        assert_eq!(decode(broken), None, "{broken}");
+    }
+}
