@@ -11,7 +11,6 @@
 //! allocator.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +18,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use cnibox::cni::json::Json;
-use cnibox::cni::request::Request;
+use cnibox::cni::request::{Request, Verb};
 use cnibox::error::{Error, Result};
 use cnibox::kernel::flock::Turns;
 use cnibox::kernel::sandbox;
@@ -146,7 +145,7 @@ fn work(shared: &Shared, number: usize, rounds: usize) -> Result<()> {
 }
 
 fn round(shared: &Shared, number: usize) -> Result<()> {
-    let addresses = call(shared, number, "ADD")?;
+    let addresses = call(shared, number, Verb::Add)?;
     for address in &addresses {
         if !shared.in_use.lock().insert(address.clone()) {
             return Err(Error::internal(format!("{address} is given out twice")));
@@ -158,19 +157,15 @@ fn round(shared: &Shared, number: usize) -> Result<()> {
     for address in &addresses {
         shared.in_use.lock().remove(address);
     }
-    call(shared, number, "DEL").map(drop)
+    call(shared, number, Verb::Del).map(drop)
 }
 
 /// A call as the runtime makes it; returns the addresses of its result.
-fn call(shared: &Shared, number: usize, verb: &str) -> Result<Vec<String>> {
-    let env = |name: &str| match name {
-        "CNI_CONTAINERID" => Some(OsString::from(format!("c{number}"))),
-        "CNI_NETNS" => Some(netns(number).into()),
-        "CNI_IFNAME" => Some("eth0".into()),
-        _ => None,
-    };
-    let json = Json::parse(NETWORK.as_bytes())?;
-    let (request, verb) = Request::new(verb, env, json).map_err(|refusal| refusal.error)?;
+fn call(shared: &Shared, number: usize, verb: fn(Attachment) -> Verb) -> Result<Vec<String>> {
+    let container_id = ContainerId::new(format!("c{number}"))?;
+    let verb = verb(Attachment { container_id, ifname: IfName::new("eth0")? });
+    let mut request = Request::new(&verb, Json::parse(NETWORK.as_bytes())?)?;
+    request.netns_path = Some(netns(number).into());
     let session = Session::open(&request, &verb)?.sharing(Arc::clone(&shared.turns));
     let cx = Context { request: &request, session: &session, plugins: PLUGINS };
     let bridge = PLUGINS.iter().find(|entry| entry.name == "bridge");
@@ -188,7 +183,7 @@ fn rounds_of_runtime(list: &str) -> Result<String> {
         plugins: PLUGINS,
         path: Vec::new(),
         timeout: Duration::from_secs(60),
-        netns_override: None,
+        netns_override: false,
         turns: Arc::default(),
         log: None,
     };
@@ -222,8 +217,7 @@ fn transaction() -> Result<String> {
     let call = |kind: &str, build: fn(&mut Batch)| {
         let config = format!(r#"{{"cniVersion": "1.1.0", "name": "net", "type": "{kind}"}}"#);
         let json = Json::parse(config.as_bytes())?;
-        let (request, _) =
-            Request::new("STATUS", |_| None, json).map_err(|refusal| refusal.error)?;
+        let request = Request::new(&Verb::Status, json)?;
         let cx = Context { request: &request, session: &session, plugins: PLUGINS };
         let build = move |_: &Nft, batch: &mut Batch| {
             build(batch);

@@ -181,7 +181,7 @@ impl Add {
 
 fn add_and_print(call: &CallParameters, network: &Network, target: &Target<'_>) -> Result<()> {
     let added = call.runtime.add(network, target)?;
-    match sys::write_all(io::stdout().as_fd(), (added.result.to_pretty() + "\n").as_bytes()) {
+    match sys::write_all(io::stdout().as_fd(), (added.result().to_pretty() + "\n").as_bytes()) {
         Ok(()) => added.keep(),
         Err(error) => Err(added.undo_after(super::output::cannot_write(&error))),
     }

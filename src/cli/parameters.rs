@@ -29,12 +29,12 @@ pub(super) const TIMEOUT_S: u64 = 180;
 pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
     let (configurations, path) = directories();
     let value = |name: &str| variable(name)?.into_string().ok();
-    let is_true = |value: &OsString| value == "1" || value.eq_ignore_ascii_case("true");
+    let is_true = |value: OsString| value == "1" || value.eq_ignore_ascii_case("true");
     let settings = CallSettings {
         plugins,
         path,
         timeout: Duration::from_secs(timeout_s),
-        netns_override: variable("CNI_NETNS_OVERRIDE").filter(is_true),
+        netns_override: variable("CNI_NETNS_OVERRIDE").is_some_and(is_true),
         turns: std::sync::Arc::default(),
         log: Log::open(value("CNIBOX_LOG").as_deref(), value("TRACEPARENT")),
     };

@@ -67,7 +67,7 @@ pub struct Request {
     /// The configuration.
     pub json: Json,
     /// The result of the previous plugin, if that plugin ran in this process. Then `json` has no `prevResult`.
-    previous: Option<Success>,
+    pub previous: Option<Success>,
     /// The errors of the unreadable keys that DEL and GC ignore.
     pub dropped: Vec<Error>,
     /// The bytes of the configuration that was read from stdin; `None` if the configuration was made in this process.
@@ -113,56 +113,48 @@ impl Request {
         let mut json = Json::parse(&bytes)
             .map_err(|error| error.in_front("error unmarshall network config"))?;
         json.merge_repeated();
-        Self::of(command, environment, json, Some(bytes))
+        let request = Self::of(command, json)?;
+        let verb = Self::verb(command, &environment, &request.conf, &request.json)
+            .map_err(|error| Refusal { version: request.version, error })?;
+        let Environment { netns_path, netns_override, args, path, depth, bus_address, .. } =
+            environment;
+        let stdin = Some(bytes);
+        Ok((
+            Self { netns_path, netns_override, args, path, depth, bus_address, stdin, ..request },
+            verb,
+        ))
     }
 
-    /// Makes a request for a caller in this process, which has the configuration. `env` returns the values of CNI_ variables.
-    pub fn new(
-        command: &str,
-        env: impl Fn(&str) -> Option<OsString>,
-        json: Json,
-    ) -> Result<(Self, Verb), Refusal> {
-        Self::of(command, Environment::read(command, &env)?, json, None)
+    /// Makes a request for a caller in this process, which has the configuration: without the parameters that other requests
+    /// have from the environment.
+    pub fn new(verb: &Verb, json: Json) -> Result<Self> {
+        Self::of(verb.name(), json).map_err(|refusal| refusal.error)
     }
 
-    /// Returns the request with the result of the previous plugin, which ran in this process.
-    pub fn with_previous(self, previous: Option<Success>) -> Self {
-        Self { previous, ..self }
-    }
-
-    fn of(
-        command: &str,
-        environment: Environment,
-        json: Json,
-        stdin: Option<Vec<u8>>,
-    ) -> Result<(Self, Verb), Refusal> {
+    /// Reads the keys of the configuration that all plugins read.
+    fn of(command: &str, json: Json) -> Result<Self, Refusal> {
         let (conf, dropped): (NetConf, _) = match command {
             "DEL" | "GC" => json.read_or_drop("network configuration"),
             _ => json.read("network configuration").map(|conf| (conf, Vec::new())),
         }
         .map_err(|error: Error| error.in_front("error unmarshall network config"))?;
         let version = Version::negotiate(&conf.cni_version).unwrap_or(Version::NEWEST);
-        let refused = |error| Refusal { version, error };
-        let network = NetworkName::new(conf.name.as_str()).map_err(refused)?;
-        let verb = Self::verb(command, &environment, &conf, &json).map_err(refused)?;
-        let Environment { netns_path, netns_override, args, path, depth, bus_address, .. } =
-            environment;
-        let request = Self {
+        let network = NetworkName::new(conf.name.as_str());
+        Ok(Self {
             version,
-            network,
+            network: network.map_err(|error| Refusal { version, error })?,
             conf,
-            netns_path,
-            netns_override,
-            args,
-            path,
-            depth,
-            bus_address,
+            netns_path: None,
+            netns_override: false,
+            args: String::new(),
+            path: Vec::new(),
+            depth: 0,
+            bus_address: None,
             json,
             previous: None,
             dropped,
-            stdin,
-        };
-        Ok((request, verb))
+            stdin: None,
+        })
     }
 
     fn verb(command: &str, environment: &Environment, conf: &NetConf, json: &Json) -> Result<Verb> {
@@ -282,6 +274,14 @@ fn unknown_command(command: &str) -> Error {
     Error::new(Code::INVALID_ENVIRONMENT, format_args!("unknown CNI_COMMAND: {command}"))
 }
 
+/// The error of a call without these required variables.
+pub fn missing_variables(names: &[&str]) -> Error {
+    Error::new(
+        Code::INVALID_ENVIRONMENT,
+        format_args!("required env variables [{}] missing", names.join(",")),
+    )
+}
+
 /// The values of the environment variables of a call, checked as the command requires.
 struct Environment {
     attachment: Option<Attachment>,
@@ -330,10 +330,7 @@ impl Environment {
             missing.push("CNI_PATH");
         }
         if !missing.is_empty() {
-            return Err(Error::new(
-                Code::INVALID_ENVIRONMENT,
-                format_args!("required env variables [{}] missing", missing.join(",")),
-            ));
+            return Err(missing_variables(&missing));
         }
         let attachment = container_id
             .zip(ifname)

@@ -2,13 +2,12 @@
 //! executed. This module does not use the cache or the locks.
 
 use std::cell::OnceCell;
-use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cni::json::Json;
-use crate::cni::request::{Request, Verb};
+use crate::cni::request::{Request, Verb, missing_variables};
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
@@ -32,17 +31,17 @@ pub struct CallSettings {
     /// The timeout of an executed plugin.
     pub timeout: Duration,
     /// CNI_NETNS_OVERRIDE.
-    pub netns_override: Option<OsString>,
+    pub netns_override: bool,
     /// The queues in which the threads of this process wait for the locks of files.
     pub turns: Arc<Turns>,
     /// The log of plugin calls in this process.
     pub log: Option<Log>,
 }
 
-/// The CNI parameters of a call. They are empty for STATUS and GC, which have no attachment.
-#[derive(Clone, Copy)]
-pub struct Parameters<'a> {
-    pub at: Option<&'a Attachment>,
+/// The plugins of a network, and the parameters of their calls.
+pub struct Chain<'a> {
+    pub settings: &'a CallSettings,
+    pub network: &'a Network,
     /// CNI_NETNS; empty if it is not set.
     pub netns: &'a Path,
     /// CNI_ARGS.
@@ -51,11 +50,11 @@ pub struct Parameters<'a> {
     pub capability_args: &'a Json,
 }
 
-/// The plugins of a network, and the parameters of their calls.
-pub struct Chain<'a> {
-    pub settings: &'a CallSettings,
-    pub network: &'a Network,
-    pub parameters: Parameters<'a>,
+/// The calls of one verb. The plugins of this executable share a session, which the first of them opens.
+struct Calls<'a> {
+    chain: &'a Chain<'a>,
+    verb: Verb,
+    session: OnceCell<Session>,
 }
 
 /// The error of a failed ADD.
@@ -65,7 +64,12 @@ pub struct FailedAdd {
     pub changed_nothing: bool,
 }
 
-impl Chain<'_> {
+impl<'a> Chain<'a> {
+    /// A chain for calls without CNI_NETNS, CNI_ARGS and capability arguments.
+    pub fn without_parameters(settings: &'a CallSettings, network: &'a Network) -> Self {
+        Self { settings, network, netns: Path::new(""), args: "", capability_args: &Json::Null }
+    }
+
     /// Fails if a plugin of the list does not exist, or does not support the CNI version of the list. Calls VERSION of each
     /// other executable once.
     pub fn require_plugins(&self) -> Result<()> {
@@ -89,204 +93,149 @@ impl Chain<'_> {
         Ok(())
     }
 
-    /// Runs ADD of each plugin with the result of the plugin before. Returns the last result, in the version of the list. If an
-    /// ADD fails, the changes of earlier plugins stay: the caller must run DEL.
-    pub fn add(&self) -> Result<Json, FailedAdd> {
-        let session = OnceCell::new();
+    /// Runs ADD of each plugin with the result of the plugin before. Returns the last result, as the version of the list has it.
+    /// If an ADD fails, the changes of earlier plugins stay: the caller must run DEL.
+    pub fn add(&self, at: &Attachment) -> Result<Success, FailedAdd> {
+        let calls = self.calls(Verb::Add(at.clone()));
         let mut result = None;
         for (index, plugin) in self.network.plugins.iter().enumerate() {
-            let mut is_ours = false;
-            let added = self.add_one(&session, plugin, result.take(), &mut is_ours);
-            let added = added.map_err(|error| FailedAdd {
-                error: self.with_plugin("add", plugin, error),
-                changed_nothing: index == 0 && is_ours,
-            })?;
-            result = Some(added);
+            let added = calls.call(plugin, result.take()).and_then(|success| {
+                version::lowered(success.unwrap_or_default(), self.network.version)
+            });
+            let failed = |error| self.with_plugin("add", plugin, error);
+            result = Some(added.map_err(|error| FailedAdd {
+                error: failed(error),
+                changed_nothing: index == 0 && self.has_ours(plugin),
+            })?);
             if sys::is_interrupted() {
-                let error = self.with_plugin("add", plugin, Error::internal("interrupted"));
+                let error = failed(Error::internal("interrupted"));
                 return Err(FailedAdd { error, changed_nothing: false });
             }
         }
-        let printed = result.map(|success| version::print_result(&success, self.network.version));
-        printed
-            .transpose()
-            .map(Option::unwrap_or_default)
-            .map_err(|error| FailedAdd { error, changed_nothing: false })
-    }
-
-    fn add_one(
-        &self,
-        session: &OnceCell<Session>,
-        plugin: &Json,
-        previous: Option<Success>,
-        is_ours: &mut bool,
-    ) -> Result<Success> {
-        let (request, verb) = self.request("ADD", plugin, previous, None)?;
-        let program = self.program(&request.conf.kind)?;
-        *is_ours = matches!(program, Program::Ours(_));
-        let success = self.call(session, &program, &request, &verb)?.unwrap_or_default();
-        version::lowered(success, self.network.version)
+        Ok(result.unwrap_or_default())
     }
 
     /// Runs CHECK of each plugin with the result of ADD, up to the first that fails.
-    pub fn check(&self, result: Option<&Json>) -> Result<()> {
-        self.run_until_error("CHECK", "check", self.parse_result_of_add(result)?)
+    pub fn check(&self, at: &Attachment, result: Option<&Json>) -> Result<()> {
+        self.run_until_error(Verb::Check(at.clone()), self.parse_result_of_add(result)?)
     }
 
     /// Runs STATUS of each plugin, up to the first that fails.
     pub fn status(&self) -> Result<()> {
-        self.run_until_error("STATUS", "status", None)
+        self.run_until_error(Verb::Status, None)
     }
 
-    fn run_until_error(
-        &self,
-        command: &str,
-        operation: &str,
-        result: Option<Success>,
-    ) -> Result<()> {
-        let session = OnceCell::new();
+    fn run_until_error(&self, verb: Verb, result: Option<Success>) -> Result<()> {
+        let calls = self.calls(verb);
         self.network.plugins.iter().try_for_each(|plugin| {
-            let request = self.request(command, plugin, result.clone(), None);
-            let called = request.and_then(|(request, verb)| {
-                let program = self.program(&request.conf.kind)?;
-                self.call(&session, &program, &request, &verb)
-            });
-            called.map(drop).map_err(|error| self.with_plugin(operation, plugin, error))
+            let called = calls.call(plugin, result.clone());
+            called.map(drop).map_err(|error| calls.with_plugin(plugin, error))
         })
     }
 
     /// Runs DEL of each plugin in reverse order, from version 0.4.0 on with the result of ADD. Continues after a plugin that
     /// fails or is missing, and returns all errors.
-    pub fn del(&self, result: Option<&Json>) -> Result<()> {
+    pub fn del(&self, at: &Attachment, result: Option<&Json>) -> Result<()> {
         let result = result.filter(|_| self.network.version >= Version::V0_4_0);
         let result = self.parse_result_of_add(result).unwrap_or_else(|error| {
             sys::warn(format_args!("{error}; going on without the result of ADD"));
             None
         });
-        let plugins = self.network.plugins.iter().rev();
-        self.run_all("DEL", "delete", plugins, result, None)
-    }
-
-    /// Whether all plugins of the list are in this executable.
-    pub fn is_ours(&self) -> bool {
-        let is_ours = |plugin| matches!(self.program(conf::kind(plugin)), Ok(Program::Ours(_)));
-        self.network.plugins.iter().all(is_ours)
-    }
-
-    /// Deletes several ended attachments together. All plugins of the list must be in this executable. Continues after a plugin
-    /// that fails, and returns all errors.
-    pub fn remove_ended(&self, all: &[Attachment]) -> Result<()> {
-        let session = OnceCell::new();
-        let mut errors = Vec::new();
-        for plugin in self.network.plugins.iter().rev() {
-            let request = self.request("DEL", plugin, None, None);
-            let called =
-                request.and_then(|(request, verb)| match self.program(&request.conf.kind)? {
-                    Program::Ours(entry) => {
-                        let session = self.session(&session, &request, &verb)?;
-                        entry.remove_ended(&self.context(&request, session), all)
-                    }
-                    Program::Executable(_) => Err(Error::internal("it is not in this executable")),
-                });
-            errors.extend(called.err().map(|error| self.with_plugin("delete", plugin, error)));
-        }
-        errors.extend(session.get().and_then(|session| session.commit().err()));
-        Error::joined(errors)
+        self.run_all(Verb::Del(at.clone()), self.network.plugins.iter().rev(), result)
     }
 
     /// Runs GC of each plugin. Continues after a plugin that fails or is missing, and returns all errors.
-    pub fn gc(&self, keep: &[Attachment]) -> Result<()> {
-        self.run_all("GC", "gc", self.network.plugins.iter(), None, Some(keep))
-    }
-
-    /// Restores the objects on the host that other programs removed: calls each plugin with the result of ADD. Continues after
-    /// a plugin that fails.
-    #[cfg(feature = "tool")]
-    pub fn restore(&self, result: &Json, is_dry_run: bool) -> Vec<(String, Parts)> {
-        let session = OnceCell::new();
-        let mut all = Vec::new();
-        for plugin in &self.network.plugins {
-            if sys::is_interrupted() {
-                break;
-            }
-            let mut parts = Parts::new(is_dry_run);
-            if let Err(error) = self.restore_one(&session, plugin, result, &mut parts) {
-                parts.errors.push(error);
-            }
-            let with_plugin = |error| self.with_plugin("restore", plugin, error);
-            parts.errors = parts.errors.into_iter().map(with_plugin).collect();
-            all.push((conf::kind(plugin).to_owned(), parts));
-        }
-        all
-    }
-
-    #[cfg(feature = "tool")]
-    fn restore_one(
-        &self,
-        session: &OnceCell<Session>,
-        plugin: &Json,
-        result: &Json,
-        parts: &mut Parts,
-    ) -> Result<()> {
-        let result = self.parse_result_of_add(Some(result))?;
-        // The request of ADD, because CNI versions before 0.4.0 have no CHECK. The request of a CHECK is the same.
-        let (request, verb) = self.request("ADD", plugin, result, None)?;
-        let Verb::Add(at) = &verb else { return Ok(()) };
-        match self.program(&request.conf.kind) {
-            Ok(Program::Ours(entry)) => {
-                let session = self.session(session, &request, &verb)?;
-                entry.restore(&self.context(&request, session), at, parts)
-            }
-            // DEL, not this function, reports a plugin that cannot be found.
-            Ok(Program::Executable(_)) | Err(_) => {
-                parts.skip_foreign(&request.conf.kind);
-                Ok(())
-            }
-        }
+    pub fn gc(&self, keep: Vec<Attachment>) -> Result<()> {
+        self.run_all(Verb::Gc(keep), self.network.plugins.iter(), None)
     }
 
     /// Runs DEL or GC of the plugins. The nf_tables changes of plugins in this executable become one transaction at the end.
     /// Before the call of an executed plugin, the changes of the plugins before it are committed.
     fn run_all<'p>(
         &self,
-        command: &str,
-        operation: &str,
+        verb: Verb,
         plugins: impl Iterator<Item = &'p Json>,
         result: Option<Success>,
-        keep: Option<&[Attachment]>,
     ) -> Result<()> {
-        let session = OnceCell::new();
-        let mut first: Option<Error> = None;
-        let mut note = |result: Result<()>| {
-            if let Err(error) = result {
-                first = Some(match first.take() {
-                    Some(first) => first.also(&error),
-                    None => error,
-                });
-            }
-        };
-        let commit = |session: &OnceCell<Session>| session.get().map_or(Ok(()), Session::commit);
+        let calls = self.calls(verb);
+        let mut errors = Vec::new();
         for plugin in plugins {
             if sys::is_interrupted() {
-                note(Err(Error::internal("interrupted").context("cannot call the other plugins")));
+                let error = Error::internal("interrupted");
+                errors.push(error.context("cannot call the other plugins"));
                 break;
             }
-            let request = self.request(command, plugin, result.clone(), keep);
             let called =
-                request.and_then(|(request, verb)| match self.program(&request.conf.kind)? {
-                    Program::Ours(entry) => {
-                        let session = self.session(&session, &request, &verb)?;
-                        entry.run(&self.context(&request, session), &verb).map(drop)
-                    }
-                    program => {
-                        note(commit(&session));
-                        self.call(&session, &program, &request, &verb).map(drop)
-                    }
-                });
-            note(called.map_err(|error| self.with_plugin(operation, plugin, error)));
+                calls.prepare(plugin, result.clone()).and_then(
+                    |(request, program)| match program {
+                        Program::Ours(entry) => {
+                            entry.run(&calls.context(&request)?, &calls.verb).map(drop)
+                        }
+                        Program::Executable(file) => {
+                            errors.extend(calls.commit().err());
+                            calls.execute(&file, &request).map(drop)
+                        }
+                    },
+                );
+            errors.extend(called.err().map(|error| calls.with_plugin(plugin, error)));
         }
-        note(commit(&session));
-        first.map_or(Ok(()), Err)
+        errors.extend(calls.commit().err());
+        Error::joined(errors)
+    }
+
+    /// Whether all plugins of the list are in this executable.
+    pub fn is_ours(&self) -> bool {
+        self.network.plugins.iter().all(|plugin| self.has_ours(plugin))
+    }
+
+    /// Whether a plugin is in this executable.
+    fn has_ours(&self, plugin: &Json) -> bool {
+        matches!(self.program(conf::kind(plugin)), Ok(Program::Ours(_)))
+    }
+
+    /// Deletes several ended attachments together. All plugins of the list must be in this executable. Continues after a plugin
+    /// that fails, and returns all errors.
+    pub fn remove_ended(&self, all: &[Attachment]) -> Result<()> {
+        let [first, ..] = all else { return Ok(()) };
+        let calls = self.calls(Verb::Del(first.clone()));
+        let mut errors = Vec::new();
+        for plugin in self.network.plugins.iter().rev() {
+            let called = calls.prepare(plugin, None).and_then(|(request, program)| match program {
+                Program::Ours(entry) => entry.remove_ended(&calls.context(&request)?, all),
+                Program::Executable(_) => Err(Error::internal("it is not in this executable")),
+            });
+            errors.extend(called.err().map(|error| calls.with_plugin(plugin, error)));
+        }
+        errors.extend(calls.commit().err());
+        Error::joined(errors)
+    }
+
+    /// Restores the objects on the host that other programs removed: calls each plugin with the result of ADD. Continues after
+    /// a plugin that fails.
+    #[cfg(feature = "tool")]
+    pub fn restore(
+        &self,
+        at: &Attachment,
+        result: &Json,
+        is_dry_run: bool,
+    ) -> Vec<(String, Parts)> {
+        // The requests of ADD, because CNI versions before 0.4.0 have no CHECK. The requests of a CHECK are the same.
+        let calls = self.calls(Verb::Add(at.clone()));
+        let result = self.parse_result_of_add(Some(result));
+        let mut all = Vec::new();
+        for plugin in &self.network.plugins {
+            if sys::is_interrupted() {
+                break;
+            }
+            let mut parts = Parts::new(is_dry_run);
+            let restored =
+                result.clone().and_then(|result| calls.restore(plugin, at, result, &mut parts));
+            parts.errors.extend(restored.err());
+            let with_plugin = |error| self.with_plugin("restore", plugin, error);
+            parts.errors = parts.errors.into_iter().map(with_plugin).collect();
+            all.push((conf::kind(plugin).to_owned(), parts));
+        }
+        all
     }
 
     /// Parses the cached result of ADD, and converts it to the version of the list.
@@ -301,89 +250,122 @@ impl Chain<'_> {
         Program::find(kind, &self.settings.path, self.settings.plugins)
     }
 
-    /// The request and the verb of one plugin call. `previous` is its `prevResult`; `keep` has the attachments that GC keeps.
-    fn request(
-        &self,
-        command: &str,
-        plugin: &Json,
-        previous: Option<Success>,
-        keep: Option<&[Attachment]>,
-    ) -> Result<(Request, Verb)> {
-        let Parameters { at, netns, args, capability_args } = self.parameters;
-        let path: Vec<&OsStr> = self.settings.path.iter().map(|path| path.as_os_str()).collect();
-        let path = path.join(OsStr::new(":"));
-        let env = |name: &str| match name {
-            "CNI_CONTAINERID" => at.map(|at| at.container_id.to_string().into()),
-            "CNI_IFNAME" => at.map(|at| at.ifname.to_string().into()),
-            "CNI_NETNS" => Some(netns.into()),
-            "CNI_ARGS" => Some(args.into()),
-            // GC requires CNI_PATH: `:` is not empty, and names no directory.
-            "CNI_PATH" if path.is_empty() => Some(":".into()),
-            "CNI_PATH" => Some(path.clone()),
-            "CNI_NETNS_OVERRIDE" => self.settings.netns_override.clone(),
-            _ => None,
-        };
-        let json = configuration(self.network, plugin, capability_args, keep);
-        let called = Request::new(command, env, json).map_err(|refusal| refusal.error);
-        called.map(|(request, verb)| (request.with_previous(previous), verb))
-    }
-
-    fn call(
-        &self,
-        session: &OnceCell<Session>,
-        program: &Program,
-        request: &Request,
-        verb: &Verb,
-    ) -> Result<Option<Success>> {
-        match program {
-            Program::Ours(entry) => self.logged(request, verb, || {
-                let session = self.session(session, request, verb)?;
-                entry.call(&self.context(request, session), verb)
-            }),
-            Program::Executable(file) => execute(file, request, verb, Some(self.settings.timeout)),
-        }
-    }
-
-    /// Runs and logs the call of a plugin in this process. Executed plugins log their own calls.
-    fn logged(
-        &self,
-        request: &Request,
-        verb: &Verb,
-        call: impl FnOnce() -> Result<Option<Success>>,
-    ) -> Result<Option<Success>> {
-        let Some(log) = &self.settings.log else { return call() };
-        let (started, plugin) = (Instant::now(), &request.conf.kind);
-        let done = call();
-        let call = Call { plugin, command: verb.name(), request: Some((request, verb)), started };
-        log.write(&call, done.as_ref().err());
-        done
-    }
-
-    fn session<'s>(
-        &self,
-        session: &'s OnceCell<Session>,
-        request: &Request,
-        verb: &Verb,
-    ) -> Result<&'s Session> {
-        if let Some(session) = session.get() {
-            return Ok(session);
-        }
-        let opened = Session::open(request, verb)?
-            .sharing(Arc::clone(&self.settings.turns))
-            .limited_to(self.settings.timeout)
-            .recorded();
-        Ok(session.get_or_init(|| opened))
-    }
-
-    fn context<'c>(&self, request: &'c Request, session: &'c Session) -> Context<'c> {
-        let cx = Context { request, session, plugins: self.settings.plugins };
-        request.dropped.iter().for_each(|error| cx.warn(error));
-        cx
+    fn calls(&self, verb: Verb) -> Calls<'_> {
+        Calls { chain: self, verb, session: OnceCell::new() }
     }
 
     /// Adds the type of the plugin and the name of the network to an error, in libcni's words.
     fn with_plugin(&self, operation: &str, plugin: &Json, error: Error) -> Error {
         let (kind, name) = (conf::kind(plugin), &*self.network.name);
         error.context(format!("plugin type={kind:?} name={name:?} failed ({operation})"))
+    }
+}
+
+impl Calls<'_> {
+    /// Calls a plugin. `previous` is its `prevResult`.
+    fn call(&self, plugin: &Json, previous: Option<Success>) -> Result<Option<Success>> {
+        let (request, program) = self.prepare(plugin, previous)?;
+        match program {
+            Program::Ours(entry) => {
+                let started = Instant::now();
+                let called = self.context(&request).and_then(|cx| entry.call(&cx, &self.verb));
+                self.log(&request, started, called.as_ref().err());
+                called
+            }
+            Program::Executable(file) => self.execute(&file, &request),
+        }
+    }
+
+    fn execute(&self, file: &Path, request: &Request) -> Result<Option<Success>> {
+        execute(file, request, &self.verb, Some(self.chain.settings.timeout))
+    }
+
+    /// Restores what one plugin made on the host.
+    #[cfg(feature = "tool")]
+    fn restore(
+        &self,
+        plugin: &Json,
+        at: &Attachment,
+        result: Option<Success>,
+        parts: &mut Parts,
+    ) -> Result<()> {
+        let request = self.request(plugin, result)?;
+        match self.chain.program(&request.conf.kind) {
+            Ok(Program::Ours(entry)) => entry.restore(&self.context(&request)?, at, parts),
+            // DEL, not this function, reports a plugin that cannot be found.
+            Ok(Program::Executable(_)) | Err(_) => {
+                parts.skip_foreign(&request.conf.kind);
+                Ok(())
+            }
+        }
+    }
+
+    /// The request of a call, and the program of the plugin.
+    fn prepare(&self, plugin: &Json, previous: Option<Success>) -> Result<(Request, Program)> {
+        let request = self.request(plugin, previous)?;
+        let program = self.chain.program(&request.conf.kind)?;
+        Ok((request, program))
+    }
+
+    /// The request of a call. `previous` is its `prevResult`.
+    fn request(&self, plugin: &Json, previous: Option<Success>) -> Result<Request> {
+        let Chain { settings, network, netns, args, capability_args } = *self.chain;
+        let has_netns = !netns.as_os_str().is_empty();
+        if !has_netns && matches!(self.verb, Verb::Add(_) | Verb::Check(_)) {
+            return Err(missing_variables(&["CNI_NETNS"]));
+        }
+        let keep = match &self.verb {
+            Verb::Gc(keep) => Some(keep.as_slice()),
+            _ => None,
+        };
+        let json = configuration(network, plugin, capability_args, keep);
+        let mut request = Request::new(&self.verb, json)?;
+        request.previous = previous;
+        request.netns_path = has_netns.then(|| netns.into());
+        request.netns_override = settings.netns_override;
+        request.args = args.into();
+        request.path.clone_from(&settings.path);
+        Ok(request)
+    }
+
+    /// The context of the call of a plugin in this executable.
+    fn context<'c>(&'c self, request: &'c Request) -> Result<Context<'c>> {
+        let settings = self.chain.settings;
+        let session = match self.session.get() {
+            Some(session) => session,
+            None => {
+                let opened = Session::open(request, &self.verb)?
+                    .sharing(Arc::clone(&settings.turns))
+                    .limited_to(settings.timeout)
+                    .recorded();
+                self.session.get_or_init(|| opened)
+            }
+        };
+        let cx = Context { request, session, plugins: settings.plugins };
+        request.dropped.iter().for_each(|error| cx.warn(error));
+        Ok(cx)
+    }
+
+    /// Commits the pending changes of nf_tables.
+    fn commit(&self) -> Result<()> {
+        self.session.get().map_or(Ok(()), Session::commit)
+    }
+
+    /// Logs the call of a plugin in this process. Executed plugins log their own calls.
+    fn log(&self, request: &Request, started: Instant, error: Option<&Error>) {
+        let Some(log) = &self.chain.settings.log else { return };
+        let (plugin, command) = (&request.conf.kind, self.verb.name());
+        log.write(&Call { plugin, command, request: Some((request, &self.verb)), started }, error);
+    }
+
+    fn with_plugin(&self, plugin: &Json, error: Error) -> Error {
+        let operation = match self.verb {
+            Verb::Add(_) => "add",
+            Verb::Del(_) => "delete",
+            Verb::Check(_) => "check",
+            Verb::Gc(_) => "gc",
+            Verb::Status => "status",
+        };
+        self.chain.with_plugin(operation, plugin, error)
     }
 }

@@ -8,11 +8,10 @@ use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::compat::rules as rules_of_reference;
 use crate::error::{Code, Error, Result};
@@ -26,7 +25,7 @@ use crate::plugin::owner::Owner;
 use crate::plugin::record::{Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
-use crate::runtime::chain::{Chain, Parameters};
+use crate::runtime::chain::Chain;
 use crate::runtime::conf::Network;
 #[cfg(feature = "tool")]
 use crate::runtime::confirm;
@@ -396,9 +395,7 @@ impl Runtime {
         if network.disable_gc || network.version < Version::V1_1_0 {
             return Ok(());
         }
-        let parameters =
-            Parameters { at: None, netns: Path::new(""), args: "", capability_args: &Json::Null };
-        Chain { settings: &self.settings, network: &network, parameters }.gc(&keep)
+        Chain::without_parameters(&self.settings, &network).gc(keep)
     }
 }
 

@@ -109,7 +109,7 @@ impl Runtime {
         let home = NetNs::own()?;
         let Ok(Some(netns)) = home.open_if_exists(&entry.netns) else { return Ok(None) };
         if netns.is(&home)? {
-            return Ok(Some(netns).filter(|_| self.settings.netns_override.is_some()));
+            return Ok(Some(netns).filter(|_| self.settings.netns_override));
         }
         let record = self.records.read(&entry.network, &entry.at);
         let record = record.filter(|record| is_record_of(record, entry, &self.cache));

@@ -9,7 +9,8 @@
 use std::path::Path;
 
 use crate::cni::json::Json;
-use crate::cni::version::Version;
+use crate::cni::success::Success;
+use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 use crate::kernel::flock::Mode;
@@ -18,10 +19,10 @@ use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
-use crate::plugin::record::{Begun, Maker, Record};
+use crate::plugin::record::{Begun, Made, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{CacheEntry, Operation, OperationVerb};
-use crate::runtime::chain::{Chain, FailedAdd, Parameters};
+use crate::runtime::chain::{Chain, FailedAdd};
 use crate::runtime::conf::Network;
 use crate::runtime::life;
 use crate::runtime::lock::Lock;
@@ -49,8 +50,8 @@ pub struct Target<'a> {
 /// the process ends before, the attachment counts as interrupted.
 #[must_use]
 pub struct Added<'a> {
-    /// The result of the last plugin, in the version of the network.
-    pub result: Json,
+    /// The result of the last plugin, as the version of the network has it.
+    pub success: Success,
     runtime: &'a Runtime,
     network: &'a Network,
     entry: CacheEntry,
@@ -58,6 +59,11 @@ pub struct Added<'a> {
 }
 
 impl Added<'_> {
+    /// The result in the format of the version of the network.
+    pub fn result(&self) -> &Json {
+        &self.entry.result
+    }
+
     /// Completes the ADD after the caller has the result: removes the pending record. If that fails, deletes the attachment,
     /// because it would count as interrupted.
     pub fn keep(self) -> Result<()> {
@@ -69,6 +75,22 @@ impl Added<'_> {
     pub fn undo_after(self, error: Error) -> Error {
         sys::forget_interrupt();
         error.and(self.runtime.delete(&self.entry, self.network, &self.entry.netns))
+    }
+}
+
+impl Target<'_> {
+    /// The cache entry of an ADD with these parameters, without its result.
+    fn entry(&self, network: &Network) -> CacheEntry {
+        CacheEntry {
+            network: network.name.clone(),
+            at: self.at.clone(),
+            config: network.bytes.clone(),
+            netns: self.netns.unwrap_or_else(|| Path::new("")).into(),
+            args: self.args.into(),
+            capability_args: self.capability_args.clone(),
+            result: Json::Null,
+            operation: None,
+        }
     }
 }
 
@@ -90,37 +112,25 @@ impl Runtime {
         let home = NetNs::own()?;
         let netns = home.open(path)?;
         self.refuse_host_namespace(&home, &netns)?;
-        let entry = CacheEntry {
-            network: network.name.clone(),
-            at: target.at.clone(),
-            config: network.bytes.clone(),
-            netns: path.into(),
-            args: target.args.into(),
-            capability_args: target.capability_args.clone(),
-            result: Json::Null,
-            operation: None,
-        };
+        let entry = target.entry(network);
         let chain = self.chain(&entry, network, path);
         chain.require_plugins()?;
         self.delete_stale_of(&netns, &entry, network)?;
         let rtnl = netns.rtnl()?;
         let was_there = rtnl.link(&entry.at.ifname)?.is_some();
         let begun = self.begin(&entry, &netns, &rtnl)?;
-        let result = match chain.add() {
-            Ok(result) => result,
+        let success = match chain.add(&entry.at) {
+            Ok(success) => success,
             // The interface existed before this ADD, so it belongs to another attachment. A DEL would remove it.
             Err(FailedAdd { error, changed_nothing: true }) if was_there => {
                 return Err(error.and(self.remove_files(&entry.network, &entry.at)));
             }
             Err(FailedAdd { error, .. }) => return Err(self.undo_add(error, &entry, network)),
         };
-        let entry = CacheEntry { result, ..entry };
-        let made = entry.made();
-        let kept = begun.finish(&made).and_then(|()| self.cache.write(&entry));
-        if let Err(error) = kept {
-            return Err(self.undo_add(error, &entry, network));
+        match self.complete(begun, &success, &entry, network.version) {
+            Ok(entry) => Ok(Added { success, runtime: self, network, entry, _locks: locks }),
+            Err(error) => Err(self.undo_add(error, &entry, network)),
         }
-        Ok(Added { result: entry.result.clone(), runtime: self, network, entry, _locks: locks })
     }
 
     /// Writes the record, with the identity of the namespace, and the pending record.
@@ -133,6 +143,21 @@ impl Runtime {
             Ok(()) => Ok(begun),
             Err(error) => Err(error.and(begun.undo())),
         }
+    }
+
+    /// Writes the result of an ADD into the record and into the cache. Returns the cache entry.
+    fn complete(
+        &self,
+        begun: Begun,
+        success: &Success,
+        entry: &CacheEntry,
+        version: Version,
+    ) -> Result<CacheEntry> {
+        let result = version::print_result(success, version)?;
+        let entry = CacheEntry { result, ..entry.clone() };
+        begun.finish(&Made::of(success))?;
+        self.cache.write(&entry)?;
+        Ok(entry)
     }
 
     /// Deletes the remains of ended attachments of the interface, to any network, and of an interrupted operation. Fails if an
@@ -221,7 +246,7 @@ impl Runtime {
     /// Fails if the namespace is the host's, unless CNI_NETNS_OVERRIDE is set. An executed plugin could change the host before
     /// it detects this.
     fn refuse_host_namespace(&self, home: &NetNs, netns: &NetNs) -> Result<()> {
-        if self.settings.netns_override.is_some() || !netns.is(home)? {
+        if self.settings.netns_override || !netns.is(home)? {
             return Ok(());
         }
         let msg = format!("cannot use {}: it is the namespace of the host", netns.path().display());
@@ -272,7 +297,7 @@ impl Runtime {
         let netns = target.netns.unwrap_or(&known.netns).to_owned();
         let result = Some(known.result.clone()).filter(|result| *result != Json::Null);
         let entry = merged_entry(&network, target, Some(known));
-        self.chain(&entry, &network, &netns).check(result.as_ref())
+        self.chain(&entry, &network, &netns).check(&entry.at, result.as_ref())
     }
 
     /// Runs STATUS of each plugin. Fails if an ADD would fail. Returns false, and runs no plugin, if the version of the network has
@@ -281,10 +306,8 @@ impl Runtime {
         if network.version < Version::V1_1_0 {
             return Ok(false);
         }
-        let parameters =
-            Parameters { at: None, netns: Path::new(""), args: "", capability_args: &Json::Null };
         sys::catch_interrupts();
-        Chain { settings: &self.settings, network, parameters }.status().map(|()| true)
+        Chain::without_parameters(&self.settings, network).status().map(|()| true)
     }
 
     /// Runs DEL of the list. Removes the cache entry and the records only if all plugins succeeded.
@@ -295,7 +318,7 @@ impl Runtime {
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let result = Some(&entry.result).filter(|result| **result != Json::Null);
         let chain = self.chain(entry, network, netns);
-        chain.del(result)?;
+        chain.del(&entry.at, result)?;
         // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
         if !is_of_add || !chain.is_ours() {
             self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
@@ -396,13 +419,13 @@ impl Runtime {
         network: &'a Network,
         netns: &'a Path,
     ) -> Chain<'a> {
-        let parameters = Parameters {
-            at: Some(&entry.at),
+        Chain {
+            settings: &self.settings,
+            network,
             netns,
             args: &entry.args,
             capability_args: &entry.capability_args,
-        };
-        Chain { settings: &self.settings, network, parameters }
+        }
     }
 
     /// Locks a network, shared, and a container. From then on, an interrupt stops the chain between two plugins, and a failed
@@ -436,16 +459,7 @@ impl Runtime {
 /// The known entry of an attachment, with the configuration of the call, and with CNI_ARGS and the capability arguments of
 /// the call if these are given. Without a known entry: a new entry with all values of the call.
 fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry>) -> CacheEntry {
-    let of_call = CacheEntry {
-        network: network.name.clone(),
-        at: target.at.clone(),
-        config: network.bytes.clone(),
-        netns: target.netns.unwrap_or_else(|| Path::new("")).into(),
-        args: target.args.into(),
-        capability_args: target.capability_args.clone(),
-        result: Json::Null,
-        operation: None,
-    };
+    let of_call = target.entry(network);
     let Some(known) = known else { return of_call };
     let is_given = *target.capability_args != Json::Null;
     CacheEntry {

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use crate::cni::json::Json;
 use crate::cni::success::{Dns, Success};
-use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
@@ -55,10 +54,8 @@ impl Runtime {
         let NewAttachment { network, at, args, capability_args } = wanted;
         let target = Target { at, netns: Some(netns), args, capability_args };
         let added = self.add(network, &target)?;
-        match version::parse_result(&added.result, Version::NEWEST) {
-            Ok(success) => added.keep().map(|()| success),
-            Err(error) => Err(added.undo_after(error)),
-        }
+        let success = added.success.clone();
+        added.keep().map(|()| success)
     }
 
     /// Detaches a container from networks in reverse order, with the configurations of the cache. Continues after an error, and

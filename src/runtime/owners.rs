@@ -2,7 +2,6 @@
 
 #[cfg(feature = "tool")]
 use std::collections::HashMap;
-use std::path::Path;
 
 use crate::cni::json::Json;
 use crate::error::Result;
@@ -16,7 +15,7 @@ use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
-use crate::runtime::chain::{Chain, Parameters};
+use crate::runtime::chain::Chain;
 use crate::runtime::conf::Network;
 #[cfg(feature = "tool")]
 use crate::runtime::reservations::{OwnedReservation, Survey};
@@ -139,12 +138,6 @@ impl Runtime {
         let network = Network::from_cache(list.to_compact().as_bytes())?;
         let mut settings = self.settings.clone();
         settings.path.clear();
-        let parameters = Parameters {
-            at: all.first(),
-            netns: Path::new(""),
-            args: "",
-            capability_args: &Json::Null,
-        };
-        Chain { settings: &settings, network: &network, parameters }.remove_ended(all)
+        Chain::without_parameters(&settings, &network).remove_ended(all)
     }
 }

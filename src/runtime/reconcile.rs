@@ -91,7 +91,7 @@ impl Runtime {
             }
         };
         let chain = self.chain(&entry, &network, &entry.netns);
-        for (plugin, parts) in chain.restore(&entry.result, is_dry_run) {
+        for (plugin, parts) in chain.restore(&entry.at, &entry.result, is_dry_run) {
             for difference in parts.restored {
                 let (network, at) = (entry.network.clone(), entry.at.clone());
                 let plugin = plugin.clone();

@@ -85,11 +85,10 @@ fn status(host: &Host<'_>, entry: &Entry, keys: &str) -> Result<()> {
     let plugin = entry.name;
     let comma = if keys.is_empty() { "" } else { "," };
     let conf = format!(r#"{{"cniVersion":"1.1.0","name":"probe","type":"{plugin}"{comma}{keys}}}"#);
-    let request = Request::new("STATUS", |_| None, Json::parse(conf.as_bytes())?);
-    let (request, verb): (Request, Verb) = request.map_err(|refusal| refusal.error)?;
+    let request = Request::new(&Verb::Status, Json::parse(conf.as_bytes())?)?;
     let session = Session::without_container();
     let context = Context { request: &request, session: &session, plugins: host.plugins };
-    entry.run(&context, &verb).map(drop)
+    entry.run(&context, &Verb::Status).map(drop)
 }
 
 /// The names of kernel options in the text of an error.

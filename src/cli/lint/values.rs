@@ -108,12 +108,12 @@ fn call(entry: &Entry, inputs: &Inputs<'_>, plugin: &Json, expected: &Expected) 
     let has_ipam = plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
     let replacement =
         (is_replaced && has_ipam).then(|| ipam(gives_v6(plugin, inputs))).transpose()?;
-    let (request, status) = request(plugin, replacement, expected)?;
+    let request = request(plugin, replacement, expected)?;
     let at = Attachment { container_id: ContainerId::new("lint")?, ifname: IfName::new("eth0")? };
     let verb = match entry {
         // STATUS of these plugins would connect to the daemon. ADD fails before that, since there is no namespace.
         Entry { needs_link: true, .. } => Verb::Add(at),
-        Entry { is_ipam: true, .. } => status,
+        Entry { is_ipam: true, .. } => Verb::Status,
         _ => Verb::Check(at),
     };
     let session = Session::without_container();
@@ -127,14 +127,14 @@ fn call(entry: &Entry, inputs: &Inputs<'_>, plugin: &Json, expected: &Expected) 
 /// Whether the IPAM plugin of a plugin gives every container an IPv6 address. False for an invalid configuration.
 fn gives_v6(plugin: &Json, inputs: &Inputs<'_>) -> bool {
     let Some((entry, _)) = ipam_of(plugin, inputs) else { return false };
-    let Ok((request, _)) = request(plugin, None, &Expected::default()) else { return false };
+    let Ok(request) = request(plugin, None, &Expected::default()) else { return false };
     let session = Session::without_container();
     let context = Context { request: &request, session: &session, plugins: inputs.plugins };
     entry.expected(&context).is_ok_and(|expected| expected.has_v6)
 }
 
 /// A STATUS request with the configuration of a plugin. `ipam` replaces the `ipam` object of the configuration.
-fn request(plugin: &Json, ipam: Option<Json>, expected: &Expected) -> Result<(Request, Verb)> {
+fn request(plugin: &Json, ipam: Option<Json>, expected: &Expected) -> Result<Request> {
     let Json::Object(entries) = plugin else { return Err(Error::config("it is not an object")) };
     let mut entries = entries.clone();
     conf::remove_keys(&mut entries, &["cniVersion", "name", "prevResult", "linkInContainer"]);
@@ -151,7 +151,7 @@ fn request(plugin: &Json, ipam: Option<Json>, expected: &Expected) -> Result<(Re
     for (key, value) in added {
         entries.extend(value.map(|value| (key.to_owned(), value)));
     }
-    Request::new("STATUS", |_| None, Json::Object(entries)).map_err(|refusal| refusal.error)
+    Request::new(&Verb::Status, Json::Object(entries))
 }
 
 /// The path of the key whose name or value is in the text of an error.

@@ -74,12 +74,12 @@ mod tests {
 
     use super::*;
     use crate::cni::json::Json;
-    use crate::cni::request::Request;
+    use crate::cni::request::{Request, Verb};
     use crate::plugin::Session;
 
     fn request() -> Request {
         let json = Json::parse(br#"{"cniVersion": "1.1.0", "name": "net", "type": "x"}"#);
-        Request::new("STATUS", |_| None, json.unwrap()).unwrap().0
+        Request::new(&Verb::Status, json.unwrap()).unwrap()
     }
 
     #[test]
