@@ -133,7 +133,7 @@ fn write_stale(text: &mut String, remains: &Remains) {
             }
         }
     }
-    for (owner, _) in &remains.owners {
+    for owner in &remains.owners {
         if let Some([network, ..]) = Owner::parts(owner) {
             count(&mut stale, network, "rules");
         }

@@ -1,24 +1,20 @@
 //! Lists the owners in the nf_tables elements and link aliases of a host, and removes the objects of owners that have ended.
 
-#[cfg(feature = "tool")]
-use std::collections::HashMap;
+use std::path::PathBuf;
 
 use crate::cni::json::Json;
+use crate::cni::version::Version;
 use crate::error::Result;
 #[cfg(feature = "tool")]
 use crate::ipam::store::listed::Holder;
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, ContainerId, NetworkName};
 use crate::netlink::nft::{Family, Nft};
 use crate::netlink::rtnl::Rtnl;
-#[cfg(feature = "tool")]
-use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::chain::Chain;
 use crate::runtime::conf::Network;
-#[cfg(feature = "tool")]
-use crate::runtime::reservations::{OwnedReservation, Survey};
 use crate::steps::link::host_link;
 use crate::steps::nft::{shared_rules, shared_set};
 
@@ -70,56 +66,43 @@ pub fn is_on_host(owner: &str) -> Result<bool> {
 
 /// The owners of all rules, links and reservations on a host.
 pub struct OwnersInUse {
+    /// The owners of rules and links.
     owners: Vec<String>,
-    #[cfg(feature = "tool")]
-    survey: Survey,
+    /// The containers that hold reservations, with their networks.
+    containers: Vec<(NetworkName, ContainerId)>,
 }
 
 impl OwnersInUse {
-    pub fn find(_runtime: &Runtime) -> Result<Self> {
-        Ok(Self {
-            owners: on_host()?,
-            #[cfg(feature = "tool")]
-            survey: _runtime.survey()?,
-        })
+    pub fn find(runtime: &Runtime) -> Result<Self> {
+        Ok(Self { owners: on_host()?, containers: containers_with_reservation(runtime)? })
     }
 
     /// Whether a rule, link or reservation belongs to the attachment of a record.
-    pub fn has(&self, record: &Record) -> bool {
-        let owner = Owner::new(&record.network, &record.at).to_string();
-        self.owners.contains(&owner) || self.has_reservation(record)
-    }
-
-    #[cfg(feature = "tool")]
-    fn has_reservation(&self, Record { network, at, .. }: &Record) -> bool {
-        let mut of_network = self.survey.pools.iter().filter(|pool| pool.network == *network);
-        let is_held = |owned: &OwnedReservation| match &owned.reservation.holder {
-            Holder::Container(id, _) => *id == at.container_id,
-            Holder::Operator | Holder::Other(_) => false,
-        };
-        of_network.any(|pool| pool.reservations.iter().any(is_held))
-    }
-
-    #[cfg(not(feature = "tool"))]
-    fn has_reservation(&self, _: &Record) -> bool {
-        false
+    pub fn has(&self, Record { network, at, .. }: &Record) -> bool {
+        let is_held =
+            |(of, id): &(NetworkName, ContainerId)| of == network && *id == at.container_id;
+        self.owners.contains(&Owner::new(network, at).to_string())
+            || self.containers.iter().any(is_held)
     }
 }
 
 #[cfg(feature = "tool")]
-impl Survey {
-    /// The owners without a cache entry whose containers have ended, each with the proof. An owner with a cache entry is left
-    /// to its DEL.
-    pub fn ended_owners(&self) -> HashMap<String, &str> {
-        let mut ended = HashMap::new();
-        for (record, life) in &self.records {
-            if let Life::Ended(reason) = life {
-                let owner = Owner::new(&record.network, &record.at).to_string();
-                ended.insert(owner, reason.as_str());
+fn containers_with_reservation(runtime: &Runtime) -> Result<Vec<(NetworkName, ContainerId)>> {
+    let mut containers = Vec::new();
+    for pool in runtime.survey()?.pools {
+        for owned in pool.reservations {
+            if let Holder::Container(id, _) = owned.reservation.holder {
+                containers.push((pool.network.clone(), id));
             }
         }
-        ended
     }
+    Ok(containers)
+}
+
+/// Without the tool, the runtime releases no reservations, so it needs no proofs for them.
+#[cfg(not(feature = "tool"))]
+fn containers_with_reservation(_: &Runtime) -> Result<Vec<(NetworkName, ContainerId)>> {
+    Ok(Vec::new())
 }
 
 impl Runtime {
@@ -130,12 +113,15 @@ impl Runtime {
         for entry in self.settings.plugins.iter().filter(|entry| entry.facts.leaves_owned) {
             plugins.push(Json::object([("type", Some(entry.name.into()))]));
         }
-        let list = Json::object([
-            ("cniVersion", Some("1.0.0".into())),
-            ("name", Some((&**network).into())),
-            ("plugins", Some(Json::Array(plugins))),
-        ]);
-        let network = Network::from_cache(list.to_compact().as_bytes())?;
+        let network = Network {
+            name: network.clone(),
+            version: Version::V1_0_0,
+            disable_check: false,
+            disable_gc: false,
+            plugins,
+            bytes: Vec::new(),
+            file: PathBuf::new(),
+        };
         let mut settings = self.settings.clone();
         settings.path.clear();
         Chain::without_parameters(&settings, &network).remove_ended(all)

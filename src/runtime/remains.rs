@@ -1,5 +1,7 @@
 //! Finds the reservations, rules and links of ended containers that have no cache entry.
 
+use std::collections::HashSet;
+
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
@@ -17,20 +19,21 @@ const RELEASE: [&str; 2] = ["would release", "released"];
 /// The owners of a host's reservations, rules and links, and whether they have ended.
 pub struct Remains {
     pub survey: Survey,
-    /// The ended owners of rules and links that have no cache entry, each with the proof.
-    pub owners: Vec<(String, String)>,
+    /// The ended owners of rules and links that have no cache entry.
+    pub owners: Vec<String>,
 }
 
 impl Remains {
     pub fn find(runtime: &Runtime) -> Result<Self> {
         let survey = runtime.survey()?;
-        let ended = survey.ended_owners();
-        let mut owners = Vec::new();
-        for owner in owners::on_host()? {
-            if let Some(proof) = ended.get(&owner) {
-                owners.push((owner, proof.to_string()));
+        let mut ended = HashSet::new();
+        for (record, life) in &survey.records {
+            if matches!(life, Life::Ended(_)) {
+                ended.insert(Owner::new(&record.network, &record.at).to_string());
             }
         }
+        let mut owners = owners::on_host()?;
+        owners.retain(|owner| ended.contains(owner));
         Ok(Self { survey, owners })
     }
 
@@ -108,10 +111,4 @@ impl Runtime {
             Err(error) => run.collected.errors.push(error),
         }
     }
-}
-
-/// An owner as text for messages.
-pub fn title_of(owner: &str) -> String {
-    let Some([network, id, ifname]) = Owner::parts(owner) else { return owner.into() };
-    format!("{ifname} of container {id} in network {network}")
 }

@@ -3,9 +3,9 @@
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::{Holder, Reservation};
 use crate::plugin::life::Life;
+use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::gc::Options;
-use crate::runtime::remains::title_of;
 use crate::runtime::reservations::title;
 
 use super::finding::{Finding, Findings, Harm};
@@ -36,9 +36,11 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             );
         }
     }
-    for (owner, _) in &remains.owners {
+    for owner in &remains.owners {
+        let title =
+            Owner::named(owner).map_or_else(|| owner.clone(), |(network, at)| at.title(&network));
         leaks.add(
-            format!("rules or links name {}, which has ended", title_of(owner)),
+            format!("rules or links name {title}, which has ended"),
             "Another container can get the address that they apply to.",
             "cnibox gc".into(),
         );
