@@ -1,6 +1,7 @@
 //! The error type: a CNI error code, a message and details.
 
 use std::fmt::{self, Display};
+use std::io;
 use std::ops::{Deref, DerefMut};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -117,6 +118,11 @@ impl Error {
             deeper => format!("{reason}: {deeper}"),
         };
         self
+    }
+
+    /// An internal error of a system call, with the reason in its details.
+    pub fn os(msg: impl Text, reason: &io::Error) -> Self {
+        Self::internal(msg).with_details(reason.to_string())
     }
 }
 

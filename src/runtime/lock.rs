@@ -73,19 +73,16 @@ impl Lock {
             self.file.set_len(0)?;
             (&self.file).write_all(text.as_bytes())
         };
-        write().map_err(|error| {
-            let msg = format!("cannot write {}", self.path.display());
-            Error::internal(msg).with_details(error.to_string())
+        write().map_err(|error: io::Error| {
+            Error::os(format_args!("cannot write {}", self.path.display()), &error)
         })
     }
 
     /// Waits for the lock at most `wait`, then fails with code 11.
     fn take(directory: &Path, name: &str, mode: Mode, wait: Duration) -> Result<Self> {
         let path = directory.join(name);
-        let cannot = |error: io::Error| {
-            Error::internal(format_args!("cannot lock {}", path.display()))
-                .with_details(error.to_string())
-        };
+        let cannot =
+            |error: io::Error| Error::os(format_args!("cannot lock {}", path.display()), &error);
         let limit = Limit::new(wait);
         loop {
             let file = open(directory, &path).map_err(cannot)?;
@@ -116,41 +113,43 @@ impl Drop for Lock {
     }
 }
 
+/// The lock files that no process holds, locked: their holders were killed.
+fn abandoned(directory: &Path, has_name: fn(&[u8]) -> bool) -> impl Iterator<Item = Lock> {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let named = files.filter(move |file| has_name(file.file_name().as_encoded_bytes()));
+    named.filter_map(|file| {
+        let path = file.path();
+        let (file, _) = file::open_regular(&file::reading(), &path).ok()?;
+        let is_locked = matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true));
+        (is_locked && is_at(&file, &path)).then(|| Lock { path, file, is_exclusive: true })
+    })
+}
+
+fn is_of_namespace(name: &[u8]) -> bool {
+    name.starts_with(NAMESPACE.as_bytes())
+}
+
 /// Removes the lock files that no process holds: their holders were killed. A lock file of a namespace stays as long as the
 /// namespace, and `visit_stale_namespaces` removes it.
 pub fn sweep(directory: &Path) {
-    for file in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let path = file.path();
-        if file.file_name().as_encoded_bytes().starts_with(NAMESPACE.as_bytes()) {
-            continue;
-        }
-        let Ok((file, _)) = file::open_regular(&file::reading(), &path) else { continue };
-        if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
-            drop(Lock { path, file, is_exclusive: true });
-        }
-    }
+    abandoned(directory, |name| !is_of_namespace(name)).for_each(drop);
 }
 
 /// Calls `keep` with the name and the note of each namespace whose lock file exists and that no process holds locked. Removes
 /// the lock file if `keep` returns false.
 pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str) -> bool) {
-    for file in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let (path, name) = (file.path(), file.file_name());
-        let Some(name) = name.to_str().and_then(|name| name.strip_prefix(NAMESPACE)) else {
-            continue;
+    for mut lock in abandoned(directory, is_of_namespace) {
+        let name = lock.path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.strip_prefix(NAMESPACE).unwrap_or_default();
+        // An unreadable note proves nothing, so the lock file stays.
+        let is_kept = match file::read_open(&lock.file, NOTE_BYTES_MAX) {
+            Ok(note) => keep(name, &String::from_utf8_lossy(&note)),
+            Err(error) => {
+                warn(format_args!("warning: cannot read {}: {error}", lock.path.display()));
+                true
+            }
         };
-        let Ok((file, _)) = file::open_regular(&file::reading(), &path) else { continue };
-        if matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) && is_at(&file, &path) {
-            // An unreadable note proves nothing, so the lock file stays.
-            let is_exclusive = match file::read_open(&file, NOTE_BYTES_MAX) {
-                Ok(note) => !keep(name, &String::from_utf8_lossy(&note)),
-                Err(error) => {
-                    warn(format_args!("warning: cannot read {}: {error}", path.display()));
-                    false
-                }
-            };
-            drop(Lock { path, file, is_exclusive });
-        }
+        lock.is_exclusive = !is_kept;
     }
 }
 
