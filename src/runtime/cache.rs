@@ -51,16 +51,9 @@ pub struct CacheEntry {
 /// An ADD or DEL that has begun.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
-    pub verb: OperationVerb,
+    pub is_del: bool,
     /// The generation in the record of the attachment. Empty without a record.
     pub generation: String,
-}
-
-/// The verb of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperationVerb {
-    Add,
-    Del,
 }
 
 /// A directory with one file per attachment: the cache or the pending records.
@@ -82,10 +75,7 @@ pub struct Entries {
 
 impl Operation {
     fn text(&self) -> String {
-        let verb = match self.verb {
-            OperationVerb::Add => "ADD",
-            OperationVerb::Del => "DEL",
-        };
+        let verb = if self.is_del { "DEL" } else { "ADD" };
         format!("{verb} {}", self.generation)
     }
 
@@ -93,16 +83,26 @@ impl Operation {
     /// record that a release up to 0.2.0 wrote.
     fn parse(text: &str) -> Option<Self> {
         let (verb, generation) = text.split_once(' ')?;
-        let verb = match verb {
-            "ADD" => OperationVerb::Add,
-            "DEL" => OperationVerb::Del,
-            _ => return None,
-        };
-        Some(Self { verb, generation: generation.into() })
+        let is_del = verb == "DEL";
+        (is_del || verb == "ADD").then(|| Self { is_del, generation: generation.into() })
     }
 }
 
 impl CacheEntry {
+    /// An entry with the name of an attachment only.
+    pub fn new(network: &NetworkName, at: &Attachment) -> Self {
+        Self {
+            network: network.clone(),
+            at: at.clone(),
+            config: Vec::new(),
+            netns: PathBuf::new(),
+            args: String::new(),
+            capability_args: Json::Null,
+            result: Json::Null,
+            operation: None,
+        }
+    }
+
     /// The network configuration that ADD used.
     pub fn network_of_add(&self) -> Result<Network> {
         let network = Network::from_cache(&self.config).map_err(|error| {
@@ -258,7 +258,8 @@ impl Cache {
         let path = self.path(network, at);
         let Some(json) = read(&path)? else { return Ok(None) };
         if json.get("kind").is_none() && matches!(json, Json::Object(_)) {
-            return Ok(Some(of_old_runtime(network, at, json)));
+            // A file from before cniCacheV1 has only the result.
+            return Ok(Some(CacheEntry { result: json, ..CacheEntry::new(network, at) }));
         }
         let entry = CacheEntry::parse(&json).map_err(|error| unusable(&path, error))?;
         // Network `a-b` with container `c` has the same file as network `a` with container `b-c`.
@@ -291,8 +292,7 @@ impl Cache {
 
     fn all_with_name(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Entries> {
         let cannot = |error: io::Error| {
-            let msg = format!("cannot read directory {}", self.directory.display());
-            Error::internal(msg).with_details(error.to_string())
+            Error::os(format_args!("cannot read directory {}", self.directory.display()), &error)
         };
         let files = fault::file_operation().and_then(|()| fs::read_dir(&self.directory));
         let files = match files {
@@ -310,12 +310,8 @@ impl Cache {
         paths.sort_unstable();
         let mut all = Entries::default();
         for path in paths {
-            let json = match read(&path) {
-                // Another process removed the file after the directory was read.
-                Ok(None) => continue,
-                Ok(Some(json)) => Ok(json),
-                Err(error) => Err(error),
-            };
+            // None: another process removed the file after the directory was read.
+            let Some(json) = read(&path).transpose() else { continue };
             let entry = json
                 .and_then(|json| CacheEntry::parse(&json).map_err(|error| unusable(&path, error)));
             match entry {
@@ -344,7 +340,13 @@ impl Cache {
 
     /// Removes an entry. Idempotent: succeeds if the file does not exist.
     pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
-        remove(&self.path(network, at))
+        let path = self.path(network, at);
+        match fault::file_operation().and_then(|()| fs::remove_file(&path)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(Error::os(format_args!("cannot remove {}", path.display()), &error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The path of an attachment's file.
@@ -352,20 +354,6 @@ impl Cache {
         let separator = self.separator;
         let name = format!("{network}{separator}{}{separator}{}", at.container_id, at.ifname);
         self.directory.join(name)
-    }
-}
-
-/// The entry of a file from before cniCacheV1, which has only the result.
-fn of_old_runtime(network: &NetworkName, at: &Attachment, result: Json) -> CacheEntry {
-    CacheEntry {
-        network: network.clone(),
-        at: at.clone(),
-        config: Vec::new(),
-        netns: PathBuf::new(),
-        args: String::new(),
-        capability_args: Json::Null,
-        result,
-        operation: None,
     }
 }
 
@@ -388,18 +376,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> Error {
-    Error::internal(format_args!("cannot write {}", path.display())).with_details(error.to_string())
-}
-
-/// Removes a file. Idempotent: succeeds if it does not exist.
-pub(super) fn remove(path: &Path) -> Result<()> {
-    match fault::file_operation().and_then(|()| fs::remove_file(path)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            let msg = format!("cannot remove {}", path.display());
-            Err(Error::internal(msg).with_details(error.to_string()))
-        }
-        _ => Ok(()),
-    }
+    Error::os(format_args!("cannot write {}", path.display()), error)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::cni::version::Version;
 use crate::compat::rules as rules_of_reference;
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Mode;
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::Nft;
 use crate::netlink::rtnl::Rtnl;
@@ -370,11 +370,6 @@ impl Runtime {
     fn is_proof(&self, record: &Record, in_use: &OnceCell<Option<OwnersInUse>>) -> bool {
         let in_use = in_use.get_or_init(|| OwnersInUse::find(self).ok());
         in_use.as_ref().is_none_or(|in_use| in_use.has(record))
-    }
-
-    fn configured_network(&self, name: &NetworkName) -> Result<Network> {
-        let warn = &mut |error: &Error| warn(format_args!("{error}"));
-        Network::find(name, &self.configurations, warn)
     }
 
     /// Calls GC of the plugins of a network: they remove all objects that belong to no attachment in the cache. Locks the

@@ -171,9 +171,3 @@ fn links_on_node(success: &Success) -> Vec<String> {
     let on_node = success.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     on_node.map(|interface| interface.name.clone()).collect()
 }
-
-/// The addresses of a result as text for messages.
-pub fn addresses(success: &Success) -> String {
-    let addresses: Vec<String> = success.nets().iter().map(ToString::to_string).collect();
-    addresses.join(", ")
-}

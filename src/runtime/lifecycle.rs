@@ -21,7 +21,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::record::{Begun, Made, Maker, Record};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{CacheEntry, Operation, OperationVerb};
+use crate::runtime::cache::{CacheEntry, Operation};
 use crate::runtime::chain::{Chain, FailedAdd};
 use crate::runtime::conf::Network;
 use crate::runtime::life;
@@ -82,14 +82,11 @@ impl Target<'_> {
     /// The cache entry of an ADD with these parameters, without its result.
     fn entry(&self, network: &Network) -> CacheEntry {
         CacheEntry {
-            network: network.name.clone(),
-            at: self.at.clone(),
             config: network.bytes.clone(),
             netns: self.netns.unwrap_or_else(|| Path::new("")).into(),
             args: self.args.into(),
             capability_args: self.capability_args.clone(),
-            result: Json::Null,
-            operation: None,
+            ..CacheEntry::new(&network.name, self.at)
         }
     }
 }
@@ -138,7 +135,7 @@ impl Runtime {
         let sockets = (&Rtnl::open()?, rtnl);
         let record = Record::of(&entry.network, &entry.at, netns, sockets, Maker::Cnibox)?;
         let begun = self.records.begin(&record)?;
-        let operation = Operation { verb: OperationVerb::Add, generation: record.generation };
+        let operation = Operation { is_del: false, generation: record.generation };
         match self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() }) {
             Ok(()) => Ok(begun),
             Err(error) => Err(error.and(begun.undo())),
@@ -314,7 +311,7 @@ impl Runtime {
     pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
         let is_of_add = self.is_list_of_add(entry, network);
         let generation = self.generation(&entry.network, &entry.at);
-        let operation = Operation { verb: OperationVerb::Del, generation };
+        let operation = Operation { is_del: true, generation };
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let result = Some(&entry.result).filter(|result| **result != Json::Null);
         let chain = self.chain(entry, network, netns);
@@ -410,6 +407,11 @@ impl Runtime {
             Some(Err(error)) => warn(format_args!("{error}")),
             None => {}
         }
+        self.configured_network(name)
+    }
+
+    /// The network of this name in the directory of configurations.
+    pub(super) fn configured_network(&self, name: &NetworkName) -> Result<Network> {
         Network::find(name, &self.configurations, &mut |error| warn(format_args!("{error}")))
     }
 
@@ -477,8 +479,11 @@ fn may_be_attached(entry: &CacheEntry, reason: &str) -> Error {
 
 fn already_attached(entry: &CacheEntry) -> Error {
     let success = entry.success().unwrap_or_default().unwrap_or_default();
-    let addresses = life::addresses(&success);
-    let has = if addresses.is_empty() { String::new() } else { format!(", with {addresses}") };
+    let addresses: Vec<String> = success.nets().iter().map(ToString::to_string).collect();
+    let has = match addresses.as_slice() {
+        [] => String::new(),
+        addresses => format!(", with {}", addresses.join(", ")),
+    };
     let msg = format!("cannot add {}: it is attached already{has}", entry.title());
     Error::internal(msg).with_details(format_args!("its namespace is {}", entry.netns.display()))
 }

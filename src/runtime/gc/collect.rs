@@ -10,7 +10,7 @@ use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
 use crate::plugin::record::Maker;
 use crate::runtime::Runtime;
-use crate::runtime::cache::{CacheEntry, OperationVerb};
+use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{CacheSummary, GcRun, PROCESS_DIED, Removed};
@@ -181,7 +181,7 @@ impl Runtime {
         // Complete an interrupted DEL: its caller wanted the removal. An interrupted ADD is left to its caller while the
         // container is alive. Without a view of the host, DEL could delete the interface of another attachment.
         let operation = self.interrupted(&entry.network, &entry.at)?.operation?;
-        let is_begun = operation.verb == OperationVerb::Del && witness.view().is_ok();
+        let is_begun = operation.is_del && witness.view().is_ok();
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
     }
 
