@@ -95,22 +95,14 @@ impl Network {
 
     /// All networks of a directory, in the order of a look-up by name: if several have the same name, `find` uses the first.
     /// Empty if the directory is missing.
-    pub fn all(directory: &Path) -> Result<Vec<(PathBuf, Result<Self>)>> {
-        files(directory).map(Self::load_all)
+    pub fn all(directory: &Path) -> Result<Vec<Result<Self>>> {
+        Ok(files(directory)?.iter().map(|file| Self::load_found(file)).collect())
     }
 
     /// All networks of a directory, in the order of the file names.
-    pub fn all_by_name(directory: &Path) -> Result<Vec<(PathBuf, Result<Self>)>> {
-        files_with(directory, EXTENSIONS).map(Self::load_all)
-    }
-
-    fn load_all(files: Vec<PathBuf>) -> Vec<(PathBuf, Result<Self>)> {
-        let mut loaded = Vec::new();
-        for file in files {
-            let network = Self::load_found(&file);
-            loaded.push((file, network));
-        }
-        loaded
+    pub fn all_by_name(directory: &Path) -> Result<Vec<Result<Self>>> {
+        let files = files_with(directory, EXTENSIONS)?;
+        Ok(files.iter().map(|file| Self::load_found(file)).collect())
     }
 
     /// Reads a file that the operator names, and the plugins in the directory of its network. The file can be a FIFO, which a
@@ -301,7 +293,7 @@ pub fn read_named(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn cannot_read(path: &Path, error: &io::Error) -> Error {
-    Error::internal(format_args!("cannot read {}", path.display())).with_details(error.to_string())
+    Error::os(format_args!("cannot read {}", path.display()), error)
 }
 
 fn require_type(plugin: &Json, index: usize) -> Result<()> {

@@ -46,7 +46,7 @@ impl Runtime {
         let (mut listed, mut broken) = (Vec::new(), Vec::new());
         let (mut containerd, mut crio, mut podman) =
             (Order::default(), Order::default(), Order::default());
-        for (_, network) in Network::all_by_name(&self.configurations)? {
+        for network in Network::all_by_name(&self.configurations)? {
             let network = match network {
                 Ok(network) => network,
                 Err(error) => {

@@ -3,6 +3,7 @@
 //!
 //! The directory is locked during a call, so concurrent calls choose different subnets.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -97,21 +98,10 @@ struct Plugin<'a> {
     vlan: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     vlan_id: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    capabilities: Option<Capabilities>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    capabilities: BTreeMap<&'static str, bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ipam: Option<Ipam>,
-}
-
-#[derive(Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Capabilities {
-    #[serde(skip_serializing_if = "Not::not")]
-    ips: bool,
-    #[serde(skip_serializing_if = "Not::not")]
-    mac: bool,
-    #[serde(skip_serializing_if = "Not::not")]
-    port_mappings: bool,
 }
 
 #[derive(Serialize)]
@@ -189,7 +179,7 @@ impl Runtime {
         let file = directory.join(format!("{name}.conflist"));
         match publish(directory, &file, text.as_bytes()) {
             Ok(()) => Ok(file),
-            Err(error) => Err(io_error(&format!("cannot write {}", file.display()), &error)),
+            Err(error) => Err(Error::os(format_args!("cannot write {}", file.display()), &error)),
         }
     }
 
@@ -231,14 +221,14 @@ impl Runtime {
         match remove() {
             Ok(()) => Ok((others, network)),
             Err(error) => {
-                Err(io_error(&format!("cannot remove {}", network.file.display()), &error))
+                Err(Error::os(format_args!("cannot remove {}", network.file.display()), &error))
             }
         }
     }
 
     fn usable_networks(&self) -> Result<Vec<Network>> {
         let mut networks = Vec::new();
-        for (_, network) in Network::all(&self.configurations)? {
+        for network in Network::all(&self.configurations)? {
             match network {
                 Ok(network) => networks.push(network),
                 Err(error) => warn(format_args!("warning: {error}")),
@@ -296,8 +286,7 @@ impl NewNetwork {
     fn list<'a>(&'a self, subnets: &[IpNet], bridge: &'a str) -> Result<List<'a>> {
         let mut plugins = vec![self.interface(bridge, self.ipam(subnets)?)];
         if !self.kind.has_parent() {
-            let capabilities =
-                Some(Capabilities { port_mappings: true, ..Capabilities::default() });
+            let capabilities = BTreeMap::from([("portMappings", true)]);
             let ingress_policy = self.isolate.then_some("same-bridge");
             plugins.push(Plugin { kind: "portmap", capabilities, ..Plugin::default() });
             plugins.push(Plugin { kind: "firewall", ingress_policy, ..Plugin::default() });
@@ -309,9 +298,11 @@ impl NewNetwork {
     /// The configuration of the plugin that makes the interface.
     fn interface<'a>(&'a self, bridge: &'a str, ipam: Ipam) -> Plugin<'a> {
         let is_bridge = self.kind == Kind::Bridge;
+        let mut capabilities = BTreeMap::from([("ips", true)]);
         // An ipvlan and a vlan have the MAC address of their parent.
-        let mac = !matches!(self.kind, Kind::Ipvlan | Kind::Vlan);
-        let capabilities = Capabilities { ips: true, mac, port_mappings: false };
+        if !matches!(self.kind, Kind::Ipvlan | Kind::Vlan) {
+            capabilities.insert("mac", true);
+        }
         Plugin {
             kind: self.kind.text(),
             bridge: is_bridge.then_some(bridge),
@@ -323,7 +314,7 @@ impl NewNetwork {
             mtu: self.mtu,
             vlan: self.vlan.filter(|_| is_bridge),
             vlan_id: self.vlan.filter(|_| !is_bridge),
-            capabilities: Some(capabilities),
+            capabilities,
             ipam: Some(ipam),
             ..Plugin::default()
         }
@@ -338,8 +329,6 @@ impl NewNetwork {
                 )));
             }
         }
-        let (mut ranges, mut routes) = (Vec::new(), Vec::new());
-        let (mut has_v4, mut has_v6) = (false, false);
         let mut configured = Vec::new();
         for subnet in subnets {
             let mut gateway = None;
@@ -353,19 +342,21 @@ impl NewNetwork {
             let subnet = subnet.to_string();
             configured.push(vec![RangeConf { subnet, gateway, ..RangeConf::default() }]);
         }
-        for set in &range::parse(&configured, &[])? {
-            for range in set.ranges() {
-                ranges.push([Range { subnet: range.subnet, gateway: range.gateway }]);
-            }
-            has_v4 |= set.is_ipv4();
-            has_v6 |= !set.is_ipv4();
-        }
-        for (dst, is_needed) in [("0.0.0.0/0", has_v4), ("::/0", has_v6)] {
-            if is_needed {
-                routes.push(Route { dst });
-            }
-        }
-        Ok(Ipam { kind: "host-local", ranges, routes })
+        let sets = range::parse(&configured, &[])?;
+        let ranges = sets.iter().flat_map(|set| set.ranges());
+        let has_family = |is_ipv4| sets.iter().any(|set| set.is_ipv4() == is_ipv4);
+        let routes = [("0.0.0.0/0", has_family(true)), ("::/0", has_family(false))];
+        Ok(Ipam {
+            kind: "host-local",
+            ranges: ranges
+                .map(|range| [Range { subnet: range.subnet, gateway: range.gateway }])
+                .collect(),
+            routes: routes
+                .iter()
+                .filter(|(_, is_needed)| *is_needed)
+                .map(|(dst, _)| Route { dst })
+                .collect(),
+        })
     }
 }
 
@@ -445,7 +436,7 @@ fn remove_bridge(network: &Network, others: &[Network]) -> Result<()> {
 fn lock(directory: &Path) -> Result<File> {
     let title = format!("cannot lock {}", directory.display());
     let locked = flock::lock_directory(directory, 0o755, WAIT_MAX);
-    match locked.map_err(|error| io_error(&title, &error))? {
+    match locked.map_err(|error| Error::os(title.as_str(), &error))? {
         (file, true) => Ok(file),
         (file, false) => {
             let holder = file::holder(&file);
@@ -462,10 +453,6 @@ fn publish(directory: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     aside.file().sync_all()?;
     aside.link(path).map(drop)?;
     File::open(directory)?.sync_all()
-}
-
-fn io_error(doing: &str, error: &io::Error) -> Error {
-    Error::internal(doing).with_details(error.to_string())
 }
 
 #[cfg(test)]

@@ -145,7 +145,7 @@ impl Runtime {
         let mut pools: Vec<Pool> = Vec::new();
         let mut unreadable = Vec::new();
         let mut names: Vec<NetworkName> = Vec::new();
-        for (_, network) in Network::all(&self.configurations)? {
+        for network in Network::all(&self.configurations)? {
             match network {
                 Ok(network) if !names.contains(&network.name) => {
                     add_configured(&network, &mut pools, &mut unreadable);
@@ -196,8 +196,7 @@ impl Runtime {
 /// Whether a path exists. Fails if a directory above it cannot be searched.
 fn exists(path: &Path) -> Result<bool> {
     path.try_exists().map_err(|error| {
-        let msg = format!("cannot read directory {}", path.display());
-        Error::internal(msg).with_details(error.to_string())
+        Error::os(format_args!("cannot read directory {}", path.display()), &error)
     })
 }
 

@@ -67,7 +67,7 @@ impl<'a> Host<'a> {
             Err(_) => &[],
         };
         let mut networks = Vec::new();
-        for (_, network) in Network::all(&runtime.configurations)? {
+        for network in Network::all(&runtime.configurations)? {
             // The check `conflicts` reports unusable configurations.
             let Ok(network) = network else { continue };
             networks.push(ConfiguredNetwork::new(network, &rtnl, &links, attachments)?);

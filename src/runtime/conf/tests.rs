@@ -38,8 +38,8 @@ fn lists_come_before_single_configurations_and_each_in_the_order_of_names() {
     std::fs::create_dir(dir.path().join("01.conflist")).unwrap();
     assert_eq!(find(&dir, "net"), (Ok("20.conflist".into()), vec![]));
     assert_eq!(find(&dir, "only"), (Ok("05.json".into()), vec![]));
-    let all = Network::all(dir.path()).unwrap();
-    let names: Vec<_> = all.iter().map(|(file, _)| file.file_name().unwrap()).collect();
+    let files = files(dir.path()).unwrap();
+    let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap()).collect();
     assert_eq!(names, ["20.conflist", "30.conflist", "05.json", "06.conf", "10.conf"]);
     let path = dir.path().join("30.conflist");
     let (found, _) = find(&dir, path.to_str().unwrap());
@@ -61,8 +61,8 @@ fn a_broken_file_is_a_warning_with_line_and_column() {
         warnings[1].ends_with("plugins[0]: type: invalid type: integer `7`, expected a string"),
         "{warnings:?}"
     );
-    let broken = |(_, network): &(PathBuf, Result<Network>)| network.is_err();
-    assert_eq!(Network::all(dir.path()).unwrap().into_iter().filter(broken).count(), 2);
+    let all = Network::all(dir.path()).unwrap();
+    assert_eq!(all.iter().filter(|network| network.is_err()).count(), 2);
 }
 
 #[test]
