@@ -65,24 +65,17 @@ impl Runtime {
         attached: &[(NetworkName, Attachment)],
         netns: Option<&Path>,
     ) -> Result<()> {
-        let mut errors = Vec::new();
-        for (name, at) in attached.iter().rev() {
+        let detached = attached.iter().rev().map(|(name, at)| {
             let target = Target { at, netns, args: "", capability_args: &Json::Null };
-            if let Err(error) = self.del(&Choice::Named(name.clone()), &target) {
-                errors.push(error);
-            }
-        }
-        Error::joined(errors)
+            self.del(&Choice::Named(name.clone()), &target)
+        });
+        Error::joined(detached.filter_map(Result::err).collect())
     }
 }
 
 /// The network name and the attachment of each new attachment.
 pub fn attachment_ids(wanted: &[NewAttachment]) -> Vec<(NetworkName, Attachment)> {
-    let mut attached = Vec::new();
-    for attachment in wanted {
-        attached.push((attachment.network.name.clone(), attachment.at.clone()));
-    }
-    attached
+    wanted.iter().map(|wanted| (wanted.network.name.clone(), wanted.at.clone())).collect()
 }
 
 /// The text of a resolv.conf with the DNS settings of all results. `None` if the results have none.

@@ -42,17 +42,15 @@ fn follow(prefix: &Path, bus: Option<&OsStr>, change: &Change) -> Result<String>
 
 /// The text for the log: the number of moved rules, and whether the cache entry was updated. Empty if nothing was changed.
 fn described(moved: usize, is_cached: bool) -> String {
-    let rules = match moved {
-        0 => String::new(),
-        1 => "1 rule".to_owned(),
-        count => format!("{count} rules"),
+    let mut changed = match moved {
+        0 => Vec::new(),
+        1 => vec!["1 rule".to_owned()],
+        count => vec![format!("{count} rules")],
     };
-    let entry = if is_cached { "the cache entry" } else { "" };
-    [rules.as_str(), entry]
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join(" and ")
+    if is_cached {
+        changed.push("the cache entry".into());
+    }
+    changed.join(" and ")
 }
 
 /// Moves the sources of firewalld and the rules to the new addresses. Returns the number of moved rules. Deletes the conntrack
