@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use crate::cni::args::Args;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
-use crate::ipam::range::Range;
+use crate::ipam::range::{Range, RangeSet};
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::sys::warn;
@@ -94,8 +94,10 @@ impl Runtime {
     pub fn survey(&self) -> Result<Survey> {
         let (mut pools, unreadable) = self.pools()?;
         unreadable.iter().for_each(warn_of);
-        for pool in &mut pools {
-            pool.read()?;
+        // Before the cache and the records: a reservation that is made later is not judged by older entries.
+        let mut listed = Vec::new();
+        for pool in &pools {
+            listed.push(pool.list()?);
         }
         let witness = Witness::new()?;
         let Entries { entries: pending, mut damaged } = self.pending.all()?;
@@ -121,8 +123,9 @@ impl Runtime {
         }
         let pending: Vec<_> = pending.into_iter().map(with_life).collect();
         let evidence = Evidence { runtime: self, pending, records, attachments, damaged };
-        for pool in &mut pools {
-            pool.judge(&evidence);
+        for (pool, listed) in pools.iter_mut().zip(listed) {
+            let judged = listed.into_iter().map(|listed| evidence.judged(pool, listed));
+            pool.reservations = judged.collect();
             pool.count();
         }
         let Evidence { attachments, records, .. } = evidence;
@@ -239,9 +242,7 @@ fn add_ranges_of_add(entry: &CacheEntry, pools: &mut [Pool]) {
         let (Ok(sets), Some(pool)) = (&found.sets, pools.iter_mut().find(is_its_pool)) else {
             continue;
         };
-        for set in sets {
-            set.ranges().iter().for_each(|range| pool.add(range));
-        }
+        pool.add(sets);
     }
 }
 
@@ -251,11 +252,7 @@ fn add_plugin(network: &Network, plugin: &Json, pools: &mut Vec<Pool>) -> Result
     pool.is_configured = true;
     pool.is_of_several_hosts |= found.is_of_several_hosts;
     match found.sets {
-        Ok(sets) => {
-            for set in &sets {
-                set.ranges().iter().for_each(|range| pool.add(range));
-            }
-        }
+        Ok(sets) => pool.add(&sets),
         // The configuration needs no ranges, because the runtime passes them with each ADD.
         Err(_) if conf::declares(plugin, "ipRanges") => {}
         Err(error) => return Err(error),
@@ -283,39 +280,21 @@ fn pool_of<'a>(pools: &'a mut Vec<Pool>, network: &NetworkName, data_dir: &Path)
 }
 
 impl Pool {
-    fn add(&mut self, range: &Range) {
-        if self.ranges.iter().all(|usage| usage.range != *range) {
-            self.ranges.push(RangeUse { range: range.clone(), used: 0, free: 0 });
+    fn add(&mut self, sets: &[RangeSet]) {
+        for range in sets.iter().flat_map(RangeSet::ranges) {
+            if self.ranges.iter().all(|usage| usage.range != *range) {
+                self.ranges.push(RangeUse { range: range.clone(), used: 0, free: 0 });
+            }
         }
     }
 
-    fn read(&mut self) -> Result<()> {
+    fn list(&self) -> Result<Vec<Reservation>> {
         if !exists(&self.data_dir.join(&*self.network))? {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let (listed, unreadable) = listed::list(&self.data_dir, &self.network)?;
         unreadable.iter().for_each(warn_of);
-        let now = SystemTime::now();
-        for reservation in listed {
-            let age = reservation.modified.and_then(|time| now.duration_since(time).ok());
-            self.reservations.push(OwnedReservation {
-                reservation,
-                pod: None,
-                age,
-                state: OwnerState::Reserved,
-            });
-        }
-        Ok(())
-    }
-
-    fn judge(&mut self, evidence: &Evidence<'_>) {
-        let mut reservations = std::mem::take(&mut self.reservations);
-        for owned in &mut reservations {
-            let entries = evidence.entries_of(&self.network, &owned.reservation.holder);
-            owned.pod = entries.iter().find_map(|(entry, _)| pod(entry));
-            owned.state = evidence.judge(self, owned, &entries);
-        }
-        self.reservations = reservations;
+        Ok(listed)
     }
 
     fn count(&mut self) {
@@ -347,41 +326,42 @@ struct Evidence<'a> {
     damaged: Vec<Error>,
 }
 
-/// The cache entries of one owner.
-type OwnerEntries<'a> = Vec<(&'a CacheEntry, &'a Life)>;
-
 impl Evidence<'_> {
-    fn entries_of(&self, network: &NetworkName, holder: &Holder) -> OwnerEntries<'_> {
-        let mut of_owner = Vec::new();
-        for (entry, life) in &self.attachments {
-            if is_held_by(entry, network, holder) {
-                of_owner.push((entry, life));
-            }
+    fn judged(&self, pool: &Pool, reservation: Reservation) -> OwnedReservation {
+        let is_held = |(entry, _): &&(CacheEntry, Life)| {
+            is_held_by(entry, &pool.network, &reservation.holder)
+        };
+        let entries: Vec<_> = self.attachments.iter().filter(is_held).collect();
+        OwnedReservation {
+            pod: entries.iter().find_map(|(entry, _)| pod(entry)),
+            age: reservation.modified.and_then(|time| SystemTime::now().duration_since(time).ok()),
+            state: self.state(pool, &reservation, &entries),
+            reservation,
         }
-        of_owner
     }
 
-    fn judge(
+    /// The state of the owner. `entries` has its cache entries.
+    fn state(
         &self,
         pool: &Pool,
-        owned: &OwnedReservation,
-        entries: &OwnerEntries<'_>,
+        reservation: &Reservation,
+        entries: &[&(CacheEntry, Life)],
     ) -> OwnerState {
-        let holder = &owned.reservation.holder;
+        let holder = &reservation.holder;
         let id = match holder {
             Holder::Container(id, _) => id,
             Holder::Operator => return OwnerState::Reserved,
             Holder::Other(_) => return OwnerState::Unknown("its file names no container".into()),
         };
-        let of_cache = entries.iter().map(|(_, life)| *life);
         let pending =
             self.pending.iter().filter(|(entry, _)| is_held_by(entry, &pool.network, holder));
-        let recorded = self.records_of(pool, holder);
-        let lives: Vec<&Life> = of_cache
-            .chain(pending.map(|(_, life)| life))
-            .chain(recorded.clone().map(|(_, life)| life))
-            .collect();
-        if lives.iter().any(|life| **life == Life::Alive) {
+        let is_recorded =
+            |(record, _): &&(Record, Life)| record.network == pool.network && holder.is(&record.at);
+        let recorded: Vec<_> = self.records.iter().filter(is_recorded).collect();
+        let mut lives: Vec<&Life> = entries.iter().map(|(_, life)| life).collect();
+        lives.extend(pending.map(|(_, life)| life));
+        lives.extend(recorded.iter().map(|(_, life)| life));
+        if lives.contains(&&Life::Alive) {
             return OwnerState::Alive("its network namespace exists".into());
         }
         if self.damaged.iter().any(|error| error.to_string().contains(&**id)) {
@@ -392,46 +372,32 @@ impl Evidence<'_> {
                 return OwnerState::Unknown(reason.clone());
             }
         }
-        for (entry, life) in entries {
-            if let Life::Ended(reason) = life
-                && self.is_reserved_for(owned, entry)
-            {
-                return OwnerState::Gone(reason.clone());
-            }
-        }
-        for (record, life) in recorded {
-            if let Life::Ended(reason) = life
-                && may_be_of(record, owned.reservation.address)
-            {
+        let of_entries =
+            entries.iter().filter(|(entry, _)| self.is_reserved_for(reservation, entry));
+        let of_records =
+            recorded.iter().filter(|(record, _)| may_be_of(record, reservation.address));
+        let ended = of_entries.map(|(_, life)| life).chain(of_records.map(|(_, life)| life));
+        for life in ended {
+            if let Life::Ended(reason) = life {
                 return OwnerState::Gone(reason.clone());
             }
         }
         if pool.is_of_several_hosts {
             return OwnerState::Unknown("it can be a reservation of another host".into());
         }
-        if owned.reservation.is_of_earlier_boot {
+        if reservation.is_of_earlier_boot {
             return OwnerState::Gone("an earlier boot of this host made it".into());
         }
         OwnerState::Unknown("no record of its attachment tells whether it has ended".into())
     }
 
-    fn records_of<'s>(
-        &'s self,
-        pool: &'s Pool,
-        holder: &'s Holder,
-    ) -> impl Iterator<Item = &'s (Record, Life)> + Clone {
-        let is_its_pool =
-            |(record, _): &&(Record, Life)| record.network == pool.network && holder.is(&record.at);
-        self.records.iter().filter(is_its_pool)
-    }
-
     /// Whether the ADD of a cache entry made the reservation.
-    fn is_reserved_for(&self, owned: &OwnedReservation, entry: &CacheEntry) -> bool {
+    fn is_reserved_for(&self, reservation: &Reservation, entry: &CacheEntry) -> bool {
         let cached = self.runtime.cache.path(&entry.network, &entry.at);
         let cached = fs::metadata(cached).and_then(|file| file.modified()).ok();
-        let is_older = owned.reservation.modified.is_some_and(|made| Some(made) <= cached);
+        let is_older = reservation.modified.is_some_and(|made| Some(made) <= cached);
         let Ok(Some(result)) = entry.success() else { return false };
-        is_older && result.ips.iter().any(|ip| ip.address.addr() == owned.reservation.address)
+        is_older && result.ips.iter().any(|ip| ip.address.addr() == reservation.address)
     }
 }
 
