@@ -72,12 +72,8 @@ impl Read for Switch {
 }
 
 impl Network {
-    /// Finds a network in a directory by its name, or loads the file if the text is a path. Calls `warn` for each broken file
-    /// that comes before the network.
+    /// Finds a network in a directory by its name. Calls `warn` for each broken file that comes before the network.
     pub fn find(wanted: &str, directory: &Path, warn: &mut dyn FnMut(&Error)) -> Result<Self> {
-        if wanted.contains('/') {
-            return Self::load(Path::new(wanted));
-        }
         let files = files(directory)?;
         for file in &files {
             match Self::load_found(file) {
@@ -118,19 +114,17 @@ impl Network {
 
     fn of_file(file: &Path, bytes: &[u8]) -> Result<Self> {
         let cannot = |error: Error| error.context(format!("cannot read {}", file.display()));
-        let mut network = Self::parse(bytes, is_list(file), Some(file)).map_err(cannot)?;
-        network.file = file.into();
-        Ok(network)
+        Self::parse(bytes, file).map_err(cannot)
     }
 
     /// Parses a configuration from the cache: a list, or the configuration of a single plugin, which old runtimes store.
     pub fn from_cache(bytes: &[u8]) -> Result<Self> {
-        Self::parse(bytes, false, None)
+        Self::parse(bytes, Path::new(""))
     }
 
-    /// Parses the JSON text of a network. `is_list`: the text must have `plugins`. `file` is the path of the list:
-    /// `add_from_directory` reads further plugins beside it. `None`: no further plugins are read.
-    fn parse(bytes: &[u8], is_list: bool, file: Option<&Path>) -> Result<Self> {
+    /// Parses the JSON text of a network. `file` is its path: a list must have `plugins`, and `add_from_directory` reads further
+    /// plugins beside it. Empty for a text from the cache, which has all plugins.
+    fn parse(bytes: &[u8], file: &Path) -> Result<Self> {
         let json = Json::parse(bytes)?;
         let keys: Keys = json.read("network configuration")?;
         let mut network = Self {
@@ -140,15 +134,15 @@ impl Network {
             disable_gc: keys.disable_gc.0,
             plugins: Vec::new(),
             bytes: bytes.into(),
-            file: PathBuf::new(),
+            file: file.into(),
         };
         match json.get("plugins") {
-            None if !is_list && json.get("type").is_some() => network.add_single(json)?,
+            None if !is_list(file) && json.get("type").is_some() => network.add_single(json)?,
             listed => {
                 let only_inlined = keys.only_inlined.0;
                 network.add_inlined(listed, only_inlined)?;
-                if let (Some(file), false) = (file, only_inlined) {
-                    network.add_from_directory(&json, file)?;
+                if !only_inlined && !file.as_os_str().is_empty() {
+                    network.add_from_directory(&json)?;
                 }
             }
         }
@@ -189,8 +183,8 @@ impl Network {
     }
 
     /// Adds the plugins of `NAME/*.conf` beside the file, and writes them into `bytes`, so the list in the cache has them.
-    fn add_from_directory(&mut self, json: &Json, file: &Path) -> Result<()> {
-        let beside = file.parent().unwrap_or_else(|| Path::new("")).join(&*self.name);
+    fn add_from_directory(&mut self, json: &Json) -> Result<()> {
+        let beside = self.file.parent().unwrap_or_else(|| Path::new("")).join(&*self.name);
         let found = files_with(&beside, &["conf"])?;
         if found.is_empty() {
             return Ok(());

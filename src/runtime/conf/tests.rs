@@ -5,7 +5,7 @@ use crate::error::Code;
 use crate::runtime::cache::tests::Scratch;
 
 fn parse(text: &str) -> Result<Network> {
-    Network::parse(text.as_bytes(), true, None)
+    Network::parse(text.as_bytes(), Path::new("/nowhere/net.conflist"))
 }
 
 fn kinds(network: &Network) -> Vec<&str> {
@@ -42,8 +42,7 @@ fn lists_come_before_single_configurations_and_each_in_the_order_of_names() {
     let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap()).collect();
     assert_eq!(names, ["20.conflist", "30.conflist", "05.json", "06.conf", "10.conf"]);
     let path = dir.path().join("30.conflist");
-    let (found, _) = find(&dir, path.to_str().unwrap());
-    assert_eq!(found.unwrap(), "30.conflist");
+    assert_eq!(Network::load(&path).unwrap().file, path);
 }
 
 #[test]
