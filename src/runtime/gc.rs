@@ -106,6 +106,8 @@ pub(super) struct CacheSummary {
 /// A GC in progress.
 pub(super) struct GcRun<'a> {
     pub(super) options: Options,
+    /// The network of the GC; `None`: all networks.
+    choice: Option<&'a Choice>,
     /// The objects that `gc --confirm` found, in earlier runs and in this one. `None` without `--confirm`.
     confirmation: Option<Confirmation>,
     pub(super) collected: Collected,
@@ -114,6 +116,19 @@ pub(super) struct GcRun<'a> {
 }
 
 impl GcRun<'_> {
+    /// Whether the GC is for this network.
+    pub(super) fn is_of(&self, network: &NetworkName) -> bool {
+        self.choice.is_none_or(|choice| choice.name() == network)
+    }
+
+    /// The configuration that the caller names for the network of the GC.
+    fn chosen(&self) -> Option<&Network> {
+        match self.choice {
+            Some(Choice::Configuration(network)) => Some(network),
+            Some(Choice::Named(_)) | None => None,
+        }
+    }
+
     /// Whether this run may remove an object. If not, adds it to `waiting`.
     pub(super) fn is_confirmed(&mut self, found: impl FnOnce() -> Candidate) -> bool {
         let Some(confirmation) = &mut self.confirmation else { return true };
@@ -187,11 +202,7 @@ impl Runtime {
     ) -> Result<Collected> {
         let confirmation = options.confirm.then(|| Confirmation::open(self.confirmation()));
         let collected = Collected::default();
-        let mut run = GcRun { options, confirmation, collected, print_line };
-        let chosen = match choice {
-            Some(Choice::Configuration(network)) => Some(network),
-            _ => None,
-        };
+        let mut run = GcRun { options, choice, confirmation, collected, print_line };
         sys::catch_interrupts();
         let witness = Witness::new()?;
         let dead = self.dead_namespaces(&witness);
@@ -200,13 +211,13 @@ impl Runtime {
         if !options.is_dry_run && !options.confirm {
             self.remove_dead_namespaces(&witness);
         }
-        let known = self.gc_of_cache(&witness, &dead, choice, chosen, &mut run)?;
+        let known = self.gc_of_cache(&witness, &dead, &mut run)?;
         if options.uncached && !options.is_dry_run {
             for name in &known.networks {
-                run.collected.errors.extend(self.gc_by_plugins(name, chosen).err());
+                run.collected.errors.extend(self.gc_by_plugins(name, run.chosen()).err());
             }
         }
-        self.gc_of_all(choice, &known, &mut run)?;
+        self.gc_of_all(&known, &mut run)?;
         let GcRun { confirmation, mut collected, .. } = run;
         if let (Some(confirmation), false) = (confirmation, options.is_dry_run) {
             let written = confirmation.write(choice.map(|choice| &**choice.name()));
@@ -216,25 +227,16 @@ impl Runtime {
     }
 
     /// The part of a GC for objects that belong to no attachment in the cache.
-    fn gc_of_all(
-        &self,
-        choice: Option<&Choice>,
-        known: &CacheSummary,
-        run: &mut GcRun<'_>,
-    ) -> Result<()> {
-        let network = choice.map(Choice::name);
+    fn gc_of_all(&self, known: &CacheSummary, run: &mut GcRun<'_>) -> Result<()> {
         // The record of an owner is the proof for its reservations and for its rules. `sweep` removes it last.
         #[cfg(feature = "tool")]
-        if let Err(error) = self.release_ended(network, known, run) {
+        if let Err(error) = self.release_ended(known, run) {
             run.collected.errors.push(error);
         }
-        if let Err(error) = self.gc_of_host(network, known, run) {
-            run.collected.errors.push(error);
-        }
-        if !run.options.is_dry_run
-            && let Err(error) = refresh_localnet()
-        {
-            run.collected.errors.push(error);
+        let of_host = self.gc_of_host(known, run);
+        run.collected.errors.extend(of_host.err());
+        if !run.options.is_dry_run {
+            run.collected.errors.extend(refresh_localnet().err());
         }
         if sys::is_interrupted() {
             return Err(Error::internal("cannot collect garbage: interrupted"));

@@ -63,16 +63,10 @@ impl Remains {
 
 impl Runtime {
     /// Releases the reservations of owners that have ended, in one network or in all.
-    pub(super) fn release_ended(
-        &self,
-        network: Option<&NetworkName>,
-        known: &CacheSummary,
-        run: &mut GcRun<'_>,
-    ) -> Result<()> {
-        let is_chosen = |pool: &Pool| network.is_none_or(|network| *network == pool.network);
+    pub(super) fn release_ended(&self, known: &CacheSummary, run: &mut GcRun<'_>) -> Result<()> {
         // The common case: each reserved address belongs to an attachment that stays.
         if !self.has_reservation(|pool, address| {
-            is_chosen(pool) && !known.addresses.contains(&(pool.network.clone(), address))
+            run.is_of(&pool.network) && !known.addresses.contains(&(pool.network.clone(), address))
         })? {
             return Ok(());
         }
@@ -82,7 +76,7 @@ impl Runtime {
             // A GC without `--confirm` and `--dry-run` has already run the DEL of the attachment.
             let is_left_to_del = (run.options.confirm || run.options.is_dry_run)
                 && remains.has_ended_attachment(&pool.network, holder);
-            if is_chosen(pool) && !is_left_to_del && !sys::is_interrupted() {
+            if run.is_of(&pool.network) && !is_left_to_del && !sys::is_interrupted() {
                 self.release_remains(pool, owned, reason, run);
             }
         }

@@ -15,7 +15,6 @@ use crate::runtime::conf::Network;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{CacheSummary, GcRun, PROCESS_DIED, Removed};
 use crate::runtime::life;
-use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::Lock;
 
 /// The maximum number of attachments that are deleted together. The locks of each need two open files.
@@ -43,11 +42,9 @@ impl Runtime {
         &self,
         witness: &Witness,
         dead: &[PathBuf],
-        choice: Option<&Choice>,
-        chosen: Option<&Network>,
         run: &mut GcRun<'_>,
     ) -> Result<CacheSummary> {
-        let networks = choice.map(|choice| choice.name().clone()).into_iter().collect();
+        let networks = run.choice.map(|choice| choice.name().clone()).into_iter().collect();
         let mut known = CacheSummary { networks, ..CacheSummary::default() };
         let (cached, pending) = (self.cache.all()?, self.pending.all()?);
         for error in cached.damaged.iter().chain(&pending.damaged) {
@@ -63,7 +60,7 @@ impl Runtime {
                 run.collected.errors.extend(self.remove_void_operation(&entry).err());
             }
         }
-        entries.retain(|entry| choice.is_none_or(|choice| *choice.name() == entry.network));
+        entries.retain(|entry| run.is_of(&entry.network));
         entries.sort_by(|one, two| one.network.cmp(&two.network));
         let mut stale: Vec<Stale> = Vec::new();
         for entry in &entries {
@@ -83,14 +80,14 @@ impl Runtime {
             // This process can take a container's lock only once. If an attachment in `stale` has it, delete `stale` first.
             let has_lock = |other: &Stale| other.entry.at.container_id == entry.at.container_id;
             if stale.len() == run.at_once_max() || stale.iter().any(has_lock) {
-                self.collect(std::mem::take(&mut stale), chosen, run);
+                self.collect(std::mem::take(&mut stale), run);
             }
             match self.stale(witness, dead, entry, run) {
                 Ok(found) => stale.extend(found),
                 Err(error) => run.note_failure(entry, &error),
             }
         }
-        self.collect(stale, chosen, run);
+        self.collect(stale, run);
         Ok(known)
     }
 
@@ -128,7 +125,7 @@ impl Runtime {
     }
 
     /// Deletes attachments, those of one configuration together: each plugin then reads the rules and links of the host once.
-    fn collect(&self, mut stale: Vec<Stale>, chosen: Option<&Network>, run: &mut GcRun<'_>) {
+    fn collect(&self, mut stale: Vec<Stale>, run: &mut GcRun<'_>) {
         let is_dry_run = run.options.is_dry_run;
         stale.sort_by(|one, two| one.entry.config.cmp(&two.entry.config));
         let are_alike = |one: &Stale, two: &Stale| {
@@ -137,7 +134,8 @@ impl Runtime {
         for group in stale.chunk_by(are_alike) {
             let are_deleted = is_dry_run || self.delete_ended(group);
             for Stale { entry, reason, .. } in group {
-                let deleted = if are_deleted { Ok(()) } else { self.delete_of_add(entry, chosen) };
+                let deleted =
+                    if are_deleted { Ok(()) } else { self.delete_of_add(entry, run.chosen()) };
                 match deleted {
                     Ok(()) => run.note_attachment(Removed {
                         network: entry.network.clone(),

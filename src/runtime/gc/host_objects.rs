@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::kernel::sys;
-use crate::names::{Attachment, NetworkName};
+use crate::names::Attachment;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
 use crate::plugin::record::Record;
@@ -32,17 +32,10 @@ fn title(record: &Record) -> String {
 impl Runtime {
     /// Removes the rules and links of owners that have ended, in one network or in all. Skips owners in the cache: DEL removes
     /// their objects.
-    pub(super) fn gc_of_host(
-        &self,
-        network: Option<&NetworkName>,
-        known: &CacheSummary,
-        run: &mut GcRun<'_>,
-    ) -> Result<()> {
+    pub(super) fn gc_of_host(&self, known: &CacheSummary, run: &mut GcRun<'_>) -> Result<()> {
         let mut found = owners::on_host()?;
-        found.retain(|owner| {
-            network.is_none_or(|name| owner.starts_with(&Owner::prefix(name)))
-                && !known.owners.contains(owner)
-        });
+        let prefix = run.choice.map_or_else(String::new, |choice| Owner::prefix(choice.name()));
+        found.retain(|owner| owner.starts_with(&prefix) && !known.owners.contains(owner));
         let witness = Witness::new()?;
         let mut ended: Vec<EndedOwner> = Vec::new();
         for owner in found {
