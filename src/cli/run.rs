@@ -85,7 +85,7 @@ impl Run {
         let options = AddOptions { publish: &self.publish, ip: &[], mac: None };
         let wanted = requested_attachments(&runtime, &container_id, &self.network, &options)?;
         let missing = sandbox::missing_capabilities();
-        let (mut hidden, mut directory) = (&[][..], runtime.state_directory());
+        let (mut hidden, mut directory) = (&[][..], runtime.state.as_path());
         if !missing.is_empty() {
             enter_private_host(&runtime, &wanted, named.is_some(), &missing.join(" and "))?;
             (hidden, directory) = (&STATE[..], Path::new("/tmp"));
@@ -180,7 +180,7 @@ impl Exec {
             }
         }
         let resolv_conf = multi_attach::resolv_conf(&results);
-        let directory = runtime.state_directory();
+        let directory = &runtime.state;
         let (netns, hidden) = (&netns, &[][..]);
         Launch { netns, words, resolv_conf, directory, hostname: None, hidden }.exec()
     }

@@ -1,7 +1,5 @@
 //! Lists the attachments of the cache and whether they are alive. The list is for display, so this module takes no lock.
 
-use std::path::Path;
-
 use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::Result;
@@ -27,11 +25,6 @@ impl Runtime {
         let found = self.cache.all()?;
         found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
         Ok(found.entries)
-    }
-
-    /// /run/cnibox: the directory of the files that only this runtime reads.
-    pub fn state_directory(&self) -> &Path {
-        &self.state
     }
 
     /// Runs CHECK of an attachment, with the parameters of its ADD. Returns false if the version of its configuration has no

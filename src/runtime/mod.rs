@@ -50,7 +50,7 @@ pub struct Runtime {
     records: Records,
     locks: PathBuf,
     /// /run/cnibox: the files that only this runtime reads.
-    state: PathBuf,
+    pub state: PathBuf,
     /// The directory of network configurations.
     pub configurations: PathBuf,
 }
