@@ -88,10 +88,10 @@ impl Confirmation {
         INTERVAL_MIN_S.saturating_sub_signed(self.now.saturating_sub(since))
     }
 
-    /// Drops the object of the last call of `seconds_until_confirmed` from the current run, because GC removes the object. A
-    /// later object with its name must be found by two runs again.
-    pub(super) fn remove_last(&mut self) {
-        self.found.pop();
+    /// Drops an object from the current run, because GC removes the object. A later object with its name must be found by two
+    /// runs again.
+    pub(super) fn remove(&mut self, object: &str) {
+        self.found.retain(|found| found.object != object);
     }
 
     /// Writes the file at the end of a run. A run for one network keeps the earlier objects of other networks.
@@ -181,7 +181,7 @@ mod tests {
         // The object is removed, and a later object has its name.
         let mut last = Confirmation::at(path.clone(), BOOT.into(), 2200);
         assert_eq!(last.seconds_until_confirmed(object[0].clone()), 0);
-        last.remove_last();
+        last.remove("a");
         last.write(None).unwrap();
         assert_eq!(run(&path, BOOT, 2800, &object), [600]);
     }

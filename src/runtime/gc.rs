@@ -147,26 +147,21 @@ impl GcRun<'_> {
     fn is_confirmed_record(&mut self, record: &Record) -> bool {
         let Some(confirmation) = &mut self.confirmation else { return true };
         let object = format!("the record of {}", record.at.title(&record.network));
-        let found =
-            Candidate::new("", object, record.generation.clone(), "its namespace has ended");
+        let generation = record.generation.clone();
+        let found = Candidate::new("", object.clone(), generation, "its namespace has ended");
         let is_confirmed = confirmation.seconds_until_confirmed(found) == 0;
         if is_confirmed {
-            confirmation.remove_last();
+            confirmation.remove(&object);
         }
         is_confirmed
     }
 
-    /// Prints the line of a removed object: the last one for which `is_confirmed` was called.
-    fn note(&mut self, line: &str) {
+    /// Prints the line of a removed object.
+    fn note(&mut self, object: &str, line: &str) {
         if let Some(confirmation) = &mut self.confirmation {
-            confirmation.remove_last();
+            confirmation.remove(object);
         }
         (self.print_line)(line);
-    }
-
-    /// The number of attachments to delete together. With `--confirm` it is 1, because `note` must follow each `is_confirmed`.
-    fn at_once_max(&self) -> usize {
-        if self.confirmation.is_some() { 1 } else { collect::AT_ONCE_MAX }
     }
 
     fn note_failure(&mut self, entry: &CacheEntry, error: &Error) {
@@ -175,14 +170,15 @@ impl GcRun<'_> {
     }
 
     fn note_attachment(&mut self, removed: Removed) {
-        self.note(&removed.line(self.options.is_dry_run));
+        let object = removed.at.title(&removed.network);
+        self.note(&object, &removed.line(self.options.is_dry_run));
         self.collected.removed.push(removed);
     }
 
     pub(super) fn note_remainder(&mut self, verbs: [&str; 2], what: String, reason: String) {
         let [would, done] = verbs;
         let verb = if self.options.is_dry_run { would } else { done };
-        self.note(&format!("{verb} {what}: {reason}"));
+        self.note(&what, &format!("{verb} {what}: {reason}"));
         self.collected.remains.push(Remainder { what, reason });
     }
 }

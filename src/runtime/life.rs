@@ -8,7 +8,6 @@ use std::time::Duration;
 use hmac_sha512::Hash;
 
 use crate::cni::json::Json;
-use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::identity::Identity;
@@ -34,7 +33,8 @@ impl Runtime {
             Some(_) => None,
             None => self.records.old_identity(&entry.network, &entry.at, &entry.netns),
         };
-        let links = links_on_node(&success);
+        let on_host = success.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
+        let links: Vec<String> = on_host.map(|interface| interface.name.clone()).collect();
         let verdict = witness.judge(&Attached {
             network: &entry.network,
             at: &entry.at,
@@ -164,10 +164,4 @@ pub(super) fn fingerprint(path: &Path) -> Option<String> {
     let (metadata, content) = (fs::metadata(path).ok()?, file::read(path).ok()?);
     let (ino, s, ns) = (metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
     Some(format!("{ino} {s}.{ns:09} {}", hex(&Hash::hash(&content)[..16])))
-}
-
-/// The names of the interfaces of a result that are on the host.
-fn links_on_node(success: &Success) -> Vec<String> {
-    let on_node = success.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
-    on_node.map(|interface| interface.name.clone()).collect()
 }

@@ -79,7 +79,7 @@ impl Runtime {
             }
             // This process can take a container's lock only once. If an attachment in `stale` has it, delete `stale` first.
             let has_lock = |other: &Stale| other.entry.at.container_id == entry.at.container_id;
-            if stale.len() == run.at_once_max() || stale.iter().any(has_lock) {
+            if stale.len() == AT_ONCE_MAX || stale.iter().any(has_lock) {
                 self.collect(std::mem::take(&mut stale), run);
             }
             match self.stale(witness, dead, entry, run) {

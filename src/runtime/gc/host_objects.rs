@@ -8,6 +8,7 @@ use crate::plugin::owner::Owner;
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
+use crate::runtime::gc::collect::AT_ONCE_MAX;
 use crate::runtime::gc::{CacheSummary, GcRun, REMOVE, has_rules_of_reference};
 use crate::runtime::lock::Lock;
 use crate::runtime::owners;
@@ -17,12 +18,6 @@ struct EndedOwner {
     record: Record,
     proof: String,
     _locks: [Lock; 2],
-}
-
-impl EndedOwner {
-    fn title(&self) -> String {
-        title(&self.record)
-    }
 }
 
 fn title(record: &Record) -> String {
@@ -50,7 +45,7 @@ impl Runtime {
             let needs_own_batch = |EndedOwner { record: other, .. }: &EndedOwner| {
                 other.network != record.network || other.at.container_id == record.at.container_id
             };
-            if ended.len() == run.at_once_max() || ended.iter().any(needs_own_batch) {
+            if ended.len() == AT_ONCE_MAX || ended.iter().any(needs_own_batch) {
                 self.remove_ended(std::mem::take(&mut ended), run);
             }
             match self.locked(&witness, &record, run) {
@@ -99,9 +94,9 @@ impl Runtime {
                 false => self.remove_owned(network, std::slice::from_ref(&ended.record.at)),
             };
             match removed {
-                Ok(()) => run.note_remainder(REMOVE, ended.title(), ended.proof.clone()),
+                Ok(()) => run.note_remainder(REMOVE, title(&ended.record), ended.proof.clone()),
                 Err(error) => {
-                    let context = format!("cannot remove {}", ended.title());
+                    let context = format!("cannot remove {}", title(&ended.record));
                     run.collected.errors.push(error.context(context));
                 }
             }
