@@ -35,9 +35,9 @@
 //! - **GC** removes the ifbs of attachments that are not valid. Their aliases name the owners.
 //! - **STATUS** fails if the kernel lacks `tbf`, `htb` or `ifb`, as far as the configuration needs them.
 
-mod check;
+mod ifb;
 mod limits;
-mod restore;
+mod shaped;
 
 use std::time::Duration;
 
@@ -45,27 +45,19 @@ use std::time::Duration;
 use crate::cni::json::Json;
 use crate::cni::json::keys;
 use crate::cni::success::{Interface, Success};
-use crate::compat::rules;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::names::{Attachment, Mac, NetworkName};
-use crate::netlink;
-use crate::netlink::rtnl::{
-    AddressField, Batch, Link, LinkChange, NewLink, Rtnl, TokenBucket, Traffic, TrafficSelector,
-};
-use crate::plugin::owner::{Owner, Owners};
+use crate::names::{Attachment, Mac};
+use crate::netlink::rtnl::{Link, NewLink, Rtnl};
+use crate::plugin::owner::Owners;
 use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::chained;
 use crate::steps::link::{host_link, veth};
+use ifb::{IFB, Ifbs, without_ifb};
 use limits::{Limits, Rates};
-
-const IFB: &str = "ifb";
-/// The length of the names that the reference gives to ifbs. It is also the maximum length of a link name.
-const IFB_NAME_BYTES: usize = 15;
-/// The kernel's default queue length of an Ethernet link.
-const QUEUE_PACKETS: u32 = 1000;
+use shaped::{Shaped, fail_if};
 
 /// The default of `latency`.
 const LATENCY_MS: u32 = 25;
@@ -115,46 +107,35 @@ impl Plugin for Bandwidth {
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
         let limits = self.limits()?;
         let mut result = chained::prev_result(cx, WITHOUT_RESULT)?;
-        let host = cx.session.host()?;
-        let network = &cx.request.network;
-        let owner = &Owner::new(network, at);
         if limits.is_empty() {
             // An earlier ADD of the attachment may have set limits.
-            clear(cx, at, owner)?;
+            clear(cx, at)?;
             cx.session.delete_links(Vec::new())?;
             return Ok(result);
         }
         let end = host_end(cx, at, &result)?;
         limits.burst_warnings(mtu(cx, at, &end)?).iter().for_each(|text| cx.warn(text));
-        let existing = ifbs(host, network, at, owner, Some(&end))?;
-        if are_already_set(host, at, &end, &existing, &limits)? {
+        let shaped = shaped(cx, at, end, limits)?;
+        let Shaped { host, ifbs, end, limits, .. } = &shaped;
+        let existing = ifbs.find(Some(end))?;
+        if are_already_set(&shaped, &existing)? {
             result.interfaces.extend(existing.into_iter().map(result_interface));
             return Ok(result);
         }
+        let delete = |ifbs: &[Link]| ifbs.iter().try_for_each(|ifb| host.del_link(ifb.index));
         let mut undo = Undo::new(cx);
         undo.push("remove the limits", || host.unshape(end.index));
         // An earlier ADD may have set other limits.
         host.unshape(end.index)?;
-        existing.iter().try_for_each(|ifb| host.del_link(ifb.index))?;
-        if let Some(bucket) = &limits.ingress {
-            shape(
-                host,
-                &end,
-                bucket,
-                limits.selector(AddressField::Source).as_ref(),
-                limits.fair_queue,
-            )?;
+        delete(&existing)?;
+        if let Some(limit) = &limits.ingress {
+            shaped.shape(end, limit)?;
         }
-        if let Some(bucket) = &limits.egress {
-            undo.push("remove the ifb", || remove_ifbs(host, network, at, owner, Some(&end)));
-            let selector = limits.selector(AddressField::Destination);
-            // The queue of an htb class is as long as the queue of the link. The queue of tbf does not depend on the link.
-            let queue_len = if selector.is_some() { QUEUE_PACKETS } else { 0 };
-            let ifb = make_ifb(host, network, at, owner, (end.mtu, queue_len))?;
-            shape(host, &ifb, bucket, selector.as_ref(), limits.fair_queue)?;
-            let mut batch = Batch::new();
-            batch.redirect_incoming(end.index, &end.name, ifb.index);
-            host.commit(batch)?;
+        if let Some(limit) = &limits.egress {
+            undo.push("remove the ifb", || delete(&ifbs.find(Some(end))?));
+            let ifb = ifbs.make(end, limit)?;
+            shaped.shape(&ifb, limit)?;
+            shaped.redirect(&ifb)?;
             result.interfaces.push(result_interface(ifb));
         }
         undo.keep();
@@ -167,14 +148,8 @@ impl Plugin for Bandwidth {
         if limits.is_empty() {
             return Ok(());
         }
-        let host = cx.session.host()?;
-        let end = host_end(cx, at, &result)?;
-        let owner = Owner::new(&cx.request.network, at);
-        let ifb = ifbs(host, &cx.request.network, at, &owner, Some(&end))?.into_iter().next();
-        match check::mismatch(host, at, &end, ifb.as_ref(), &limits)? {
-            Some(what) => Err(Error::internal(what)),
-            None => Ok(()),
-        }
+        let shaped = shaped(cx, at, host_end(cx, at, &result)?, limits)?;
+        fail_if(shaped.mismatch(shaped.ifbs.find(Some(&shaped.end))?.first())?)
     }
 
     #[cfg(feature = "tool")]
@@ -184,30 +159,17 @@ impl Plugin for Bandwidth {
         if limits.is_empty() {
             return Ok(());
         }
-        let shaped = restore::Shaped {
-            host: cx.session.host()?,
-            network: &cx.request.network,
-            at,
-            end: &veth::host_end_of(cx, at, &result)?,
-            limits: &limits,
-        };
-        shaped.restore(parts)
+        shaped(cx, at, veth::host_end_of(cx, at, &result)?, limits)?.restore(parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        let host = cx.session.host()?;
-        let owners = Owners::of(cx, scope);
-        if let Some((at, owner)) = owners.one() {
+        let ifbs = match (scope.one(), netns) {
+            (Some(at), Some(_)) => return clear(cx, at),
             // Without the namespace, the kernel has removed the veth pair with the limits, or will remove it soon.
-            return match netns {
-                Some(_) => clear(cx, at, owner),
-                None => {
-                    delete_later(cx, ifbs(host, &cx.request.network, at, owner, None)?);
-                    Ok(())
-                }
-            };
-        }
-        delete_later(cx, host_link::all_of(host, IFB, &owners)?);
+            (Some(at), None) => Ifbs::of(cx, at)?.find(None)?,
+            (None, _) => host_link::all_of(cx.session.host()?, IFB, &Owners::of(cx, scope))?,
+        };
+        delete_later(cx, ifbs);
         Ok(())
     }
 
@@ -234,7 +196,7 @@ impl Bandwidth {
 }
 
 /// Removes all limits of an attachment: the queueing disciplines of the host end, and the ifb.
-fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
+fn clear(cx: &Context<'_>, at: &Attachment) -> Result<()> {
     let host = cx.session.host()?;
     let mut failures = Failures::default();
     // The redirection to the ifb is removed first: packets that are redirected to a removed link are lost.
@@ -248,7 +210,7 @@ fn clear(cx: &Context<'_>, at: &Attachment, owner: &Owner) -> Result<()> {
     if let Some(end) = &end {
         failures.note(host.unshape(end.index));
     }
-    let ifbs = ifbs(host, &cx.request.network, at, owner, end.as_ref());
+    let ifbs = Ifbs::of(cx, at).and_then(|ifbs| ifbs.find(end.as_ref()));
     failures.note(ifbs.map(|ifbs| delete_later(cx, ifbs)));
     failures.into_result()
 }
@@ -261,11 +223,8 @@ fn delete_later(cx: &Context<'_>, ifbs: Vec<Link>) {
 
 /// Fails if the kernel lacks a feature that these limits need.
 fn is_possible(host: &Rtnl, limits: &Limits) -> Result<()> {
-    if limits.is_empty() {
-        return Ok(());
-    }
-    let has_selector = limits.selector(AddressField::Source).is_some();
-    host.require_discipline(if has_selector { "htb" } else { "tbf" })?;
+    let Some(limit) = limits.ingress.as_ref().or(limits.egress.as_ref()) else { return Ok(()) };
+    host.require_discipline(if limit.selector.is_some() { "htb" } else { "tbf" })?;
     if limits.egress.is_none() {
         return Ok(());
     }
@@ -275,10 +234,6 @@ fn is_possible(host: &Rtnl, limits: &Limits) -> Result<()> {
         Err(error) if error.is_unsupported() => Err(without_ifb(error)),
         _ => Ok(()),
     }
-}
-
-fn without_ifb(error: netlink::Error) -> Error {
-    error.with_hint("the kernel lacks CONFIG_IFB").into()
 }
 
 /// The peer of the container's interface, if the interface is a veth and the peer is on the host.
@@ -306,18 +261,23 @@ fn host_end(cx: &Context<'_>, at: &Attachment, result: &Success) -> Result<Link>
     Err(Error::config(NO_PEER).with_details(missing))
 }
 
+fn shaped<'a>(
+    cx: &'a Context<'_>,
+    at: &'a Attachment,
+    end: Link,
+    limits: Limits,
+) -> Result<Shaped<'a>> {
+    let ifbs = Ifbs::of(cx, at)?;
+    Ok(Shaped { host: ifbs.host, ifname: &at.ifname, ifbs, end, limits })
+}
+
 /// Whether an earlier ADD set exactly these limits. Then a second ADD changes nothing, so its failure cannot remove the
 /// limits of the first ADD.
-fn are_already_set(
-    host: &Rtnl,
-    at: &Attachment,
-    end: &Link,
-    ifbs: &[Link],
-    limits: &Limits,
-) -> Result<bool> {
+fn are_already_set(shaped: &Shaped<'_>, ifbs: &[Link]) -> Result<bool> {
+    let Shaped { host, end, limits, .. } = shaped;
     let has_more = ifbs.len() > usize::from(limits.egress.is_some())
         || (limits.ingress.is_none() && host.root_discipline(end.index)?.is_some());
-    Ok(!has_more && check::mismatch(host, at, end, ifbs.first(), limits)?.is_none())
+    Ok(!has_more && shaped.mismatch(ifbs.first())?.is_none())
 }
 
 /// The smaller MTU of the two ends of the pair. `tuning` can have set the MTU of the container's end.
@@ -339,110 +299,4 @@ fn result_interface(ifb: Link) -> Interface {
         name: ifb.name,
         ..Interface::default()
     }
-}
-
-fn shape(
-    host: &Rtnl,
-    link: &Link,
-    bucket: &TokenBucket,
-    selector: Option<&TrafficSelector>,
-    fair_queue: bool,
-) -> Result<()> {
-    let mut batch = Batch::new();
-    batch.shape(link.index, &link.name, bucket, selector);
-    if fair_queue && selector.is_none() {
-        // `share_fairly` replaces this queue, if the kernel has fq_codel. CHECK accepts both queues. The kernel does not list
-        // the inner queue of tbf, so CHECK could not compare it.
-        batch.queue(link.index, &link.name, bucket, selector);
-    }
-    host.commit(batch)?;
-    if fair_queue { host.share_fairly(link.index, &link.name, selector) } else { Ok(()) }
-}
-
-/// Makes the ifb and brings it up. It gets the reference's name, unless another interface of the container has an ifb with
-/// this name.
-fn make_ifb(
-    host: &Rtnl,
-    network: &NetworkName,
-    at: &Attachment,
-    owner: &Owner,
-    (mtu, queue_len): (u32, u32),
-) -> Result<Link> {
-    let names = ifb_names(network, at);
-    for name in &names {
-        let new = NewLink { name, mtu: Some(mtu), ..NewLink::default() };
-        match host.make_link(&new, IFB, &[]) {
-            Ok(()) => {}
-            Err(error) if error.is_exists() => continue,
-            Err(error) if error.is_unsupported() => return Err(without_ifb(error)),
-            Err(error) => return Err(error.into()),
-        }
-        let ifb = host
-            .link(name)?
-            .ok_or_else(|| Error::internal(format_args!("cannot find link {name}")))?;
-        let alias = host_link::alias(owner);
-        let mut batch = Batch::new();
-        let change = LinkChange {
-            up: Some(true),
-            alias: Some(&alias),
-            tx_queue_len: Some(queue_len),
-            ..LinkChange::default()
-        };
-        batch.change_link(ifb.index, name, &change);
-        host.commit(batch)?;
-        return Ok(ifb);
-    }
-    Err(Error::internal(format_args!("cannot add ifb link {}: File exists", names[0])))
-}
-
-/// The two names that the ifb of an attachment can have: the reference's, which all interfaces of the container share, and a
-/// name for this interface only.
-fn ifb_names(network: &NetworkName, at: &Attachment) -> [String; 2] {
-    let name = |texts: &[&str]| rules::hashed("bwp", texts, IFB_NAME_BYTES);
-    [name(&[network, &at.container_id]), name(&[network, &at.container_id, &at.ifname])]
-}
-
-/// The ifbs of the attachment. `end` is the host end of its pair, if it exists. An ifb without an alias was made by the
-/// reference, possibly for another interface of the container, or by an ADD that was killed. It belongs to the attachment
-/// unless another link redirects to it.
-fn ifbs(
-    host: &Rtnl,
-    network: &NetworkName,
-    at: &Attachment,
-    owner: &Owner,
-    end: Option<&Link>,
-) -> Result<Vec<Link>> {
-    let alias = host_link::alias(owner);
-    let mut found = Vec::new();
-    for name in ifb_names(network, at) {
-        let Some(link) = host.link(&name)? else { continue };
-        let is_ours = link.kind.as_deref() == Some(IFB)
-            && match &link.alias {
-                Some(found) => *found == alias,
-                None => !is_used_by_another(host, &link, end)?,
-            };
-        found.extend(is_ours.then_some(link));
-    }
-    Ok(found)
-}
-
-fn is_used_by_another(host: &Rtnl, ifb: &Link, end: Option<&Link>) -> Result<bool> {
-    for link in host.links_of_kind("veth")? {
-        let is_end = end.is_some_and(|end| end.index == link.index);
-        let leads_to_ifb = |filter: &Traffic| filter.redirects_to() == Some(ifb.index);
-        if !is_end && host.incoming_filters(link.index)?.iter().any(leads_to_ifb) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn remove_ifbs(
-    host: &Rtnl,
-    network: &NetworkName,
-    at: &Attachment,
-    owner: &Owner,
-    end: Option<&Link>,
-) -> Result<()> {
-    ifbs(host, network, at, owner, end)?.iter().try_for_each(|ifb| host.del_link(ifb.index))
 }

@@ -33,15 +33,20 @@ const HEADER_BYTES: u32 = 14;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The limit of the traffic into the container, which the host end of the pair sends.
-    pub ingress: Option<TokenBucket>,
+    pub ingress: Option<Limit>,
     /// The limit of the traffic out of the container, which the ifb sends.
-    pub egress: Option<TokenBucket>,
+    pub egress: Option<Limit>,
+}
+
+/// The limit of one direction.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub bucket: TokenBucket,
+    /// Selects the limited packets by the address of the container's remote host: the source of packets into the container, the
+    /// destination of packets out of it. `None` means all packets.
+    pub selector: Option<TrafficSelector>,
     /// Flows share the rate, if the kernel has fq_codel.
     pub fair_queue: bool,
-    /// Subnets of the container's remote hosts. If the list is empty, all traffic is limited.
-    subnets: Vec<IpNet>,
-    /// True: only traffic with `subnets` is limited. False: only traffic with other addresses is limited.
-    shapes_subnets: bool,
 }
 
 impl Rates {
@@ -72,12 +77,17 @@ impl Rates {
         } else {
             nets("unshapedSubnets", &self.unshaped_subnets)?
         };
+        let limit = |bucket: Option<TokenBucket>, field: AddressField| {
+            let subnets = subnets.clone();
+            let selector = TrafficSelector { subnets, shapes_subnets, field };
+            let selector = Some(selector).filter(|selector| !selector.subnets.is_empty());
+            bucket.map(|bucket| Limit { bucket, selector, fair_queue })
+        };
+        let ingress = bucket("ingress", self.ingress_rate, self.ingress_burst, latency)?;
+        let egress = bucket("egress", self.egress_rate, self.egress_burst, latency)?;
         Ok(Limits {
-            ingress: bucket("ingress", self.ingress_rate, self.ingress_burst, latency)?,
-            egress: bucket("egress", self.egress_rate, self.egress_burst, latency)?,
-            fair_queue,
-            subnets,
-            shapes_subnets,
+            ingress: limit(ingress, AddressField::Source),
+            egress: limit(egress, AddressField::Destination),
         })
     }
 }
@@ -87,22 +97,14 @@ impl Limits {
         self.ingress.is_none() && self.egress.is_none()
     }
 
-    /// Selects the limited packets of a direction. `None` means all packets. `field` is the address that is compared with the
-    /// subnets: the source of packets into the container, the destination of packets out of it.
-    pub fn selector(&self, field: AddressField) -> Option<TrafficSelector> {
-        let (subnets, shapes_subnets) = (self.subnets.clone(), self.shapes_subnets);
-        let selector = TrafficSelector { subnets, shapes_subnets, field };
-        (!selector.subnets.is_empty()).then_some(selector)
-    }
-
     /// A warning for each burst that is smaller than a full frame: tbf drops such frames. With subnets there is no warning,
     /// because a class of htb does not drop them.
     pub fn burst_warnings(&self, mtu: u32) -> Vec<String> {
         let frame = mtu.saturating_add(HEADER_BYTES);
         let directions = [("ingressBurst", &self.ingress), ("egressBurst", &self.egress)];
         let mut texts = Vec::new();
-        for (key, bucket) in directions.into_iter().filter(|_| self.subnets.is_empty()) {
-            if let Some(TokenBucket { burst, .. }) = bucket
+        for (key, limit) in directions {
+            if let Some(Limit { bucket: TokenBucket { burst, .. }, selector: None, .. }) = limit
                 && *burst < frame
             {
                 let bits = 8 * u64::from(frame);
