@@ -58,7 +58,6 @@ pub mod passage;
 mod ruleset;
 mod sources;
 
-use std::cell::RefCell;
 use std::net::IpAddr;
 
 use crate::cni::json::keys;
@@ -77,6 +76,7 @@ use crate::steps::link::chained;
 use crate::steps::nft::shared_rules;
 use firewalld::{Firewalld, FirewalldState};
 use ingress::{Policy, PolicyLinks};
+use ruleset::Listing;
 use sources::ZoneSource;
 pub use sources::follow_sources;
 
@@ -121,72 +121,43 @@ impl Plugin for Firewall {
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
-        let settings = self.settings()?;
-        let result = chained::prev_result(cx, WITHOUT_RESULT)?;
-        let addresses = addresses(&result);
-        let firewalld = settings.firewalld(cx)?;
-        let policy_links = PolicyLinks::of(cx, settings.policy, at, &addresses)?;
-        let firewalld = firewalld.map(RefCell::new);
-
-        if addresses.is_empty() {
+        let wanted = self.wanted(cx, at)?;
+        if wanted.addresses.is_empty() {
             cx.warn("prevResult has no addresses: no rule is added");
         }
         let mut undo = Undo::new(cx);
-        match &firewalld {
-            Some(firewalld) => self.add_sources(firewalld, &addresses, &mut undo)?,
-            None => {
-                by_family(&addresses)
-                    .iter()
-                    .for_each(|(family, _)| warn_of_legacy_rules(cx, *family));
-            }
+        match &wanted.firewalld {
+            Some(firewalld) => wanted.add_sources(firewalld, &mut undo)?,
+            None => by_family(&wanted.addresses)
+                .iter()
+                .for_each(|(family, _)| warn_of_legacy_rules(cx, *family)),
         }
-        let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
-        let backend = firewalld.as_ref().map(|_| self.zone());
-        let rules =
-            Rules { addresses: &addresses, policy_links: policy_links.as_ref(), owner: &owner };
-        rules.put(cx.session.nft()?, settings.admin_chain, backend)?;
+        wanted.put_rules(cx.session.nft()?)?;
         undo.keep();
-        Ok(result)
+        Ok(wanted.result)
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        let settings = self.settings()?;
-        let addresses = addresses(&chained::prev_result(cx, WITHOUT_RESULT)?);
-        let policy_links = PolicyLinks::of(cx, settings.policy, at, &addresses)?;
-        let firewalld = settings.firewalld(cx)?.map(RefCell::new);
-        let uses_firewalld = firewalld.is_some();
-        if let Some(firewalld) = firewalld {
-            for address in &addresses {
-                has_source(&firewalld, self.zone(), *address)?;
-            }
+        let wanted = self.wanted(cx, at)?;
+        if let Some(firewalld) = &wanted.firewalld {
+            let mut addresses = wanted.addresses.iter();
+            addresses.try_for_each(|address| firewalld.check_source(wanted.zone, *address))?;
         }
-        let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
-        let rules =
-            Rules { addresses: &addresses, policy_links: policy_links.as_ref(), owner: &owner };
-        rules.check(cx.session.nft()?, settings.admin_chain, uses_firewalld)
+        wanted.check_rules(cx.session.nft()?)
     }
 
     #[cfg(feature = "tool")]
     fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
-        let settings = self.settings()?;
-        let addresses = addresses(&chained::prev_result(cx, WITHOUT_RESULT)?);
-        let policy_links = PolicyLinks::of(cx, settings.policy, at, &addresses)?;
-        let firewalld = settings.firewalld(cx)?.map(RefCell::new);
-        let zone = self.zone();
-        if let Some(firewalld) = &firewalld {
-            for address in &addresses {
-                parts.ensure(&|| has_source(firewalld, zone, *address), &mut || {
-                    firewalld.borrow_mut().add_source(zone, *address).map(drop)
+        let wanted = self.wanted(cx, at)?;
+        if let Some(firewalld) = &wanted.firewalld {
+            for address in &wanted.addresses {
+                parts.ensure(&|| firewalld.check_source(wanted.zone, *address), &mut || {
+                    firewalld.add_source(wanted.zone, *address).map(drop)
                 });
             }
         }
-        let owner = shared_rules::comment(&Owner::new(&cx.request.network, at))?;
-        let rules =
-            Rules { addresses: &addresses, policy_links: policy_links.as_ref(), owner: &owner };
-        let (nft, chain) = (cx.session.nft()?, settings.admin_chain);
-        parts.ensure(&|| rules.check(nft, chain, firewalld.is_some()), &mut || {
-            rules.put(nft, chain, firewalld.as_ref().map(|_| zone))
-        });
+        let nft = cx.session.nft()?;
+        parts.ensure(&|| wanted.check_rules(nft), &mut || wanted.put_rules(nft));
         Ok(())
     }
 
@@ -282,22 +253,20 @@ impl Firewall {
         Ok(sources)
     }
 
-    fn add_sources<'a>(
-        &'a self,
-        firewalld: &'a RefCell<Firewalld>,
-        addresses: &'a [IpAddr],
-        undo: &mut Undo<'a>,
-    ) -> Result<()> {
-        let zone = self.zone();
-        for address in addresses {
-            // A source that existed before stays: it belongs to another attachment or to the administrator.
-            if firewalld.borrow_mut().add_source(zone, *address)? {
-                undo.push("remove a source from firewalld", move || {
-                    firewalld.borrow_mut().remove_source(zone, *address)
-                });
-            }
-        }
-        Ok(())
+    /// What the attachment needs, from the configuration and the previous result.
+    fn wanted(&self, cx: &Context<'_>, at: &Attachment) -> Result<Wanted<'_>> {
+        let settings = self.settings()?;
+        let result = chained::prev_result(cx, WITHOUT_RESULT)?;
+        let addresses = addresses(&result);
+        Ok(Wanted {
+            firewalld: settings.firewalld(cx)?,
+            zone: self.zone(),
+            admin_chain: settings.admin_chain,
+            policy_links: PolicyLinks::of(cx, settings.policy, at, &addresses)?,
+            owner: shared_rules::comment(&Owner::new(&cx.request.network, at))?,
+            addresses,
+            result,
+        })
     }
 }
 
@@ -317,54 +286,76 @@ impl Settings<'_> {
     }
 }
 
-fn has_source(firewalld: &RefCell<Firewalld>, zone: &str, address: IpAddr) -> Result<()> {
-    if firewalld.borrow_mut().has_source(zone, address)? {
-        return Ok(());
+/// The sources, rules and elements that an attachment needs.
+struct Wanted<'a> {
+    result: Success,
+    addresses: Vec<IpAddr>,
+    /// The connection to firewalld, if the backend is firewalld.
+    firewalld: Option<Firewalld>,
+    /// The zone of firewalld.
+    zone: &'a str,
+    admin_chain: &'a str,
+    policy_links: Option<PolicyLinks>,
+    owner: Comment,
+}
+
+impl Wanted<'_> {
+    /// The addresses of each family that has addresses.
+    fn listings(&self) -> Vec<Listing<'_>> {
+        let listing = |(family, addresses)| Listing {
+            family,
+            addresses,
+            policy_links: self.policy_links.as_ref(),
+            owner: &self.owner,
+        };
+        by_family(&self.addresses).into_iter().map(listing).collect()
     }
-    Err(Error::internal(format_args!("address {address} is not in zone {zone} of firewalld")))
-}
 
-/// The nf_tables rules and elements of an attachment.
-struct Rules<'a> {
-    addresses: &'a [IpAddr],
-    policy_links: Option<&'a PolicyLinks>,
-    owner: &'a Comment,
-}
+    fn add_sources<'a>(&'a self, firewalld: &'a Firewalld, undo: &mut Undo<'a>) -> Result<()> {
+        for address in &self.addresses {
+            // A source that existed before stays: it belongs to another attachment or to the administrator.
+            if firewalld.add_source(self.zone, *address)? {
+                undo.push("remove a source from firewalld", || {
+                    firewalld.remove_source(self.zone, *address)
+                });
+            }
+        }
+        Ok(())
+    }
 
-impl Rules<'_> {
-    /// Adds the missing rules and elements. `zone` is the zone of firewalld, if the backend is firewalld.
-    fn put(&self, nft: &Nft, admin_chain: &str, zone: Option<&str>) -> Result<()> {
-        let Self { policy_links, owner, .. } = *self;
+    /// Adds the missing rules and elements.
+    fn put_rules(&self, nft: &Nft) -> Result<()> {
         nft.transact(|nft, batch| {
-            for (family, addresses) in by_family(self.addresses) {
-                ruleset::add(nft, batch, family, &addresses, policy_links, owner)?;
-                match zone {
-                    Some(zone) => sources::record(nft, batch, family, &addresses, zone, owner)?,
-                    None => forward::add(nft, batch, family, &addresses, admin_chain, owner)?,
+            for listing in &self.listings() {
+                ruleset::add(nft, batch, listing)?;
+                match self.firewalld {
+                    Some(_) => sources::record(nft, batch, listing, self.zone)?,
+                    None => forward::add(nft, batch, listing, self.admin_chain)?,
                 }
             }
-            ingress::set_port(nft, batch, policy_links, owner)
+            ingress::set_port(nft, batch, self.policy_links.as_ref(), &self.owner)
         })
     }
 
     /// Fails if a rule or element is missing. Also accepts the rules of the Go plugin in place of those of cnibox.
-    fn check(&self, nft: &Nft, admin_chain: &str, uses_firewalld: bool) -> Result<()> {
-        let Self { policy_links, owner, .. } = *self;
-        for (family, addresses) in by_family(self.addresses) {
-            let has_element = ruleset::have_elements(nft, family, &addresses)?.contains(&true);
-            // The Go plugin did the ADD: its rules accept the addresses, or `has_source` found them in the zone of firewalld.
+    fn check_rules(&self, nft: &Nft) -> Result<()> {
+        let uses_firewalld = self.firewalld.is_some();
+        for listing in &self.listings() {
+            let Listing { family, addresses, policy_links, .. } = listing;
+            let has_element = ruleset::have_elements(nft, *family, addresses)?.contains(&true);
+            // The Go plugin did the ADD: its rules accept the addresses, or firewalld has them as sources.
             if !has_element
                 && policy_links.is_none()
-                && (uses_firewalld || forward_rules::has(nft, family, &addresses)?)
+                && (uses_firewalld || forward_rules::has(nft, *family, addresses)?)
             {
                 continue;
             }
-            ruleset::check(nft, family, &addresses, policy_links, owner)?;
+            ruleset::check(nft, listing)?;
             if !uses_firewalld {
-                forward::check(nft, family, &addresses, admin_chain, owner)?;
+                forward::check(nft, listing, self.admin_chain)?;
             }
         }
-        policy_links.map_or(Ok(()), |policy_links| policy_links.check_port(nft, owner))
+        self.policy_links.as_ref().map_or(Ok(()), |links| links.check_port(nft, &self.owner))
     }
 }
 
@@ -397,13 +388,12 @@ fn addresses(result: &Success) -> Vec<IpAddr> {
 }
 
 fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
-    let in_family = |family| {
-        let is_v4 = family == Family::Ip;
-        let own: Vec<IpAddr> =
-            addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4).collect();
-        (family, own)
+    let in_family = |family: Family| {
+        let is_own = |address: &IpAddr| address.is_ipv4() == (family == Family::Ip);
+        (family, addresses.iter().copied().filter(is_own).collect())
     };
-    FAMILIES.into_iter().map(in_family).filter(|(_, own)| !own.is_empty()).collect()
+    let families = FAMILIES.into_iter().map(in_family);
+    families.filter(|(_, own): &(_, Vec<IpAddr>)| !own.is_empty()).collect()
 }
 
 /// Warns if iptables-legacy drops forwarded packets. This is not an error, because not every container needs forwarded traffic.

@@ -16,8 +16,6 @@ pub(super) struct Bus {
     stream: BufReader<Stream>,
     /// The serial of the last message.
     serial: u32,
-    /// The authentication and the call of `Hello`, which every bus requires. Sent before the next message; empty afterwards.
-    greeting: Vec<u8>,
 }
 
 /// A method that a message calls.
@@ -32,19 +30,14 @@ pub(super) struct Method<'a> {
 /// The reason why a call has no result.
 #[derive(Debug)]
 pub(super) enum Failure {
+    /// The timeout passed. The bus can be running, but slow.
+    Timeout,
     Connection(io::Error),
-    /// The error that the service returned: its name and its text.
+    /// The error that the service, or the bus on its behalf, returned: its name and its text.
     Refused {
         name: String,
         text: String,
     },
-}
-
-/// The body of a reply: the string or the boolean that the method returned, if it returned one.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) text: Option<String>,
-    pub(super) boolean: Option<bool>,
 }
 
 /// A method of the bus itself.
@@ -64,61 +57,22 @@ impl Bus {
         let mut failure = io::Error::new(ErrorKind::InvalidInput, "the address names no socket");
         for endpoint in endpoints(addresses) {
             match Stream::connect(&endpoint, deadline) {
-                Ok(stream) => {
-                    let mut greeting = b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n".to_vec();
-                    greeting.extend(encode(&bus_method("Hello"), 1, &[]));
-                    return Ok(Self { stream: BufReader::new(stream), serial: 1, greeting });
+                Err(error) if error.kind() != ErrorKind::WouldBlock => failure = error,
+                stream => {
+                    let mut bus = Self { stream: BufReader::new(stream?), serial: 1 };
+                    bus.greet()?;
+                    return Ok(bus);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Err(Failure::Connection(error));
-                }
-                Err(error) => failure = error,
             }
         }
-        Err(Failure::Connection(failure))
+        Err(failure.into())
     }
 
-    /// Restarts the timeout of the calls.
-    pub(super) fn restart_timeout(&mut self) {
-        self.stream.get_mut().deadline = Instant::now() + timeout();
-    }
-
-    pub(super) fn call(
-        &mut self,
-        method: &Method<'_>,
-        arguments: &[&str],
-    ) -> Result<Answer, Failure> {
-        let answer = self.exchange(method, arguments).map_err(Failure::Connection)?;
-        if answer.kind != ERROR {
-            return Ok(answer.body);
-        }
-        Err(Failure::Refused { name: answer.error, text: answer.body.text.unwrap_or_default() })
-    }
-
-    fn exchange(&mut self, method: &Method<'_>, arguments: &[&str]) -> io::Result<Message> {
-        self.serial += 1;
-        let mut bytes = std::mem::take(&mut self.greeting);
-        let is_first = !bytes.is_empty();
-        bytes.extend(encode(method, self.serial, arguments));
-        self.stream.get_mut().write_all(&bytes)?;
-        if is_first {
-            self.authenticate()?;
-        }
-        // The reply to `Hello` comes first, and signals can come before the reply. Each client of the bus can send a message
-        // that looks like the reply, but the bus itself sets the sender.
-        for _ in 0..MESSAGES_MAX {
-            let message = self.receive()?;
-            if message.reply_to == self.serial
-                && matches!(message.kind, RETURN | ERROR)
-                && [method.destination, BUS].contains(&message.sender.as_str())
-            {
-                return Ok(message);
-            }
-        }
-        Err(invalid("too many messages before the reply"))
-    }
-
-    fn authenticate(&mut self) -> io::Result<()> {
+    /// Sends the authentication and the call of `Hello`, which every bus requires.
+    fn greet(&mut self) -> io::Result<()> {
+        let hello = encode(&bus_method("Hello"), self.serial, &[]);
+        let greeting = [b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n".as_slice(), &hello].concat();
+        self.stream.get_mut().write_all(&greeting)?;
         for _ in 0..LINES_MAX {
             let mut line = Vec::new();
             self.stream.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
@@ -132,47 +86,50 @@ impl Bus {
         Err(io::Error::new(ErrorKind::PermissionDenied, "the bus refused the authentication"))
     }
 
-    fn receive(&mut self) -> io::Result<Message> {
-        let mut bytes = vec![0; FIXED_BYTES];
-        self.stream.read_exact(&mut bytes)?;
-        let order =
-            Order::of(bytes[0]).ok_or_else(|| invalid("a message with an unknown byte order"))?;
-        let [fields_end, body_at, length] = order
-            .layout(&bytes)
-            .filter(|[.., length]| *length <= MESSAGE_BYTES_MAX)
-            .ok_or_else(|| invalid("a message that is too long"))?;
-        bytes.resize(length, 0);
-        self.stream.read_exact(&mut bytes[FIXED_BYTES..])?;
-        Message::read(&bytes, order, fields_end, body_at)
-            .ok_or_else(|| invalid("a malformed message"))
+    /// Restarts the timeout of the calls.
+    pub(super) fn restart_timeout(&mut self) {
+        self.stream.get_mut().deadline = Instant::now() + timeout();
+    }
+
+    pub(super) fn call(
+        &mut self,
+        method: &Method<'_>,
+        arguments: &[&str],
+    ) -> Result<Message, Failure> {
+        self.serial += 1;
+        self.stream.get_mut().write_all(&encode(method, self.serial, arguments))?;
+        // The reply to `Hello` comes first, and signals can come before the reply. Each client of the bus can send a message
+        // that looks like the reply, but the bus itself sets the sender.
+        for _ in 0..MESSAGES_MAX {
+            let message = Message::read(&mut self.stream)?;
+            if message.reply_to != self.serial
+                || ![method.destination, BUS].contains(&message.sender.as_str())
+            {
+                continue;
+            }
+            match message.kind {
+                RETURN => return Ok(message),
+                ERROR => return Err(Failure::Refused { name: message.error, text: message.text }),
+                _ => {}
+            }
+        }
+        Err(invalid("too many messages before the reply").into())
     }
 }
 
-impl Failure {
-    /// Whether the timeout passed. The bus can be running, but slow.
-    pub(super) fn is_timeout(&self) -> bool {
-        matches!(self, Self::Connection(error) if error.kind() == ErrorKind::WouldBlock)
-    }
-
-    /// Whether the connection failed for another reason than a missing bus.
-    pub(super) fn is_unreachable(&self) -> bool {
-        let is_missing =
-            |kind: ErrorKind| matches!(kind, ErrorKind::NotFound | ErrorKind::ConnectionRefused);
-        matches!(self, Self::Connection(error) if !is_missing(error.kind()))
-    }
-
-    /// Whether the service, or the bus on its behalf, returned an error with another name than `error`.
-    pub(super) fn is_error_other_than(&self, error: &str) -> bool {
-        matches!(self, Self::Refused { name, .. } if name != error)
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::WouldBlock => Self::Timeout,
+            _ => Self::Connection(error),
+        }
     }
 }
 
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connection(_) if self.is_timeout() => {
-                write!(f, "timeout after {} s", timeout().as_secs())
-            }
+            Self::Timeout => write!(f, "timeout after {} s", timeout().as_secs()),
             Self::Connection(error) => write!(f, "{error}"),
             Self::Refused { name, text } if text.is_empty() => f.write_str(name),
             Self::Refused { text, .. } => f.write_str(text),
@@ -239,52 +196,9 @@ fn pad(bytes: &mut Vec<u8>, multiple: usize) {
     bytes.resize(bytes.len().next_multiple_of(multiple), 0);
 }
 
-/// The byte order of a message. Every message declares it.
-#[derive(Clone, Copy)]
-enum Order {
-    LittleEnd,
-    BigEnd,
-}
-
-impl Order {
-    fn of(byte: u8) -> Option<Self> {
-        match byte {
-            b'l' => Some(Self::LittleEnd),
-            b'B' => Some(Self::BigEnd),
-            _ => None,
-        }
-    }
-
-    fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
-        let four = bytes.get(at..at.checked_add(4)?)?.try_into().ok()?;
-        Some(match self {
-            Self::LittleEnd => u32::from_le_bytes(four),
-            Self::BigEnd => u32::from_be_bytes(four),
-        })
-    }
-
-    /// Reads the offsets of a message from the fixed part of its header: the end of the header fields, the begin of the body,
-    /// and the end of the body. `None` if an offset exceeds 32 bits, on each machine.
-    fn layout(self, fixed: &[u8]) -> Option<[usize; 3]> {
-        let fields_end = self.u32(fixed, 12)?.checked_add(u32::try_from(FIXED_BYTES).ok()?)?;
-        let body_at = fields_end.checked_next_multiple_of(8)?;
-        let length = body_at.checked_add(self.u32(fixed, 4)?)?;
-        Some([fields_end, body_at, length].map(|offset| offset as usize))
-    }
-
-    /// Reads the string at the next multiple of 4. Returns it and the offset of its end.
-    fn string(self, bytes: &[u8], at: usize) -> Option<(String, usize)> {
-        let at = at.checked_next_multiple_of(4)?;
-        let length = self.u32(bytes, at)? as usize;
-        let begin = at + 4;
-        let end = begin.checked_add(length)?;
-        let text = String::from_utf8_lossy(bytes.get(begin..end)?).into_owned();
-        Some((text, end + 1))
-    }
-}
-
 /// A received message.
-struct Message {
+#[derive(Debug, Default)]
+pub(super) struct Message {
     kind: u8,
     /// The serial of the message that it replies to, or 0.
     reply_to: u32,
@@ -292,57 +206,104 @@ struct Message {
     sender: String,
     /// The name of the error, if the message is an error reply.
     error: String,
-    body: Answer,
+    /// The string in the body, if the body begins with one.
+    pub(super) text: String,
+    /// The boolean in the body, if the body begins with one.
+    pub(super) boolean: bool,
 }
 
 impl Message {
-    fn read(bytes: &[u8], order: Order, fields_end: usize, body_at: usize) -> Option<Self> {
-        let mut message = Self {
-            kind: *bytes.get(1)?,
-            reply_to: 0,
-            sender: String::new(),
-            error: String::new(),
-            body: Answer::default(),
+    fn read(stream: &mut impl Read) -> io::Result<Self> {
+        let mut bytes = vec![0; FIXED_BYTES];
+        stream.read_exact(&mut bytes)?;
+        let number: fn([u8; 4]) -> u32 = match bytes[0] {
+            b'l' => u32::from_le_bytes,
+            b'B' => u32::from_be_bytes,
+            _ => return Err(invalid("a message with an unknown byte order")),
         };
-        let mut signature = Vec::new();
-        let mut at = FIXED_BYTES;
-        while at < fields_end {
-            at = at.next_multiple_of(8);
+        let words = bytes.as_chunks::<4>().0;
+        let [body, fields] = [words[1], words[3]].map(|word| number(word) as usize);
+        let fields_end = FIXED_BYTES + fields.min(MESSAGE_BYTES_MAX);
+        let body_at = fields_end.next_multiple_of(8);
+        let length = body_at.saturating_add(body);
+        if length > MESSAGE_BYTES_MAX {
+            return Err(invalid("a message that is too long"));
+        }
+        bytes.resize(length, 0);
+        stream.read_exact(&mut bytes[FIXED_BYTES..])?;
+        let kind = bytes[1];
+        let values = Values { bytes: &bytes, at: FIXED_BYTES, number };
+        Self { kind, ..Self::default() }
+            .with(values, fields_end, body_at)
+            .ok_or_else(|| invalid("a malformed message"))
+    }
+
+    /// Reads the header fields and the first value of the body.
+    fn with(mut self, mut values: Values<'_>, fields_end: usize, body_at: usize) -> Option<Self> {
+        let mut kind_of_body = None;
+        while values.at < fields_end {
+            values.at = values.at.next_multiple_of(8);
             // A field is a code, a type of one letter, and a value.
-            let [code, 1, kind, 0] = bytes.get(at..at + 4)? else { return None };
-            at += 4;
+            let &[code, 1, kind, 0] = values.take(4)? else { return None };
             match kind {
                 b'u' => {
-                    let value = order.u32(bytes, at)?;
-                    if *code == FIELD_REPLY_SERIAL {
-                        message.reply_to = value;
+                    let value = values.u32()?;
+                    if code == FIELD_REPLY_SERIAL {
+                        self.reply_to = value;
                     }
-                    at += 4;
                 }
                 b'g' => {
-                    let begin = at + 1;
-                    let end = begin + usize::from(*bytes.get(at)?);
-                    signature = bytes.get(begin..end)?.to_vec();
-                    at = end + 1;
+                    let length = values.take(1)?[0].into();
+                    kind_of_body = values.take(length)?.first().copied();
+                    values.at += 1;
                 }
                 b's' | b'o' => {
-                    let (text, end) = order.string(bytes, at)?;
-                    match *code {
-                        FIELD_ERROR_NAME => message.error = text,
-                        FIELD_SENDER => message.sender = text,
+                    let text = values.string()?;
+                    match code {
+                        FIELD_ERROR_NAME => self.error = text,
+                        FIELD_SENDER => self.sender = text,
                         _ => {}
                     }
-                    at = end;
                 }
                 _ => return None,
             }
         }
-        match signature.first() {
-            Some(b's') => message.body.text = Some(order.string(bytes, body_at)?.0),
-            Some(b'b') => message.body.boolean = Some(order.u32(bytes, body_at)? != 0),
+        values.at = body_at;
+        match kind_of_body {
+            Some(b's') => self.text = values.string()?,
+            Some(b'b') => self.boolean = values.u32()? != 0,
             _ => {}
         }
-        Some(message)
+        Some(self)
+    }
+}
+
+/// The values of a message, read one after the other.
+struct Values<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Decodes a number. Every message declares its byte order.
+    number: fn([u8; 4]) -> u32,
+}
+
+impl<'a> Values<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.at..)?.get(..count)?;
+        self.at += count;
+        Some(taken)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.at = self.at.next_multiple_of(4);
+        Some((self.number)(self.take(4)?.try_into().ok()?))
+    }
+
+    fn string(&mut self) -> Option<String> {
+        let length = self.u32()? as usize;
+        let text = String::from_utf8_lossy(self.take(length)?).into_owned();
+        // A NUL follows the text.
+        self.at += 1;
+        Some(text)
     }
 }
 
@@ -384,10 +345,8 @@ const FIELD_SIGNATURE: u8 = 8;
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Option<Message> {
-        let order = Order::of(*bytes.first()?)?;
-        let [fields_end, body_at, _] = order.layout(bytes)?;
-        Message::read(bytes, order, fields_end, body_at)
+    fn read(mut bytes: &[u8]) -> Option<Message> {
+        Message::read(&mut bytes).ok()
     }
 
     /// A message as dbus-daemon sends it: REPLY_SERIAL, SENDER, SIGNATURE and a body.
@@ -413,19 +372,21 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_overflow_32_bits_are_no_message() {
+    fn a_message_that_is_too_long_is_refused_before_it_is_read() {
         for (body, fields, expected) in [
-            (0_u32, 0_u32, Some([16, 16, 16])),
-            (5, 9, Some([25, 32, 37])),
-            (0, u32::MAX, None),
-            (0, u32::MAX - 16, None),
-            (0, u32::MAX - 23, Some([0xffff_fff8, 0xffff_fff8, 0xffff_fff8])),
-            (8, u32::MAX - 23, None),
-            (u32::MAX, 0, None),
+            (0_u32, 0_u32, None),
+            (5, 9, Some("failed to fill whole buffer")),
+            (64 * 1024 - 16, 0, Some("failed to fill whole buffer")),
+            (64 * 1024 - 15, 0, Some("the bus sent a message that is too long")),
+            (0, 64 * 1024, Some("the bus sent a message that is too long")),
+            (0, u32::MAX, Some("the bus sent a message that is too long")),
+            (8, u32::MAX - 23, Some("the bus sent a message that is too long")),
+            (u32::MAX, 0, Some("the bus sent a message that is too long")),
         ] {
             let fixed =
                 [*b"l\x02\0\x01", body.to_le_bytes(), [1, 0, 0, 0], fields.to_le_bytes()].concat();
-            assert_eq!(Order::LittleEnd.layout(&fixed), expected, "{body} {fields}");
+            let error = Message::read(&mut fixed.as_slice()).err().map(|error| error.to_string());
+            assert_eq!(error.as_deref(), expected, "{body} {fields}");
         }
     }
 
@@ -437,7 +398,7 @@ mod tests {
         assert_eq!(bytes.len() % 4, 0);
         assert!(bytes.ends_with(b"\x03\0\0\0a.b\0"), "{}", bytes.escape_ascii());
         let read = read(&bytes).unwrap();
-        assert_eq!(read.body.text.as_deref(), Some("a.b"));
+        assert_eq!(read.text, "a.b");
     }
 
     #[test]
@@ -446,8 +407,8 @@ mod tests {
         let boolean = answer(RETURN, b'b', &1_u32.to_le_bytes());
         let error = answer(ERROR, b's', b"\x02\0\0\0no\0");
         let of = |bytes: &[u8]| read(bytes).unwrap();
-        assert_eq!(of(&text).body.text.as_deref(), Some("hi"));
-        assert_eq!((of(&boolean).body.boolean, of(&boolean).reply_to), (Some(true), 2));
+        assert_eq!(of(&text).text, "hi");
+        assert_eq!((of(&boolean).boolean, of(&boolean).reply_to), (true, 2));
         assert_eq!(of(&boolean).sender, ":1.5");
         let refused = of(&error);
         assert_eq!((refused.kind, refused.error.as_str()), (ERROR, "org.example.Error"));

@@ -2,11 +2,13 @@
 //!
 //! A source lasts until firewalld is reloaded or restarted, as with the Go plugin.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::dbus::{Bus, Failure, Method, bus_method};
+use super::dbus::{Bus, Failure, Message, Method, bus_method};
 use crate::error::{Error, Result};
 use crate::netlink::nft::{NewRule, Program, Verdict};
 use crate::plugin::Context;
@@ -17,7 +19,7 @@ const SYSTEM_BUS: &str = "unix:path=/run/dbus/system_bus_socket";
 const NAME: &str = "org.fedoraproject.FirewallD1";
 
 pub(super) struct Firewalld {
-    bus: Bus,
+    bus: RefCell<Bus>,
     /// The unique bus name of firewalld. Replies from another sender are ignored.
     owner: String,
 }
@@ -45,31 +47,37 @@ impl Firewalld {
             Ok(firewalld) => return Ok(FirewalldState::Running(firewalld)),
             Err(failure) => failure,
         };
-        let why = format!("{}: {failure}", addresses.display());
-        if failure.is_timeout() || failure.is_error_other_than(NO_OWNER) {
-            let error = Error::internal("cannot find out whether firewalld runs");
-            return Err(error.with_details(why));
+        let error = |msg: &'static str| {
+            Error::internal(msg).with_details(format_args!("{}: {failure}", addresses.display()))
+        };
+        let is_refused = matches!(&failure, Failure::Refused { name, .. } if name != NO_OWNER);
+        if is_refused || matches!(failure, Failure::Timeout) {
+            return Err(error("cannot find out whether firewalld runs"));
         }
-        let error = Error::internal("cannot use firewalld: it is not running").with_details(why);
-        match failure.is_unreachable() {
-            true => Ok(FirewalldState::Unreachable(error)),
-            false => Ok(FirewalldState::NotRunning(error)),
-        }
+        let why = error("cannot use firewalld: it is not running");
+        Ok(match &failure {
+            Failure::Connection(error)
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
+            {
+                FirewalldState::Unreachable(why)
+            }
+            _ => FirewalldState::NotRunning(why),
+        })
     }
 
     fn connect(addresses: &[u8]) -> Result<Self, Failure> {
         let mut bus = Bus::connect(addresses)?;
-        let owner = bus.call(&bus_method("GetNameOwner"), &[NAME])?.text.unwrap_or_default();
-        Ok(Self { bus, owner })
+        let owner = bus.call(&bus_method("GetNameOwner"), &[NAME])?.text;
+        Ok(Self { bus: bus.into(), owner })
     }
 
     /// Restarts the timeout of the calls.
-    pub(super) fn restart_timeout(&mut self) {
-        self.bus.restart_timeout();
+    pub(super) fn restart_timeout(&self) {
+        self.bus.borrow_mut().restart_timeout();
     }
 
     /// Adds the address as a source of the zone. Returns false if the address already was a source of the zone.
-    pub(super) fn add_source(&mut self, zone: &str, address: IpAddr) -> Result<bool> {
+    pub(super) fn add_source(&self, zone: &str, address: IpAddr) -> Result<bool> {
         match self.call("addSource", zone, address) {
             Err(Failure::Refused { name, text })
                 if name.contains(ALREADY_SET) || text.contains(ALREADY_SET) =>
@@ -84,7 +92,7 @@ impl Firewalld {
     }
 
     /// Removes the address from the zone. An error reply is ignored, because the source or the zone can be missing.
-    pub(super) fn remove_source(&mut self, zone: &str, address: IpAddr) -> Result<()> {
+    pub(super) fn remove_source(&self, zone: &str, address: IpAddr) -> Result<()> {
         match self.call("removeSource", zone, address) {
             Ok(_) | Err(Failure::Refused { .. }) => Ok(()),
             Err(failure) => Err(Error::internal(format_args!(
@@ -94,20 +102,19 @@ impl Firewalld {
         }
     }
 
-    pub(super) fn has_source(&mut self, zone: &str, address: IpAddr) -> Result<bool> {
+    /// Fails if the address is not in the zone.
+    pub(super) fn check_source(&self, zone: &str, address: IpAddr) -> Result<()> {
         let answer = self.call("querySource", zone, address).map_err(|failure| {
             Error::internal(format_args!("cannot look for {address} in zone {zone} of firewalld"))
                 .with_details(failure.to_string())
         })?;
-        Ok(answer.boolean == Some(true))
+        if answer.boolean {
+            return Ok(());
+        }
+        Err(Error::internal(format_args!("address {address} is not in zone {zone} of firewalld")))
     }
 
-    fn call(
-        &mut self,
-        name: &str,
-        zone: &str,
-        address: IpAddr,
-    ) -> Result<super::dbus::Answer, Failure> {
+    fn call(&self, name: &str, zone: &str, address: IpAddr) -> Result<Message, Failure> {
         let source = ipnet::IpNet::from(address).to_string();
         let method = Method {
             destination: &self.owner,
@@ -115,7 +122,7 @@ impl Firewalld {
             interface: "org.fedoraproject.FirewallD1.zone",
             name,
         };
-        self.bus.call(&method, &[zone, &source])
+        self.bus.borrow_mut().call(&method, &[zone, &source])
     }
 }
 

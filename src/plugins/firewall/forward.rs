@@ -26,12 +26,12 @@
 
 use std::net::IpAddr;
 
-use super::ruleset;
+use super::ruleset::{self, Listing};
 use crate::error::{Error, Result};
 use crate::netlink::nft::{
     Base, Batch, ChainKind, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature,
     Field, Hook, Lookup, NewChain, NewRule, NewSet, Nft, Object, Policy, Program, Rule, SetKind,
-    Table, Type, Verdict, verdict_map, xt_ct_state,
+    Table, Verdict, verdict_map, xt_ct_state,
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules;
@@ -79,88 +79,91 @@ pub(super) fn admin_chain(configured: &str) -> Result<&str> {
     }
 }
 
-/// Which objects of the plugin exist in the table of iptables-nft.
-struct Present {
-    table: bool,
-    forward: bool,
-    cni_forward: bool,
-    admin_chain: bool,
-    map: bool,
-    rules: PresentRules,
+/// A rule of the plugin.
+struct OwnRule<'a> {
+    chain: &'static str,
+    effect: Effect<'a>,
+    comment: Comment,
+    /// The name of the rule in errors.
+    title: String,
 }
 
-/// Which rules of the plugin exist in FORWARD and CNI-FORWARD.
-struct PresentRules {
-    jump: bool,
-    admin_jump: bool,
-    answers: bool,
-    sources: bool,
+enum Effect<'a> {
+    /// Jumps to the chain. This is the first rule of its chain.
+    Jump(&'a str),
+    /// Looks up the source address in the map of accepted addresses.
+    AcceptSource,
+    /// Looks up the destination address of an answer.
+    AcceptAnswer,
 }
 
-impl Present {
-    fn read(nft: &Nft, family: Family, admin_chain: &str) -> Result<Self> {
-        let table = table(family);
-        let there = nft.exist(&[
-            Object::Table(table),
-            Object::Chain(table, FORWARD),
-            Object::Chain(table, CNI_FORWARD),
-            Object::Chain(table, admin_chain),
-            Object::Set(table, MAP),
-        ])?;
-        let rules_of = |chain| nft.rules_of(table, chain);
-        Ok(Self {
-            table: there[0],
-            forward: there[1],
-            cni_forward: there[2],
-            admin_chain: there[3],
-            map: there[4],
-            rules: PresentRules::of(
-                &rules_of(FORWARD)?,
-                &rules_of(CNI_FORWARD)?,
-                family,
-                admin_chain,
-            ),
+/// The rules of the plugin, in their order. The two jumps have the comments of the Go plugin, so that the Go plugin and cnibox
+/// find each other's rules.
+fn own_rules(family: Family, admin_chain: &str) -> Result<[OwnRule<'_>; 4]> {
+    let map = format!("map {MAP} of nft table {}", table(family));
+    let rule = |chain, effect, comment: &str, title: String| {
+        Comment::new(comment).map(|comment| OwnRule { chain, effect, comment, title })
+    };
+    Ok([
+        rule(
+            FORWARD,
+            Effect::Jump(CNI_FORWARD),
+            "CNI firewall plugin rules",
+            format!("the jump from {FORWARD} to {CNI_FORWARD}"),
+        )?,
+        rule(
+            CNI_FORWARD,
+            Effect::Jump(admin_chain),
+            "CNI firewall plugin admin overrides",
+            format!("the jump from {CNI_FORWARD} to {admin_chain}"),
+        )?,
+        rule(
+            CNI_FORWARD,
+            Effect::AcceptAnswer,
+            &format!("cnibox: accepts answers to the addresses in {map}"),
+            format!("the rule of {CNI_FORWARD} that accepts answers"),
+        )?,
+        rule(
+            CNI_FORWARD,
+            Effect::AcceptSource,
+            &format!("cnibox: accepts the addresses in {map}"),
+            format!("the rule of {CNI_FORWARD} that accepts the container's packets"),
+        )?,
+    ])
+}
+
+impl OwnRule<'_> {
+    fn is_in<'r>(&self, family: Family, rules: impl IntoIterator<Item = &'r Rule>) -> bool {
+        let [source, destination] = ruleset::addresses(family);
+        rules.into_iter().filter(|rule| rule.chain == self.chain).any(|rule| match self.effect {
+            Effect::Jump(to) => jumps_to(rule, to),
+            Effect::AcceptSource => looks_up(rule, source),
+            Effect::AcceptAnswer => looks_up(rule, destination),
         })
     }
-}
 
-impl PresentRules {
-    /// Finds the rules of the plugin among those of FORWARD and CNI-FORWARD.
-    fn of(forward: &[Rule], cni_forward: &[Rule], family: Family, admin_chain: &str) -> Self {
-        let has = |is_rule: &dyn Fn(&Rule) -> bool| cni_forward.iter().any(is_rule);
-        Self {
-            jump: forward.iter().any(|rule| jumps_to(rule, CNI_FORWARD)),
-            admin_jump: has(&|rule| jumps_to(rule, admin_chain)),
-            answers: has(&|rule| looks_up(rule, ruleset::addresses(family)[1])),
-            sources: has(&|rule| looks_up(rule, ruleset::addresses(family)[0])),
-        }
-    }
-
-    /// The missing rules, each with its chain and position. `answers` makes the rule for established packets.
-    fn missing<'a>(
+    /// The rule for the kernel. `is_answer` makes the condition for answers.
+    fn new_rule(
         &self,
         family: Family,
-        admin_chain: &str,
-        comments: &'a Comments,
-        answers: impl FnOnce() -> Result<NewRule<'a>>,
-    ) -> Result<Vec<NewRule<'a>>> {
-        let mut missing = Vec::new();
-        if !self.jump {
-            let rule = NewRule::first(FORWARD).then(Verdict::Jump(CNI_FORWARD.into()));
-            missing.push(rule.comment(&comments.jump));
-        }
-        if !self.admin_jump {
-            let rule = NewRule::first(CNI_FORWARD).then(Verdict::Jump(admin_chain.into()));
-            missing.push(rule.comment(&comments.admin));
-        }
-        if !self.answers {
-            missing.push(answers()?.comment(&comments.answers));
-        }
-        if !self.sources {
-            missing.push(accept_sources(family).comment(&comments.sources));
-        }
-        Ok(missing)
+        is_answer: impl FnOnce() -> Result<Vec<Expr>>,
+    ) -> Result<NewRule<'_>> {
+        let [source, destination] = ruleset::addresses(family);
+        let last = NewRule::last(self.chain);
+        let rule = match self.effect {
+            Effect::Jump(to) => NewRule::first(self.chain).then(Verdict::Jump(to.into())),
+            Effect::AcceptSource => last.with(verdict_map(&[source], MAP)),
+            Effect::AcceptAnswer => last.with(is_answer()?).with(verdict_map(&[destination], MAP)),
+        };
+        Ok(rule.comment(&self.comment))
     }
+}
+
+/// The rules of FORWARD and CNI-FORWARD.
+fn present_rules(nft: &Nft, family: Family) -> Result<Vec<Rule>> {
+    let [forward, cni_forward] =
+        [FORWARD, CNI_FORWARD].map(|chain| nft.rules_of(table(family), chain));
+    Ok([forward?, cni_forward?].concat())
 }
 
 /// Whether the rule is an unconditional jump to the chain.
@@ -185,104 +188,66 @@ fn looks_up(rule: &Rule, wanted: Field) -> bool {
 pub(super) fn add(
     nft: &Nft,
     batch: &mut Batch,
-    family: Family,
-    addresses: &[IpAddr],
+    listing: &Listing<'_>,
     admin_chain: &str,
-    owner: &Comment,
 ) -> Result<()> {
-    let present = Present::read(nft, family, admin_chain)?;
-    ensure_chains(nft, batch, family, admin_chain, &present)?;
-    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
-    let mut wanted: Vec<Element> = keys.iter().map(|key| element(key.clone(), owner)).collect();
-    if present.map {
-        let put = accepted(family).put(nft, batch, owner, &keys, &wanted);
+    let Listing { family, addresses, .. } = listing;
+    let map = accepted(*family);
+    let had_map = ensure_shared(nft, batch, *family, admin_chain)?;
+    let mut wanted = listing.elements(ACCEPT);
+    if had_map {
+        let put = listing.put(nft, batch, map, &wanted);
         return put.map(drop).map_err(|error| {
             let list = addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-            error.context(format!("cannot accept {list} in map {MAP} of table {}", table(family)))
+            error.context(format!("cannot accept {list} in map {MAP} of table {}", map.table))
         });
     }
-    let others = ruleset::set(family, ruleset::ADDRESSES).all_elements(nft)?.into_iter();
-    wanted.extend(others.filter_map(|other| Some(element(other.key, &other.comment?))));
-    accepted(family).add(nft, batch, &wanted)
+    let others = ruleset::set(*family, ruleset::ADDRESSES).all_elements(nft)?.into_iter();
+    let owned = others.filter(|other| other.comment.is_some());
+    wanted.extend(owned.map(|other| Element { data: ACCEPT, ..other }));
+    map.add(nft, batch, &wanted)
 }
 
-fn element(key: Vec<u8>, owner: &Comment) -> Element {
-    let data = Some(Datum::Verdict(Verdict::Accept));
-    Element { key, data, comment: Some(owner.clone()) }
-}
+/// The data of an element in the map.
+const ACCEPT: Option<Datum> = Some(Datum::Verdict(Verdict::Accept));
 
-fn ensure_chains(
-    nft: &Nft,
-    batch: &mut Batch,
-    family: Family,
-    admin_chain: &str,
-    present: &Present,
-) -> Result<()> {
+/// Adds the missing chains and rules, and the map if it is missing. Returns whether the map existed.
+fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, admin_chain: &str) -> Result<bool> {
     let table = table(family);
-    let comments = Comments::new(family)?;
-    if !present.table {
+    let chains = [(FORWARD, Some(BASE)), (CNI_FORWARD, None), (admin_chain, None)];
+    let mut objects = vec![Object::Table(table), Object::Set(table, MAP)];
+    objects.extend(chains.map(|(name, _)| Object::Chain(table, name)));
+    let is_there = nft.exist(&objects)?;
+    let (has_table, has_map) = (is_there[0], is_there[1]);
+    let present = present_rules(nft, family)?;
+    if !has_table {
         batch.add_table(table, None);
     }
-    for (name, base, is_there) in [
-        (FORWARD, Some(BASE), present.forward),
-        (CNI_FORWARD, None, present.cni_forward),
-        (admin_chain, None, present.admin_chain),
-    ] {
+    for ((name, base), is_there) in chains.into_iter().zip(&is_there[2..]) {
         if !is_there {
             batch.add_chain(table, NewChain { name, base, comment: None });
         }
     }
-    if !present.map {
-        let address = [if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
-        let kind = SetKind::VerdictMap;
-        batch.add_set(table, NewSet { name: MAP, key: &address, kind, comment: None });
+    if !has_map {
+        let (key, kind) = (&[ruleset::address_type(family)], SetKind::VerdictMap);
+        batch.add_set(table, NewSet { name: MAP, key, kind, comment: None });
     }
-    let answers = || accept_answers(nft, family);
-    for rule in present.rules.missing(family, admin_chain, &comments, answers)? {
-        batch.add_rule(table, rule);
-    }
-    Ok(())
-}
-
-/// `ct state related,established ip daddr vmap @cnibox`, with the match `conntrack` of iptables if the kernel has it
-fn accept_answers(nft: &Nft, family: Family) -> Result<NewRule<'static>> {
-    let (state, rule) = (answer_states(), NewRule::last(CNI_FORWARD));
-    let rule = if nft.missing(&[(family, Feature::XtConntrack)])?.is_empty() {
-        rule.then(xt_ct_state(state))
-    } else {
-        rule.with(Condition::ct_state(state))
+    // With the match `conntrack` of iptables, if the kernel has it.
+    let is_answer = || {
+        let has_match = nft.missing(&[(family, Feature::XtConntrack)])?.is_empty();
+        Ok(if has_match { vec![xt_ct_state(ANSWER)] } else { is_answer() })
     };
-    Ok(rule.with(verdict_map(&[ruleset::addresses(family)[1]], MAP)))
-}
-
-fn answer_states() -> CtState {
-    CtState::ESTABLISHED.or(CtState::RELATED)
-}
-
-/// `ip saddr vmap @cnibox`
-fn accept_sources(family: Family) -> NewRule<'static> {
-    NewRule::last(CNI_FORWARD).with(verdict_map(&[ruleset::addresses(family)[0]], MAP))
-}
-
-/// The comments of the rules. The two jumps have the comments of the Go plugin, so that the Go plugin and cnibox find each
-/// other's rules.
-struct Comments {
-    jump: Comment,
-    admin: Comment,
-    answers: Comment,
-    sources: Comment,
-}
-
-impl Comments {
-    fn new(family: Family) -> Result<Self> {
-        let map = format!("map {MAP} of nft table {}", table(family));
-        Ok(Self {
-            jump: Comment::new("CNI firewall plugin rules")?,
-            admin: Comment::new("CNI firewall plugin admin overrides")?,
-            answers: Comment::new(format!("cnibox: accepts answers to the addresses in {map}"))?,
-            sources: Comment::new(format!("cnibox: accepts the addresses in {map}"))?,
-        })
+    for own in own_rules(family, admin_chain)?.iter().filter(|own| !own.is_in(family, &present)) {
+        batch.add_rule(table, own.new_rule(family, is_answer)?);
     }
+    Ok(has_map)
+}
+
+const ANSWER: CtState = CtState::ESTABLISHED.or(CtState::RELATED);
+
+/// `ct state related,established`
+fn is_answer() -> Vec<Expr> {
+    Condition::ct_state(ANSWER).into_iter().collect()
 }
 
 /// Adds the missing rules to `program`, a copy of the host's rules, as ADD adds them to the kernel.
@@ -291,15 +256,10 @@ pub(super) fn add_to_program(
     family: Family,
     admin_chain: &str,
 ) -> Result<()> {
-    let [forward, cni_forward] = [FORWARD, CNI_FORWARD].map(|chain| program.rules_of(chain));
-    let present = PresentRules::of(forward, cni_forward, family, admin_chain);
-    let comments = Comments::new(family)?;
-    let answers = || {
-        let rule = NewRule::last(CNI_FORWARD).with(Condition::ct_state(answer_states()));
-        Ok(rule.with(verdict_map(&[ruleset::addresses(family)[1]], MAP)))
-    };
-    for rule in present.missing(family, admin_chain, &comments, answers)? {
-        program.add(rule);
+    for own in own_rules(family, admin_chain)? {
+        if !own.is_in(family, program.rules()) {
+            program.add(own.new_rule(family, || Ok(is_answer()))?);
+        }
     }
     program.add_chain(admin_chain);
     Ok(())
@@ -330,30 +290,16 @@ pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owne
     accepted(family).remove(nft, batch, &is_stale).map(drop)
 }
 
-pub(super) fn check(
-    nft: &Nft,
-    family: Family,
-    addresses: &[IpAddr],
-    admin_chain: &str,
-    owner: &Comment,
-) -> Result<()> {
-    let present = Present::read(nft, family, admin_chain)?;
-    let table = table(family);
-    for (what, is_there) in [
-        (format!("the jump from {FORWARD} to {CNI_FORWARD}"), present.rules.jump),
-        (format!("the jump from {CNI_FORWARD} to {admin_chain}"), present.rules.admin_jump),
-        (format!("the rule of {CNI_FORWARD} that accepts answers"), present.rules.answers),
-        (
-            format!("the rule of {CNI_FORWARD} that accepts the container's packets"),
-            present.rules.sources,
-        ),
-    ] {
-        if !is_there {
-            return Err(Error::internal(format_args!("{what} is missing in table {table}")));
-        }
+pub(super) fn check(nft: &Nft, listing: &Listing<'_>, admin_chain: &str) -> Result<()> {
+    let Listing { family, addresses, .. } = listing;
+    let table = table(*family);
+    let present = present_rules(nft, *family)?;
+    let own = own_rules(*family, admin_chain)?;
+    if let Some(OwnRule { title, .. }) = own.iter().find(|own| !own.is_in(*family, &present)) {
+        return Err(Error::internal(format_args!("{title} is missing in table {table}")));
     }
-    for address in addresses {
-        if !accepted(family).has(nft, &element(ruleset::key(*address), owner))? {
+    for (address, element) in addresses.iter().zip(listing.elements(ACCEPT)) {
+        if !accepted(*family).has(nft, &element)? {
             return Err(Error::internal(format_args!(
                 "address {address} is missing from map {MAP} of table {table}"
             )));
@@ -364,9 +310,8 @@ pub(super) fn check(
 
 /// Fails if the kernel would refuse the changes of an ADD. Changes nothing.
 pub(super) fn is_possible(nft: &Nft, family: Family, admin_chain: &str) -> Result<()> {
-    let present = Present::read(nft, family, admin_chain)?;
     let mut batch = Batch::new();
-    ensure_chains(nft, &mut batch, family, admin_chain, &present)?;
+    ensure_shared(nft, &mut batch, family, admin_chain)?;
     nft.check(batch).map_err(|error| {
         Error::from(error).context(format!("cannot add rules to table {}", table(family)))
     })

@@ -4,11 +4,10 @@
 use std::ffi::OsStr;
 
 use super::firewalld::{self, FirewalldState};
-use super::{Backend, Firewall, Firewalld, forward};
+use super::{Backend, Firewall, Firewalld, forward, ruleset};
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::names::IpFamily;
-use crate::netlink::nft::{Chain, Family, Field, Program, Table};
+use crate::netlink::nft::{Chain, Family, Program, Table};
 
 /// The rules that ADD adds to accept the packets of its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +61,7 @@ pub fn passed(
     let mut known = None;
     if let Some(Passage::Forward { admin_chain }) = passage {
         forward::add_to_program(&mut program, family, admin_chain)?;
-        let ip_family = if family == Family::Ip6 { IpFamily::V6 } else { IpFamily::V4 };
-        let [source, destination] = Field::addresses(ip_family);
+        let [source, destination] = ruleset::addresses(family);
         known = Some(if end == End::Source { source } else { destination });
     }
     forward::resolve_map(&mut program, family, known);

@@ -72,21 +72,32 @@ pub(super) fn key(address: IpAddr) -> Vec<u8> {
     pack(&[Value::Address(address)])
 }
 
+pub(super) fn address_type(family: Family) -> Type {
+    if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }
+}
+
 pub(super) const fn set(family: Family, name: &'static str) -> SharedSet<'static> {
     SharedSet { table: shared_rules::table(family), name }
 }
 
-/// The elements of one attachment in the set `firewall-addresses` and in the two maps of bridges.
-struct AttachmentElements<'a> {
-    keys: Vec<Vec<u8>>,
-    family: Family,
-    policy_links: Option<&'a PolicyLinks>,
-    owner: &'a Comment,
+/// The addresses of an attachment in one family, and what its policy needs.
+pub(super) struct Listing<'a> {
+    pub(super) family: Family,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) policy_links: Option<&'a PolicyLinks>,
+    pub(super) owner: &'a Comment,
 }
 
-impl AttachmentElements<'_> {
-    fn addresses(&self) -> Vec<Element> {
-        self.elements(None)
+impl Listing<'_> {
+    /// An element for each address, with the owner as comment.
+    pub(super) fn elements(&self, data: Option<Datum>) -> Vec<Element> {
+        let comment = Some(self.owner.clone());
+        let element = |address: &IpAddr| Element {
+            key: key(*address),
+            data: data.clone(),
+            comment: comment.clone(),
+        };
+        self.addresses.iter().map(element).collect()
     }
 
     /// The elements in one of the maps `firewall-same-bridge` and `firewall-isolated`. Empty if the policy does not use this
@@ -100,24 +111,16 @@ impl AttachmentElements<'_> {
         }
     }
 
-    fn elements(&self, data: Option<Datum>) -> Vec<Element> {
-        let element = |key: &Vec<u8>| Element {
-            key: key.clone(),
-            data: data.clone(),
-            comment: Some(self.owner.clone()),
-        };
-        self.keys.iter().map(element).collect()
-    }
-
     /// Adds the missing elements to a set, and removes other elements of the owner at these addresses.
-    fn put(
+    pub(super) fn put(
         &self,
         nft: &Nft,
         batch: &mut Batch,
         set: SharedSet<'_>,
         elements: &[Element],
     ) -> Result<Option<Changed>> {
-        set.put(nft, batch, self.owner, &self.keys, elements)
+        let keys: Vec<Vec<u8>> = self.addresses.iter().copied().map(key).collect();
+        set.put(nft, batch, self.owner, &keys, elements)
     }
 }
 
@@ -127,23 +130,15 @@ fn bridge_key(policy_links: &PolicyLinks, family: Family) -> Vec<u8> {
 
 /// Adds the rules and the elements of the addresses. Removes other elements of these addresses that an earlier ADD of the
 /// owner, or an owner that has ended, added.
-pub(super) fn add(
-    nft: &Nft,
-    batch: &mut Batch,
-    family: Family,
-    addresses: &[IpAddr],
-    policy_links: Option<&PolicyLinks>,
-    owner: &Comment,
-) -> Result<()> {
+pub(super) fn add(nft: &Nft, batch: &mut Batch, listing: &Listing<'_>) -> Result<()> {
+    let Listing { family, policy_links, .. } = *listing;
     let table = shared_rules::table(family);
     ensure_shared(nft, batch, family, policy_links.is_some())?;
-    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
-    let wanted = AttachmentElements { keys, family, policy_links, owner };
-    wanted.put(nft, batch, set(family, ADDRESSES), &wanted.addresses())?;
-    let maps = [SAME_BRIDGE, ISOLATED].map(|map| (set(family, map), wanted.bridges(map)));
+    listing.put(nft, batch, set(family, ADDRESSES), &listing.elements(None))?;
+    let maps = [SAME_BRIDGE, ISOLATED].map(|map| (set(family, map), listing.bridges(map)));
     let mut changes = Vec::new();
     for (map, elements) in &maps {
-        changes.push(wanted.put(nft, batch, *map, elements)?);
+        changes.push(listing.put(nft, batch, *map, elements)?);
     }
     if changes.iter().any(Option::is_some) {
         let mut needed = Vec::new();
@@ -229,21 +224,15 @@ pub(super) fn address(element: &Element) -> Option<IpAddr> {
     <[u8; 16]>::try_from(element.key.as_slice()).ok().map(IpAddr::from)
 }
 
-pub(super) fn check(
-    nft: &Nft,
-    family: Family,
-    addresses: &[IpAddr],
-    policy_links: Option<&PolicyLinks>,
-    owner: &Comment,
-) -> Result<()> {
-    let table = shared_rules::table(family);
-    let keys = addresses.iter().copied().map(key).collect();
-    let wanted = AttachmentElements { keys, family, policy_links, owner };
-    let of_map = |map| (map, wanted.bridges(map));
-    for (name, elements) in [(ADDRESSES, wanted.addresses()), of_map(SAME_BRIDGE), of_map(ISOLATED)]
+pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
+    let Listing { family, addresses, policy_links, .. } = listing;
+    let table = shared_rules::table(*family);
+    let of_map = |map| (map, listing.bridges(map));
+    for (name, elements) in
+        [(ADDRESSES, listing.elements(None)), of_map(SAME_BRIDGE), of_map(ISOLATED)]
     {
         for (address, element) in addresses.iter().zip(&elements) {
-            if !set(family, name).has(nft, element)? {
+            if !set(*family, name).has(nft, element)? {
                 return Err(Error::internal(format_args!(
                     "address {address} is missing from set {name} of table {table}"
                 )));
@@ -251,18 +240,18 @@ pub(super) fn check(
         }
     }
     let Some(policy_links) = policy_links else { return Ok(()) };
-    let bridge = bridge_key(policy_links, family);
+    let bridge = bridge_key(policy_links, *family);
     let twice = [bridge.clone(), bridge.clone()].concat();
     let alone = policy_links.is_isolated.then_some((ALONE, bridge.clone()));
     for (set, key) in [(BRIDGES, bridge), (WITHIN, twice)].into_iter().chain(alone) {
         if nft.elements_at(table, set, &[key])?.iter().all(Option::is_none) {
             return Err(Error::internal(format_args!(
                 "bridge {} is missing from set {set} of table {table}",
-                policy_links.bridge(family)
+                policy_links.bridge(*family)
             )));
         }
     }
-    shared(family, true).check(nft)
+    shared(*family, true).check(nft)
 }
 
 /// Adds the missing sets, maps and rules. With a policy, also adds the set `portmap-targets` if it is missing, and fills it
@@ -308,7 +297,7 @@ fn shared(family: Family, has_policy: bool) -> SharedRules<'static> {
 }
 
 fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {
-    let address = [if table.family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
+    let address = [address_type(table.family)];
     let (key, kind): (&[Type], _) = match name {
         ADDRESSES => (&address, SetKind::Set),
         SAME_BRIDGE | ISOLATED => (&address, SetKind::Map(&[Type::IfName])),

@@ -12,10 +12,11 @@
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
+use super::FAMILIES;
 use super::firewalld::{Firewalld, FirewalldState};
-use super::{FAMILIES, ruleset};
+use super::ruleset::{self, Listing};
 use crate::error::Result;
-use crate::netlink::nft::{Batch, Comment, Element, Family, NewSet, Nft, SetKind, Type};
+use crate::netlink::nft::{Batch, Element, Family, NewSet, Nft, SetKind};
 use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
 use crate::steps::nft::renumber::Move;
@@ -35,23 +36,17 @@ pub(super) struct ZoneSource {
 pub(super) fn record(
     nft: &Nft,
     batch: &mut Batch,
-    family: Family,
-    addresses: &[IpAddr],
+    listing: &Listing<'_>,
     zone: &str,
-    owner: &Comment,
 ) -> Result<()> {
-    let table = shared_rules::table(family);
+    let table = shared_rules::table(listing.family);
     let set = format!("{PREFIX}{zone}");
     let shared = SharedRules { table, sets: vec![set.clone()], chains: Vec::new() };
-    let key = [if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }];
+    let key = [ruleset::address_type(listing.family)];
     shared.ensure(nft, batch, |batch, name| {
         batch.add_set(table, NewSet { name, key: &key, kind: SetKind::Set, comment: None });
     })?;
-    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(ruleset::key).collect();
-    let element =
-        |key: &Vec<u8>| Element { key: key.clone(), data: None, comment: Some(owner.clone()) };
-    let elements: Vec<Element> = keys.iter().map(element).collect();
-    SharedSet { table, name: &set }.put(nft, batch, owner, &keys, &elements).map(drop)
+    listing.put(nft, batch, SharedSet { table, name: &set }, &listing.elements(None)).map(drop)
 }
 
 /// The zones with recorded sources, each with its family and the name of its set.
@@ -92,7 +87,7 @@ pub(super) fn remove(
     if sources.is_empty() {
         return (sources, Ok(()));
     }
-    let mut firewalld = match Firewalld::find(cx) {
+    let firewalld = match Firewalld::find(cx) {
         Ok(FirewalldState::Running(firewalld)) => firewalld,
         Ok(FirewalldState::Unreachable(error)) | Err(error) if has_recorded => {
             return (sources, Err(error));
@@ -140,7 +135,7 @@ pub fn follow_sources(nft: &Nft, bus: Option<&OsStr>, moves: &[Move]) -> Result<
     if steps.is_empty() {
         return Ok(());
     }
-    let mut firewalld = match Firewalld::find_at(bus)? {
+    let firewalld = match Firewalld::find_at(bus)? {
         FirewalldState::Running(firewalld) => firewalld,
         FirewalldState::NotRunning(_) => return Ok(()),
         FirewalldState::Unreachable(error) => return Err(error),
