@@ -51,12 +51,12 @@
 mod bindings;
 mod conditions;
 mod config;
+mod ports;
 mod removal;
 pub mod return_path;
 mod rules;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -67,20 +67,19 @@ use crate::compat::rules as rules_of_reference;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
-use crate::names::{Attachment, IfName, IpFamily};
+use crate::names::{Attachment, IpFamily};
 use crate::netlink::conntrack::{Conntrack, FlowFilter};
-use crate::netlink::nft::{Batch, Family, Feature, Nft, Transport};
-use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::life;
+use crate::netlink::nft::{Batch, Family, Feature, Nft};
+use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
 use crate::steps::nft::localnet;
-use bindings::{PortBindings, title};
 pub use config::Portmap;
-use config::{HostIp, Settings, Snat};
+use config::Settings;
+use ports::Ports;
 use removal::Removal;
 
 pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[("", "")], ..Facts::NONE };
@@ -102,33 +101,29 @@ impl Plugin for Portmap {
         let success = chained::prev_result(cx, WITHOUT_RESULT)?;
         let settings = self.settings().map_err(|error| error.in_front("failed to parse config"))?;
         let owner = Owner::new(&cx.request.network, at);
-        let owners = Owners::of(cx, Scope::One(at));
-        let bindings = bindings(at, &success, &settings, &owner);
-        if bindings.is_empty() {
+        let ports = Ports::new(cx, at, &success, &settings, &owner)?;
+        if ports.is_empty() {
             // An earlier ADD of the attachment may have published ports.
-            remove_now(cx, &owners, &settings)?;
+            ports.remove()?;
             return Ok(success);
         }
         let nft = cx.session.nft()?;
-        replace_reference_rules(cx, at, nft, &bindings)?;
-        let covered = links_to_cover(cx, nft, &settings, &bindings)?;
+        ports.replace_reference_rules(nft)?;
+        let covered = ports.links_to_cover(nft)?;
         let mut undo = Undo::new(cx);
-        let published = publish(cx, nft, (&owner, &owners), &settings, &bindings, &covered);
+        let published = ports.publish(nft, &covered);
         if published.is_ok() || nft.is_partial() {
-            undo.push("remove the port bindings", || remove_now(cx, &owners, &settings));
+            undo.push("remove the port bindings", || ports.remove());
         }
         published?;
-        if settings.snat != Snat::Off {
-            let host = cx.session.host()?;
-            bindings.iter().try_for_each(|bindings| allow_loopback(host, bindings))?;
-        }
+        ports.allow_loopback()?;
         // An error is only a warning: the ports are published, and the kernel translates an older UDP connection after a pause
         // in its packets.
-        if let Err(error) = delete_untranslated(cx, &bindings) {
+        if let Err(error) = ports.delete_untranslated() {
             cx.warn(error);
         }
         undo.keep();
-        warn_of_return_path(cx, at, netns, &settings, &bindings);
+        ports.warn_of_return_path(netns);
         Ok(success)
     }
 
@@ -136,17 +131,13 @@ impl Plugin for Portmap {
         let result = cx.request.required_prev_result()?;
         let settings = self.settings()?;
         let owner = Owner::new(&cx.request.network, at);
-        let bindings = bindings(at, &result, &settings, &owner);
-        if bindings.is_empty() {
+        let ports = Ports::new(cx, at, &result, &settings, &owner)?;
+        if ports.is_empty() {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        check_published(cx, at, nft, &bindings)?;
-        if settings.snat == Snat::Off {
-            return Ok(());
-        }
-        let host = cx.session.host()?;
-        bindings.iter().try_for_each(|bindings| check_loopback(host, nft, bindings))
+        ports.check(nft)?;
+        ports.check_loopback(nft)
     }
 
     /// Restores elements, rules and `route_localnet`. Connections to the container stay.
@@ -155,34 +146,26 @@ impl Plugin for Portmap {
         let result = cx.request.required_prev_result()?;
         let settings = self.settings()?;
         let owner = Owner::new(&cx.request.network, at);
-        let owners = Owners::of(cx, Scope::One(at));
-        let bindings = bindings(at, &result, &settings, &owner);
-        if bindings.is_empty() {
+        let ports = Ports::new(cx, at, &result, &settings, &owner)?;
+        if ports.is_empty() {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        let covered = links_to_cover(cx, nft, &settings, &bindings)?;
-        let publish = || publish(cx, nft, (&owner, &owners), &settings, &bindings, &covered);
-        parts.ensure(&|| check_published(cx, at, nft, &bindings), &mut || {
-            publish()?;
-            delete_answered_by_host(cx, &bindings)
+        let covered = ports.links_to_cover(nft)?;
+        parts.ensure(&|| ports.check(nft), &mut || {
+            ports.publish(nft, &covered)?;
+            ports.delete_answered_by_host()
         });
-        if settings.snat == Snat::Off {
-            return Ok(());
-        }
-        let host = cx.session.host()?;
-        for bindings in &bindings {
-            // If the route to the container is missing, the host routes its address to an uplink, which must not get
-            // `route_localnet`.
-            let is_in_result = |link: &Link| {
-                result.interfaces.is_empty() || result.interface_index(&link.name, "").is_some()
-            };
-            if link_to_container(host, bindings)?.is_some_and(|link| is_in_result(&link)) {
-                parts.ensure(&|| check_loopback(host, nft, bindings), &mut || {
-                    publish()?;
-                    allow_loopback(host, bindings)
-                });
-            }
+        // If the route to the container is missing, the host routes its address to an uplink, which must not get
+        // `route_localnet`.
+        let has_link = ports.loopback_link()?.is_some_and(|link| {
+            result.interfaces.is_empty() || result.interface_index(&link.name, "").is_some()
+        });
+        if has_link {
+            parts.ensure(&|| ports.check_loopback(nft), &mut || {
+                ports.publish(nft, &covered)?;
+                ports.allow_loopback()
+            });
         }
         Ok(())
     }
@@ -225,21 +208,6 @@ fn is_present(family: Family) -> bool {
     family != Family::Ip6 || sysctl::exists("net/ipv6")
 }
 
-/// The port bindings of each family that has a port to publish.
-fn bindings<'a>(
-    at: &Attachment,
-    result: &Success,
-    settings: &'a Settings,
-    owner: &'a Owner,
-) -> Vec<PortBindings<'a>> {
-    let of_family = |family| {
-        let address = container_address(family, at, result)?;
-        let bindings = PortBindings::new(family, owner, address, settings);
-        (!bindings.is_empty()).then_some(bindings)
-    };
-    IpFamily::ALL.into_iter().filter_map(of_family).collect()
-}
-
 /// The first address of the family on the container's interface. An address without an interface in the result counts as
 /// an address of this interface.
 fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Option<IpNet> {
@@ -250,172 +218,6 @@ fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Opt
     };
     let ips = result.ips.iter().filter(|ip| family.has(ip.address.addr()));
     ips.filter(|ip| is_ours(ip.interface)).map(|ip| ip.address).next()
-}
-
-/// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more.
-fn publish(
-    cx: &Context<'_>,
-    nft: &Nft,
-    owners: (&Owner, &Owners),
-    settings: &Settings,
-    all: &[PortBindings<'_>],
-    covered: &[IfName],
-) -> Result<()> {
-    match publish_once(nft, owners, settings, all, covered) {
-        Err(_) if remove_ended(cx, nft, all)? => publish_once(nft, owners, settings, all, covered),
-        published => published,
-    }
-}
-
-/// Publishes the ports of both families in one transaction, and replaces the port bindings of an earlier ADD.
-fn publish_once(
-    nft: &Nft,
-    (owner, owners): (&Owner, &Owners),
-    settings: &Settings,
-    all: &[PortBindings<'_>],
-    covered: &[IfName],
-) -> Result<()> {
-    nft.transact(|nft, batch| {
-        for family in IpFamily::ALL {
-            let bindings = all.iter().find(|bindings| bindings.family == family);
-            let existing = bindings.map(|bindings| bindings.read_existing(nft)).transpose()?;
-            let mut existing = existing.unwrap_or_default();
-            let bindings = bindings.map(|bindings| bindings.in_group_for(&existing));
-            let kept_group = bindings.as_ref().map(|bindings| &bindings.group);
-            let removal = Removal { nft, family, owners, settings: Some(settings), kept_group };
-            existing.is_published |= removal.is_registered(owner)?;
-            if existing.is_published {
-                existing.shared.extend(removal.remove(batch)?.shared);
-            }
-            if let Some(bindings) = bindings {
-                bindings.publish(nft, batch, &existing)?;
-            }
-        }
-        localnet::add_links(batch, covered);
-        Ok(())
-    })
-}
-
-/// The links on which packets to 127.0.0.0/8 must be dropped: the link to the container, which gets `route_localnet`, and
-/// other links with `route_localnet` that no rule protects yet.
-fn links_to_cover(
-    cx: &Context<'_>,
-    nft: &Nft,
-    settings: &Settings,
-    all: &[PortBindings<'_>],
-) -> Result<Vec<IfName>> {
-    let of_v4 = all.iter().find(|bindings| bindings.family == IpFamily::V4);
-    let Some(bindings) = of_v4.filter(|_| settings.snat != Snat::Off) else {
-        return Ok(Vec::new());
-    };
-    let host = cx.session.host()?;
-    let mut links = localnet::links_to_add(nft, host)?;
-    if let Some(link) = link_to_container(host, bindings)? {
-        links.push(IfName::new(link.name.as_str())?);
-    }
-    links.sort_unstable();
-    links.dedup();
-    Ok(links)
-}
-
-/// Warns if other hosts will get no reply from the published ports. It is not an error, because `sbr` can follow in the chain.
-fn warn_of_return_path(
-    cx: &Context<'_>,
-    at: &Attachment,
-    netns: &NetNs,
-    settings: &Settings,
-    all: &[PortBindings<'_>],
-) {
-    let v4 = all.iter().find(|bindings| bindings.family == IpFamily::V4);
-    let (Some(v4), true) = (v4, settings.snat != Snat::All) else { return };
-    let fault = cx
-        .session
-        .host()
-        .and_then(|host| return_path::fault_of_address(host, netns, at, v4.address.addr()));
-    match fault {
-        Ok(None) => {}
-        Ok(Some(fault)) => {
-            let network = &cx.request.network;
-            cx.warn(format!("{fault}; add the plugin sbr to network {network} if it has none"));
-        }
-        Err(error) => cx.warn(error),
-    }
-}
-
-/// Removes all ports of each container that has ended without a DEL and that publishes a host port of `all`. Returns whether
-/// there was such a container.
-fn remove_ended(cx: &Context<'_>, nft: &Nft, all: &[PortBindings<'_>]) -> Result<bool> {
-    let mut owners = BTreeSet::new();
-    for bindings in all {
-        owners.extend(bindings.conflicting_owners(nft)?);
-    }
-    owners.retain(|owner| life::has_ended(owner));
-    for owner in &owners {
-        let mut flows = Vec::new();
-        nft.transact(|nft, batch| {
-            // A new container can have the same owner name by now. Its ADD writes the record before the rules; if the rules
-            // follow during this transaction, the transaction runs again.
-            let Some(record) = life::ended(owner) else { return Ok(()) };
-            let owners = Owners::in_network(&record.network, Scope::One(&record.at));
-            flows = remove(nft, batch, &owners, None)?;
-            Ok(())
-        })?;
-        if let Err(error) = delete_flows(&flows) {
-            cx.warn(error);
-        }
-    }
-    Ok(!owners.is_empty())
-}
-
-/// Removes the rules of the Go plugin for this attachment. Fails if the Go plugin has published one of the ports for another
-/// container: its rules come before those of cnibox, and no record of cnibox proves that such a container has ended.
-fn replace_reference_rules(
-    cx: &Context<'_>,
-    at: &Attachment,
-    nft: &Nft,
-    all: &[PortBindings<'_>],
-) -> Result<()> {
-    let network = &cx.request.network;
-    let mut has_own = false;
-    for bindings in all {
-        for (mapping, port) in bindings.published_by_reference(nft)? {
-            if port.container_id != *at.container_id {
-                let id = &port.container_id;
-                let of = port.network.unwrap_or_else(|| network.to_string());
-                return Err(Error::internal(format_args!(
-                    "cannot publish {}: it is taken by container {id} of the Go plugin portmap, which may have \
-                     ended; cnibox gc --unknown {of}/{id}/{} removes its rules",
-                    title(mapping),
-                    at.ifname
-                )));
-            }
-            has_own |= port.network.as_deref() == Some(&**network);
-        }
-    }
-    if has_own {
-        let owners = Owners::in_network(network, Scope::One(at));
-        nft.transact(|nft, batch| rules_of_reference::remove_portmap(nft, batch, &owners, &[]))?;
-    }
-    Ok(())
-}
-
-/// Fails if an element or rule of cnibox is missing, unless the Go plugin published the ports.
-fn check_published(
-    cx: &Context<'_>,
-    at: &Attachment,
-    nft: &Nft,
-    all: &[PortBindings<'_>],
-) -> Result<()> {
-    for bindings in all {
-        if let Err(error) = bindings.check(nft) {
-            let table = rules::table(bindings.family);
-            let (network, address) = (&cx.request.network, bindings.address.addr());
-            if !rules_of_reference::has_portmap(nft, table.family, network, at, address)? {
-                return Err(error);
-            }
-        }
-    }
-    Ok(())
 }
 
 /// When the session commits, removes the port bindings of the owners and the rules of the Go plugin, and then deletes the UDP
@@ -438,16 +240,6 @@ fn remove_later(
     cx.defer(build, move || delete_flows(&flows.take()));
 }
 
-/// Removes the port bindings of an attachment, for an ADD that fails or has no ports to publish.
-fn remove_now(cx: &Context<'_>, owners: &Owners, settings: &Settings) -> Result<()> {
-    match cx.session.nft_if_supported()? {
-        Some(nft) => {
-            nft.transact(|nft, batch| remove(nft, batch, owners, Some(settings)).map(drop))
-        }
-        None => Ok(()),
-    }
-}
-
 /// Adds the deletions of the port bindings to the batch. Returns conntrack filters for the UDP connections to these ports.
 fn remove(
     nft: &Nft,
@@ -459,87 +251,6 @@ fn remove(
     for family in IpFamily::ALL {
         let removal = Removal { nft, family, owners, settings, kept_group: None };
         flows.extend(removal.remove(batch)?.flows);
-    }
-    Ok(flows)
-}
-
-/// Enables `route_localnet` on the link to the container, for packets from 127.0.0.1. The rule that drops packets to
-/// 127.0.0.0/8 from this link must exist before.
-fn allow_loopback(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<()> {
-    match link_to_container(host, bindings)? {
-        Some(link) => sysctl::set(&localnet::route_localnet(&link.name), "1").map(drop),
-        None => Ok(()),
-    }
-}
-
-/// Fails if `route_localnet` of the link to the container is 0, or if no rule of cnibox drops packets to 127.0.0.0/8 from this
-/// link. If `route_localnet` of `all` is 1, the kernel enables it on every link.
-fn check_loopback(host: &Rtnl, nft: &Nft, bindings: &PortBindings<'_>) -> Result<()> {
-    let Some(link) = link_to_container(host, bindings)? else { return Ok(()) };
-    let name = &link.name;
-    if bindings.are_registered(nft)? && !localnet::covers(nft, &IfName::new(name.as_str())?)? {
-        let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");
-        return Err(Error::internal(msg));
-    }
-    let value = |link: &str| sysctl::get(&localnet::route_localnet(link));
-    if [value(name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
-        let msg =
-            format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");
-        return Err(Error::internal(msg));
-    }
-    Ok(())
-}
-
-/// The link of the host's route to the IPv4 address of the container. `None` for IPv6, or without such a route.
-fn link_to_container(host: &Rtnl, bindings: &PortBindings<'_>) -> Result<Option<Link>> {
-    if bindings.family == IpFamily::V6 {
-        return Ok(None);
-    }
-    let index = host.link_towards(bindings.address.addr())?;
-    index.map_or(Ok(None), |index| host.link_at(index))
-}
-
-/// Deletes the UDP connections to the published ports from conntrack. The kernel does not translate a connection that is older
-/// than the rules while its packets keep coming.
-fn delete_untranslated(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()> {
-    let to_ports = udp_connections(cx, all)?;
-    delete_flows(&to_ports.into_iter().map(|(flows, _)| flows).collect::<Vec<_>>())
-}
-
-/// Deletes the UDP connections that began while the rules were missing: the host itself answers them. Connections to the
-/// container stay.
-fn delete_answered_by_host(cx: &Context<'_>, all: &[PortBindings<'_>]) -> Result<()> {
-    let to_ports = udp_connections(cx, all)?;
-    let answered = to_ports.into_iter().map(|(flows, host_ip)| flows.answered_by(host_ip));
-    delete_flows(&answered.collect::<Vec<_>>())
-}
-
-/// A conntrack filter for each published UDP port and each address of the host that it is published on, with that address.
-fn udp_connections(
-    cx: &Context<'_>,
-    all: &[PortBindings<'_>],
-) -> Result<Vec<(FlowFilter, IpAddr)>> {
-    let mut flows = Vec::new();
-    let mut addresses: Option<Vec<IpAddr>> = None;
-    for bindings in all {
-        let family = bindings.family;
-        for mapping in bindings.mappings().filter(|mapping| mapping.transport == Transport::Udp) {
-            let to_port = FlowFilter::to_port(family, Transport::Udp, mapping.host_port);
-            match mapping.host_ip {
-                HostIp::One(ip) => flows.push((to_port.at(ip), ip)),
-                // One filter for each address of the host: connections that it forwards to this port of other hosts stay.
-                HostIp::Any | HostIp::AnyOf(_) => {
-                    if addresses.is_none() {
-                        let mut all = cx.session.host()?.all_addresses()?;
-                        all.sort_unstable();
-                        all.dedup();
-                        addresses = Some(all);
-                    }
-                    let of_family = addresses.iter().flatten().filter(|ip| family.has(**ip));
-                    flows.extend(of_family.map(|ip| (to_port.at(*ip), *ip)));
-                }
-            }
-        }
     }
     Ok(flows)
 }

@@ -7,12 +7,12 @@ use ipnet::IpNet;
 
 use super::config::{Mapping, Settings, Snat, transport_name};
 use super::rules::{
-    self, Group, OWNERS, Rules, count_key, location, owner_key, port_key, port_of, shared_element,
+    self, Group, OWNERS, Rules, count_key, owner_key, port_key, port_of, shared_element,
 };
 use crate::compat::host_ports::{self, HostPort};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
-use crate::netlink::nft::{Batch, Datum, Element, Nft, Object, Value, pack};
+use crate::netlink::nft::{Batch, Comment, Datum, Element, Nft, Object, Value, pack};
 use crate::plugin::life;
 use crate::plugin::owner::Owner;
 use crate::steps::nft::hairpin::{self, Sources};
@@ -28,13 +28,14 @@ pub struct PortBindings<'a> {
     pub address: IpNet,
     pub settings: &'a Settings,
     pub group: Group,
+    /// The comment of the elements: the owner.
+    comment: Comment,
 }
 
 /// An element that a port binding needs.
 struct Expected {
     set: String,
-    key: Vec<u8>,
-    data: Option<Vec<u8>>,
+    element: Element,
     /// The name of the element in errors, for example `host port tcp 8080`.
     title: String,
 }
@@ -52,26 +53,16 @@ pub struct Existing {
     sets: Vec<String>,
 }
 
-/// The relation of the owner of an element to the attachment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Relation {
-    Own,
-    /// The owner is another attachment of the same container. Both may publish a port: packets may take either interface.
-    SameContainer,
-    Other,
-}
-
-/// A key of a set or map that only one container may have, with the mapping that needs the key.
-struct Exclusive<'a> {
-    mapping: &'a Mapping,
-    set: String,
-    key: Vec<u8>,
-}
-
 impl<'a> PortBindings<'a> {
-    pub fn new(family: IpFamily, owner: &'a Owner, address: IpNet, settings: &'a Settings) -> Self {
+    pub fn new(
+        family: IpFamily,
+        owner: &'a Owner,
+        address: IpNet,
+        settings: &'a Settings,
+    ) -> Result<Self> {
         let group = Group::of(settings.conditions(family));
-        Self { family, owner, address, settings, group }
+        let comment = shared_rules::comment(owner)?;
+        Ok(Self { family, owner, address, settings, group, comment })
     }
 
     /// A copy of these bindings: in the secondary group if the existing elements require it, else in the same group.
@@ -94,9 +85,8 @@ impl<'a> PortBindings<'a> {
     }
 
     /// The shared rules that these bindings need, with the rules that masquerade `sources`.
-    fn rules(&self, mut sources: Vec<Sources>) -> Rules<'_> {
-        sources.sort_unstable();
-        sources.dedup();
+    fn rules(&self, sources: &BTreeSet<Sources>) -> Rules<'_> {
+        let sources = sources.iter().copied().collect();
         Rules { family: self.family, settings: self.settings, group: &self.group, sources }
     }
 
@@ -122,48 +112,43 @@ impl<'a> PortBindings<'a> {
     pub fn publish(&self, nft: &Nft, batch: &mut Batch, existing: &Existing) -> Result<()> {
         self.add_rules_and_sources(nft, batch, existing)?;
         let table = rules::table(self.family);
-        let comment = shared_rules::comment(self.owner)?;
-        let element = |expected: &Expected| Element {
-            key: expected.key.clone(),
-            data: expected.data.clone().map(Datum::Value),
-            comment: Some(comment.clone()),
-        };
         let published = self.published();
         // The index entry comes first: a DEL without configuration then finds the owner, also if the kernel made only a part of
         // the transaction.
-        batch.add_elements(table, OWNERS, &[element(&self.index_entry())]);
-        let [any, on, _] = self.group.sets();
-        for set in [any, on] {
-            let of_set = published.iter().filter(|expected| expected.set == set);
-            batch.add_elements(table, &set, &of_set.map(element).collect::<Vec<_>>());
+        batch.add_elements(table, OWNERS, &[self.index_entry().element]);
+        for set in [self.group.published(), self.group.published_on()] {
+            batch.add_elements(table, &set, &elements_of(&published, &set));
         }
-        for expected in self.ports_on() {
-            // The element can exist, because another attachment can publish the port on another address.
-            batch.ensure_elements(table, &expected.set, &[element(&expected)]);
-        }
+        // The elements can exist, because other attachments can publish the ports on other addresses.
+        let set = self.group.published_on_ports();
+        let ports_on = elements_of(&self.ports_on(), &set);
+        batch.ensure_elements(table, &set, &ports_on);
         if self.group.is_main() {
-            let shared =
-                self.ports_on().into_iter().filter(|port| existing.shared.contains(&port.key));
-            let shared: Vec<Element> =
-                shared.map(|port| shared_element(&port.key, Some(comment.clone()))).collect();
-            batch.ensure_elements(table, OWNERS, &shared);
+            let shared = ports_on.iter().filter(|port| existing.shared.contains(&port.key));
+            let shared = shared.map(|port| shared_element(&port.key, port.comment.clone()));
+            batch.ensure_elements(table, OWNERS, &shared.collect::<Vec<_>>());
         }
         self.add_unmasqueraded(nft, batch, existing)?;
+        self.put_shared(nft, batch, existing)?;
+        let count = count_key(self.owner, published.len());
+        batch.add_elements(table, OWNERS, &[self.element(count)]);
+        Ok(())
+    }
+
+    /// Adds the elements of sets in which several owners can need the same element.
+    fn put_shared(&self, nft: &Nft, batch: &mut Batch, existing: &Existing) -> Result<()> {
         let mut shared = self.masqueraded();
         if existing.sets.iter().any(|set| set == targets::SET) {
             shared.extend(self.targets());
         }
-        let mut sets: Vec<String> = shared.iter().map(|expected| expected.set.clone()).collect();
+        let mut sets: BTreeSet<&str> = shared.iter().map(|expected| &*expected.set).collect();
         if existing.is_published {
             // An earlier ADD can have added elements to other shared sets: `put_all` removes them.
-            sets.extend(existing.sets.iter().filter(|set| is_shared(set)).cloned());
+            sets.extend(existing.sets.iter().map(String::as_str).filter(|set| is_shared(set)));
         }
-        sets.sort_unstable();
-        sets.dedup();
-        for name in &sets {
-            let of_set = shared.iter().filter(|expected| expected.set == *name);
-            let wanted: Vec<Element> = of_set.map(element).collect();
-            let set = SharedSet { table, name };
+        for name in sets {
+            let wanted = elements_of(&shared, name);
+            let set = SharedSet { table: rules::table(self.family), name };
             if existing.is_published {
                 set.put_all(nft, batch, self.owner.as_str(), &wanted)?;
             } else {
@@ -171,8 +156,6 @@ impl<'a> PortBindings<'a> {
                 set.put(nft, batch, self.owner.as_str(), &keys, &wanted)?;
             }
         }
-        let count = Expected { key: count_key(self.owner, published.len()), ..self.index_entry() };
-        batch.add_elements(table, OWNERS, &[element(&count)]);
         Ok(())
     }
 
@@ -187,20 +170,14 @@ impl<'a> PortBindings<'a> {
         let names = || existing.sets.iter().map(String::as_str);
         let has_sources =
             |length| names().filter_map(Sources::of).any(|sources| sources.prefix_length == length);
-        let mut all = Sources::of_table(names());
         let sources_and_nets = self.sources_and_nets();
-        all.extend(sources_and_nets.iter().map(|(sources, _)| *sources));
-        self.rules(all.clone()).ensure(nft, batch)?;
-        all.sort_unstable();
-        all.dedup();
+        let own = sources_and_nets.iter().map(|(sources, _)| *sources);
+        let all: BTreeSet<Sources> = Sources::of_table(names()).into_iter().chain(own).collect();
+        self.rules(&all).ensure(nft, batch)?;
         let table = rules::table(self.family);
-        let comment = shared_rules::comment(self.owner)?;
         for sources in all {
             let of_sources = sources_and_nets.iter().filter(|(own, _)| *own == sources);
-            let element = |(_, net): &(Sources, IpNet)| {
-                let key = pack(&[Value::Address(net.network())]);
-                Element { key, data: None, comment: Some(comment.clone()) }
-            };
+            let element = |(_, net): &(Sources, IpNet)| self.element(source_key(net));
             let mut wanted: Vec<Element> = of_sources.map(element).collect();
             let masqueraded = hairpin::set(sources.prefix_length);
             if names().any(|set| set == sources.set()) {
@@ -229,15 +206,8 @@ impl<'a> PortBindings<'a> {
             return Ok(());
         }
         let table = rules::table(self.family);
-        let comment = shared_rules::comment(self.owner)?;
-        let own = self.unmasqueraded();
-        let own = own.iter().map(|port| Element {
-            key: port.key.clone(),
-            data: None,
-            comment: Some(comment.clone()),
-        });
-        let own = own.collect::<Vec<_>>();
-        batch.add_elements(table, &self.group.unmasqueraded(), &own);
+        let set = self.group.unmasqueraded();
+        batch.add_elements(table, &set, &elements_of(&self.unmasqueraded(), &set));
         let has = |set: &String| existing.sets.contains(set);
         let mut groups = vec![Group::main(), self.group.clone()];
         groups.dedup();
@@ -260,17 +230,12 @@ impl<'a> PortBindings<'a> {
         }
     }
 
-    /// Whether cnibox published the ports: then the index has the owner. The Go plugin has no index.
-    pub fn are_registered(&self, nft: &Nft) -> Result<bool> {
-        index_has(nft, self.family, self.owner, owner_key(self.owner))
-    }
-
     /// Whether the map of the group has the first port of these bindings, with the owner of these bindings.
     fn has_first_port(&self, nft: &Nft) -> Result<bool> {
-        let Some(Expected { set, key, .. }) = self.published().into_iter().next() else {
+        let Some(Expected { set, element, .. }) = self.published().into_iter().next() else {
             return Ok(false);
         };
-        let found = nft.elements_at(rules::table(self.family), &set, &[key])?;
+        let found = nft.elements_at(rules::table(self.family), &set, &[element.key])?;
         Ok(found.iter().flatten().any(|found| is_of(found, self.owner)))
     }
 
@@ -286,35 +251,42 @@ impl<'a> PortBindings<'a> {
         if nft.exist(&[Object::Set(table, targets::SET)])? == [true] {
             all.extend(self.targets());
         }
-        let comment = shared_rules::comment(self.owner)?;
         for expected in &all {
-            let data = expected.data.clone().map(Datum::Value);
-            let wanted =
-                Element { key: expected.key.clone(), data, comment: Some(comment.clone()) };
-            if !(SharedSet { table, name: &expected.set }).has(nft, &wanted)? {
+            if !(SharedSet { table, name: &expected.set }).has(nft, &expected.element)? {
                 return Err(Error::internal(format_args!(
                     "{} of {} not found in set {} of table {table}",
                     expected.title, self.owner, expected.set
                 )));
             }
         }
-        for (sources, net) in self.sources_and_nets() {
-            let (set, key) = (sources.set(), pack(&[Value::Address(net.network())]));
+        let sources_and_nets = self.sources_and_nets();
+        for (sources, net) in &sources_and_nets {
+            let set = sources.set();
             let is_there = nft.exist(&[Object::Set(table, &set)])? == [true];
-            if is_there && nft.elements_at(table, &set, &[key])? == [None] {
+            if is_there && nft.elements_at(table, &set, &[source_key(net)])? == [None] {
                 let msg = format!("source {net} not found in set {set} of table {table}");
                 return Err(Error::internal(msg));
             }
         }
-        self.rules(self.sources_and_nets().into_iter().map(|(sources, _)| sources).collect())
-            .check(nft)
+        self.rules(&sources_and_nets.into_iter().map(|(sources, _)| sources).collect()).check(nft)
+    }
+
+    /// An element of this owner, without data.
+    fn element(&self, key: Vec<u8>) -> Element {
+        Element { key, data: None, comment: Some(self.comment.clone()) }
+    }
+
+    /// The element of a mapping in a set of host ports.
+    fn port_in(&self, set: String, mapping: &Mapping) -> Expected {
+        Expected { set, element: self.element(port_key(mapping)), title: title(mapping) }
     }
 
     fn published(&self) -> Vec<Expected> {
         let expected = |mapping: &Mapping| {
-            let (set, key) = location(&self.group, mapping);
             let target = [Value::Address(self.address.addr()), Value::Port(mapping.container_port)];
-            Expected { set, key, data: Some(pack(&target)), title: title(mapping) }
+            let data = Some(Datum::Value(pack(&target)));
+            let element = Element { data, ..self.element(rules::key(mapping)) };
+            Expected { set: self.group.map_of(mapping), element, title: title(mapping) }
         };
         self.mappings().map(expected).collect()
     }
@@ -322,20 +294,13 @@ impl<'a> PortBindings<'a> {
     /// The elements of `portmap-published-on-ports`: the ports that are published on single host addresses.
     fn ports_on(&self) -> Vec<Expected> {
         let on = self.mappings().filter(|mapping| mapping.host_ip.one().is_some());
-        let expected = |mapping: &Mapping| Expected {
-            set: self.group.published_on_ports(),
-            key: key_of(mapping),
-            data: None,
-            title: title(mapping),
-        };
-        on.map(expected).collect()
+        on.map(|mapping| self.port_in(self.group.published_on_ports(), mapping)).collect()
     }
 
     fn masqueraded(&self) -> Vec<Expected> {
         let expected = |source: &IpNet| Expected {
             set: hairpin::set(source.prefix_len()),
-            key: hairpin::key(source, self.address.addr()),
-            data: None,
+            element: self.element(hairpin::key(source, self.address.addr())),
             title: format!("masquerading of {source}"),
         };
         self.sources().iter().map(expected).collect()
@@ -344,39 +309,28 @@ impl<'a> PortBindings<'a> {
     /// The elements of `portmap-unmasqueraded`: without `snat`, the IPv4 ports that are published on all addresses. Packets
     /// from 127.0.0.1 to these ports stay on the host.
     fn unmasqueraded(&self) -> Vec<Expected> {
-        let stays_on_host = |mapping: &&Mapping| {
-            self.family == IpFamily::V4
-                && self.settings.snat == Snat::Off
-                && mapping.host_ip.one().is_none()
-        };
-        let expected = |mapping: &Mapping| Expected {
-            set: self.group.unmasqueraded(),
-            key: key_of(mapping),
-            data: None,
-            title: title(mapping),
-        };
-        self.mappings().filter(stays_on_host).map(expected).collect()
+        if self.family == IpFamily::V6 || self.settings.snat != Snat::Off {
+            return Vec::new();
+        }
+        let on_all = self.mappings().filter(|mapping| mapping.host_ip.one().is_none());
+        on_all.map(|mapping| self.port_in(self.group.unmasqueraded(), mapping)).collect()
     }
 
     /// The elements of `portmap-targets`: the address and the ports of the container, without duplicates.
     fn targets(&self) -> Vec<Expected> {
-        let key = |mapping: &Mapping| {
-            targets::key(self.address.addr(), mapping.transport, mapping.container_port)
+        let target = |mapping: &Mapping| {
+            let (address, port) = (self.address.addr(), mapping.container_port);
+            let key = targets::key(address, mapping.transport, port);
+            let title = format!("target of {}", title(mapping));
+            let set = targets::SET.to_owned();
+            (key.clone(), Expected { set, element: self.element(key), title })
         };
-        let expected = |(key, mapping): (Vec<u8>, &Mapping)| Expected {
-            set: targets::SET.into(),
-            key,
-            data: None,
-            title: format!("target of {}", title(mapping)),
-        };
-        let by_key: BTreeMap<Vec<u8>, &Mapping> =
-            self.mappings().map(|mapping| (key(mapping), mapping)).collect();
-        by_key.into_iter().map(expected).collect()
+        self.mappings().map(target).collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
     fn index_entry(&self) -> Expected {
-        let title = "index entry".into();
-        Expected { set: OWNERS.into(), key: owner_key(self.owner), data: None, title }
+        let element = self.element(owner_key(self.owner));
+        Expected { set: OWNERS.into(), element, title: "index entry".into() }
     }
 
     /// Reads the existing elements before ADD. Fails if another container has one of the ports on an overlapping address, or if
@@ -390,26 +344,24 @@ impl<'a> PortBindings<'a> {
         let mut existing = Existing { sets, ..Existing::default() };
         let mut of_container = BTreeSet::new();
         for group in self.competing_groups(&existing.sets) {
-            let exclusive: Vec<Exclusive<'_>> =
-                self.mappings().flat_map(|mapping| exclusive(&group, mapping)).collect();
-            for set in group.sets() {
-                let of_set: Vec<&Exclusive<'_>> =
-                    exclusive.iter().filter(|exclusive| exclusive.set == set).collect();
-                let keys: Vec<Vec<u8>> =
-                    of_set.iter().map(|exclusive| exclusive.key.clone()).collect();
+            for (index, set) in group.sets().into_iter().enumerate() {
+                let key = |mapping| exclusive(mapping)[index].clone();
+                let of_set = self.mappings().filter_map(|mapping| Some((mapping, key(mapping)?)));
+                let of_set: Vec<(&Mapping, Vec<u8>)> = of_set.collect();
+                let keys: Vec<Vec<u8>> = of_set.iter().map(|(_, key)| key.clone()).collect();
                 let found = nft.elements_at(table, &set, &keys)?;
                 let mut present = Vec::new();
-                for (exclusive, found) in of_set.iter().zip(found) {
+                for ((mapping, _), found) in of_set.into_iter().zip(found) {
                     let Some(found) = found else { continue };
-                    match self.relation(&found) {
-                        Relation::Own => existing.is_published = true,
-                        Relation::SameContainer => {
-                            existing.needs_secondary |= group == self.group;
-                            of_container.extend(found.comment);
-                        }
-                        Relation::Other => return Err(taken_error(exclusive.mapping, &found)),
+                    if is_of(&found, self.owner) {
+                        existing.is_published = true;
+                    } else if self.is_of_container(&found) {
+                        existing.needs_secondary |= group == self.group;
+                        of_container.extend(found.comment);
+                    } else {
+                        return Err(taken_error(mapping, &found));
                     }
-                    present.push(exclusive.mapping);
+                    present.push(mapping);
                 }
                 if set == group.published_on_ports() && !present.is_empty() {
                     // The element names one owner of the port; other owners can have the port on other addresses.
@@ -428,7 +380,7 @@ impl<'a> PortBindings<'a> {
 
     /// The other owners that publish one of these ports, on any address. Some of these owners make `read_existing` fail.
     pub fn conflicting_owners(&self, nft: &Nft) -> Result<Vec<String>> {
-        let ports: BTreeSet<Vec<u8>> = self.mappings().map(key_of).collect();
+        let ports: BTreeSet<Vec<u8>> = self.mappings().map(port_key).collect();
         let mut owners = Vec::new();
         let sets = nft.sets(rules::table(self.family))?;
         let sets: Vec<String> = sets.into_iter().map(|set| set.name).collect();
@@ -467,7 +419,7 @@ impl<'a> PortBindings<'a> {
 
     /// The keys of those ports of these bindings that other owners also publish, on other host addresses.
     fn shared_ports(&self, nft: &Nft) -> Result<Vec<Vec<u8>>> {
-        let keys: Vec<Vec<u8>> = self.ports_on().into_iter().map(|port| port.key).collect();
+        let keys: Vec<Vec<u8>> = self.ports_on().into_iter().map(|port| port.element.key).collect();
         let set = Group::main().published_on_ports();
         let found = nft.elements_at(rules::table(self.family), &set, &keys)?;
         let others = found.into_iter().flatten().filter(|found| !is_of(found, self.owner));
@@ -480,24 +432,23 @@ impl<'a> PortBindings<'a> {
         groups.filter(|group| group.competes_with(&self.group)).collect()
     }
 
-    fn relation(&self, found: &Element) -> Relation {
-        if is_of(found, self.owner) {
-            return Relation::Own;
-        }
+    /// Whether the owner of an element is an attachment of the same container. Both may publish a port: packets may take either
+    /// interface.
+    fn is_of_container(&self, found: &Element) -> bool {
         let container = |text| Owner::parts(text).map(|[_, container, _]| container);
         let other = found.comment.as_deref().and_then(container);
-        let is_same = other.is_some() && other == container(self.owner.as_str());
-        if is_same { Relation::SameContainer } else { Relation::Other }
+        other.is_some() && other == container(self.owner.as_str())
     }
 
     /// Fails if another container has one of the ports on a single address.
     fn refuse_taken_on(&self, nft: &Nft, group: &Group, mappings: &[&Mapping]) -> Result<()> {
         let ports: BTreeMap<Vec<u8>, &Mapping> =
-            mappings.iter().map(|mapping| (key_of(mapping), *mapping)).collect();
+            mappings.iter().map(|mapping| (port_key(mapping), *mapping)).collect();
         for found in nft.elements(rules::table(self.family), &group.published_on())? {
             let mapping = port_of(&found).and_then(|port| ports.get(&port));
             if let Some(mapping) = mapping
-                && self.relation(&found) == Relation::Other
+                && !is_of(&found, self.owner)
+                && !self.is_of_container(&found)
             {
                 return Err(taken_error(mapping, &found));
             }
@@ -511,23 +462,24 @@ pub fn is_shared(set: &str) -> bool {
     hairpin::length(set).is_some() || set == targets::SET
 }
 
-/// The key `protocol . port` of a mapping's host port.
-fn key_of(mapping: &Mapping) -> Vec<u8> {
-    port_key(mapping.transport, mapping.host_port)
+/// The keys of a mapping in the three sets of a group that no other container may have.
+fn exclusive(mapping: &Mapping) -> [Option<Vec<u8>>; 3] {
+    let port = port_key(mapping);
+    match mapping.host_ip.one() {
+        Some(_) => [Some(port), Some(rules::key(mapping)), None],
+        None => [Some(port.clone()), None, Some(port)],
+    }
 }
 
-/// The keys in the maps and sets of a group that no other container may have if a container publishes this mapping.
-fn exclusive<'a>(group: &Group, mapping: &'a Mapping) -> [Exclusive<'a>; 2] {
-    let port = key_of(mapping);
-    let any = Exclusive { mapping, set: group.published(), key: port.clone() };
-    let on = match mapping.host_ip.one() {
-        Some(_) => {
-            let (set, key) = location(group, mapping);
-            Exclusive { mapping, set, key }
-        }
-        None => Exclusive { mapping, set: group.published_on_ports(), key: port },
-    };
-    [any, on]
+/// The key of a subnet in a set of sources.
+fn source_key(net: &IpNet) -> Vec<u8> {
+    pack(&[Value::Address(net.network())])
+}
+
+/// The elements of one set.
+fn elements_of(all: &[Expected], set: &str) -> Vec<Element> {
+    let of_set = all.iter().filter(|expected| expected.set == set);
+    of_set.map(|expected| expected.element.clone()).collect()
 }
 
 /// The ports of a group that an earlier release published without `snat`: no element of `portmap-masqueraded-N` pairs
@@ -549,6 +501,11 @@ fn unmasqueraded_before(nft: &Nft, group: &Group, except: &Owner) -> Result<Vec<
         !is_of(element, except) && target.get(..4).is_some_and(|target| !targets.contains(target))
     });
     Ok(unmasqueraded.map(|element| Element { data: None, ..element }).collect())
+}
+
+/// Whether the index has the owner: then cnibox published its ports. The Go plugin has no index.
+pub fn is_registered(nft: &Nft, family: IpFamily, owner: &Owner) -> Result<bool> {
+    index_has(nft, family, owner, owner_key(owner))
 }
 
 /// Whether the index `portmap-owners` has an element with this key and this owner.

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::bindings::{index_has, is_of, is_shared};
-use super::config::Settings;
+use super::bindings::{index_has, is_of, is_registered, is_shared};
+use super::config::{Mapping, Settings};
 use super::rules::{
-    self, Group, OWNERS, count_key, is_index_entry, location, masqueraded_keys, owner_key, port_of,
+    self, Group, OWNERS, count_key, is_index_entry, masqueraded_keys, owner_key, port_of,
     shared_element,
 };
 use crate::error::Result;
@@ -40,11 +40,13 @@ pub struct Removed {
     pub shared: Vec<Vec<u8>>,
 }
 
-/// The elements of one owner in one group.
-struct OwnerElements {
+/// The published ports of one owner in one group.
+struct OwnPorts {
     group: Group,
-    /// For each published port, the name of its map and its element.
-    published: Vec<(String, Element)>,
+    /// The elements of ports of all host addresses.
+    published: Vec<Element>,
+    /// The elements of ports of single host addresses.
+    published_on: Vec<Element>,
 }
 
 impl Removal<'_> {
@@ -56,7 +58,7 @@ impl Removal<'_> {
         if let Some((at, owner)) = self.owners.one() {
             let own = self.look_up(owner, &at.ifname)?;
             // The common case: the container has no ports.
-            if own.is_empty() && !self.is_registered(owner)? {
+            if own.is_empty() && !is_registered(self.nft, self.family, owner)? {
                 return Ok(Removed::default());
             }
             if let [own] = own.as_slice()
@@ -68,84 +70,74 @@ impl Removal<'_> {
         self.remove_all(batch)
     }
 
-    /// Whether the index `portmap-owners` has an entry of the owner.
-    pub fn is_registered(&self, owner: &Owner) -> Result<bool> {
-        self.index_has(owner, owner_key(owner))
-    }
-
-    fn index_has(&self, owner: &Owner, key: Vec<u8>) -> Result<bool> {
-        index_has(self.nft, self.family, owner, key)
-    }
-
     /// Looks up the ports of the configuration, in each group that can have them.
-    fn look_up(&self, owner: &Owner, interface: &str) -> Result<Vec<OwnerElements>> {
+    fn look_up(&self, owner: &Owner, interface: &str) -> Result<Vec<OwnPorts>> {
         let Some(settings) = self.settings else { return Ok(Vec::new()) };
         let group = Group::of(settings.conditions(self.family));
         let mut groups = vec![group.secondary(interface), group];
         // At ADD the configuration may have had no conditions.
         groups.extend(Some(Group::main()).filter(|main| !groups.contains(main)));
+        let mappings =
+            settings.mappings.iter().filter(|mapping| mapping.host_ip.is_in(self.family));
+        let (on, on_all): (Vec<&Mapping>, Vec<&Mapping>) =
+            mappings.partition(|mapping| mapping.host_ip.one().is_some());
+        let keys =
+            |mappings: Vec<&Mapping>| mappings.into_iter().map(rules::key).collect::<Vec<_>>();
+        let (on, on_all) = (keys(on), keys(on_all));
         let mut all = Vec::new();
         for group in groups {
-            let mut own = OwnerElements { group, published: Vec::new() };
-            let mappings =
-                settings.mappings.iter().filter(|mapping| mapping.host_ip.is_in(self.family));
-            let locations: Vec<(String, Vec<u8>)> =
-                mappings.map(|mapping| location(&own.group, mapping)).collect();
-            for set in [own.group.published(), own.group.published_on()] {
-                let of_set = locations.iter().filter(|(name, _)| *name == set);
-                let keys: Vec<Vec<u8>> = of_set.map(|(_, key)| key.clone()).collect();
-                let found = self.nft.elements_at(rules::table(self.family), &set, &keys)?;
-                let found = found.into_iter().flatten().filter(|element| is_of(element, owner));
-                own.published.extend(found.map(|element| (set.clone(), element)));
-            }
-            if !own.published.is_empty() {
-                all.push(own);
-            }
+            let published = self.own(&group.published(), &on_all, owner)?;
+            let published_on = self.own(&group.published_on(), &on, owner)?;
+            all.push(OwnPorts { group, published, published_on });
         }
+        all.retain(|own| own.elements().next().is_some());
         Ok(all)
     }
 
-    /// Whether `own` has all ports of the owner, and no other owner publishes one of them on another host address.
-    fn has_all_ports(&self, own: &OwnerElements, owner: &Owner) -> Result<bool> {
-        let ports = own.ports_on().map(|key| shared_element(&key, None).key);
-        let ports: Vec<Vec<u8>> = ports.filter(|_| own.group.is_main()).collect();
-        let shared = self.nft.elements_at(rules::table(self.family), OWNERS, &ports)?;
-        let count = count_key(owner, own.published.len());
-        Ok(shared.iter().all(Option::is_none) && self.index_has(owner, count)?)
+    /// The elements of the set that have one of these keys and name this owner.
+    fn own(&self, set: &str, keys: &[Vec<u8>], owner: &Owner) -> Result<Vec<Element>> {
+        let found = self.nft.elements_at(rules::table(self.family), set, keys)?.into_iter();
+        Ok(found.flatten().filter(|element| is_of(element, owner)).collect())
     }
 
-    fn remove_own(&self, own: &OwnerElements, owner: &Owner, batch: &mut Batch) -> Result<Removed> {
-        let mut keys = vec![
-            (OWNERS.to_owned(), owner_key(owner)),
-            (OWNERS.to_owned(), count_key(owner, own.published.len())),
-        ];
-        if self.kept_group.is_none() {
-            keys.extend(self.shared_of(own, batch)?);
-        }
+    /// Whether `own` has all ports of the owner, and no other owner publishes one of them on another host address.
+    fn has_all_ports(&self, own: &OwnPorts, owner: &Owner) -> Result<bool> {
+        let ports = own.published_on.iter().filter_map(port_of).filter(|_| own.group.is_main());
+        let ports: Vec<Vec<u8>> = ports.map(|key| shared_element(&key, None).key).collect();
+        let shared = self.nft.elements_at(rules::table(self.family), OWNERS, &ports)?;
+        let count = count_key(owner, own.elements().count());
+        Ok(shared.iter().all(Option::is_none) && index_has(self.nft, self.family, owner, count)?)
+    }
+
+    fn remove_own(&self, own: &OwnPorts, owner: &Owner, batch: &mut Batch) -> Result<Removed> {
+        let mut keys = match self.kept_group {
+            None => self.shared_of(own, batch)?,
+            Some(_) => Vec::new(),
+        };
         let mut removed = Removed::default();
         if own.group.is_main() {
-            let ports = own.published.iter().filter_map(|(_, element)| port_of(element));
-            keys.extend(ports.map(|key| (own.group.unmasqueraded(), key)));
-            let ports = own.ports_on().map(|key| (own.group.published_on_ports(), key));
-            keys.extend(ports);
-            keys.extend(
-                own.published.iter().map(|(set, element)| (set.clone(), element.key.clone())),
-            );
-            let elements = own.published.iter().map(|(_, element)| element);
-            removed.flows.extend(elements.filter_map(|element| self.udp_flows(element)));
+            let group = &own.group;
+            let on = || own.published_on.iter();
+            keys.extend(own.elements().filter_map(port_of).map(|key| (group.unmasqueraded(), key)));
+            keys.extend(on().filter_map(port_of).map(|key| (group.published_on_ports(), key)));
+            let published = own.published.iter().map(|element| (group.published(), element));
+            let published = published.chain(on().map(|element| (group.published_on(), element)));
+            keys.extend(published.map(|(set, element)| (set, element.key.clone())));
+            removed.flows.extend(own.elements().filter_map(|element| self.udp_flows(element)));
         } else {
             // The group is deleted with its last element, so all its elements must be read.
             removed = self.remove_from_group(&own.group, batch)?;
         }
-        // The index entry is deleted last: if the kernel makes only a part of the transaction, a DEL without configuration
-        // finds the rest by it.
-        keys.sort_unstable_by(|one, other| {
-            (one.0 == OWNERS).cmp(&(other.0 == OWNERS)).then_with(|| one.cmp(other))
-        });
+        keys.sort_unstable();
         keys.dedup();
         for of_set in keys.chunk_by(|one, other| one.0 == other.0) {
-            self.delete_own(&of_set[0].0, of_set.iter().map(|(_, key)| key.clone()), owner, batch)?;
+            let keys: Vec<Vec<u8>> = of_set.iter().map(|(_, key)| key.clone()).collect();
+            self.delete_own(&of_set[0].0, &keys, owner, batch)?;
         }
+        // The index entry is deleted last: if the kernel makes only a part of the transaction, a DEL without configuration
+        // finds the rest by it.
+        let index = [owner_key(owner), count_key(owner, own.elements().count())];
+        self.delete_own(OWNERS, &index, owner, batch)?;
         Ok(removed)
     }
 
@@ -153,14 +145,11 @@ impl Removal<'_> {
     fn delete_own(
         &self,
         set: &str,
-        keys: impl Iterator<Item = Vec<u8>>,
+        keys: &[Vec<u8>],
         owner: &Owner,
         batch: &mut Batch,
     ) -> Result<()> {
-        let table = rules::table(self.family);
-        let found = self.nft.elements_at(table, set, &keys.collect::<Vec<_>>())?.into_iter();
-        let own = found.flatten().filter(|element| is_of(element, owner));
-        batch.delete_elements(table, set, &own.map(|element| element.key).collect::<Vec<_>>());
+        self.delete(set, &self.own(set, keys, owner)?, batch);
         Ok(())
     }
 
@@ -187,19 +176,22 @@ impl Removal<'_> {
 
     /// Returns the set and the key of each element that an owner can have in `portmap-masqueraded-N` and `portmap-targets`,
     /// possibly with duplicates. If a set `owners-of-SET` exists, calls `remove_shared` and returns an empty list.
-    fn shared_of(&self, own: &OwnerElements, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
+    fn shared_of(&self, own: &OwnPorts, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
         let table = rules::table(self.family);
         let sets: Vec<String> = self.nft.sets(table)?.into_iter().map(|set| set.name).collect();
         if sets.iter().any(|set| SharedSet::is_of_owners(set)) {
             return self.remove_shared(batch).map(|()| Vec::new());
         }
         let mut keys = Vec::new();
-        for target in own.published.iter().filter_map(|(_, element)| self.target(element)) {
+        for target in own.elements().filter_map(|element| self.target(element)) {
             keys.extend(sets.iter().flat_map(|set| masqueraded_keys(set, target)));
         }
         if sets.iter().any(|set| set == targets::SET) {
-            let all = own.published.iter().filter_map(|(_, element)| targets::of(element));
-            keys.extend(all.map(|target| (targets::SET.to_owned(), target.key)));
+            keys.extend(
+                own.elements()
+                    .filter_map(targets::of)
+                    .map(|target| (targets::SET.to_owned(), target.key)),
+            );
         }
         for sources in sets.iter().filter_map(|set| Sources::of(set)) {
             let of_length =
@@ -338,11 +330,8 @@ impl Removal<'_> {
     }
 }
 
-impl OwnerElements {
-    /// The keys of the ports that are published on single host addresses.
-    fn ports_on(&self) -> impl Iterator<Item = Vec<u8>> {
-        let set = self.group.published_on();
-        let on = self.published.iter().filter(move |(name, _)| *name == set);
-        on.filter_map(|(_, element)| port_of(element))
+impl OwnPorts {
+    fn elements(&self) -> impl Iterator<Item = &Element> {
+        self.published.iter().chain(&self.published_on)
     }
 }

@@ -30,8 +30,8 @@ use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Batch, COMMENT_BYTES_MAX_IN_NFT, ChainKind, Comment, Condition, Element, Expr, Field,
-    Hook, NewSet, Nft, Object, Policy, SetKind, Table, Transport, Type, Value, Verdict,
-    dnat_to_map, in_set, pack,
+    Hook, NewSet, Nft, Object, Policy, SetKind, Table, Type, Value, Verdict, dnat_to_map, in_set,
+    pack,
 };
 use crate::plugin::owner::{self, Owner};
 use crate::steps::nft::hairpin::{self, Sources};
@@ -96,9 +96,7 @@ impl Rules<'_> {
             name if hairpin::length(name).is_some() || Sources::of(name).is_some() => {
                 hairpin::declare(batch, self.family, name);
             }
-            name => declare(self.family, name, |set| {
-                batch.add_set(table, set);
-            }),
+            name => declare(batch, self.family, name),
         })
     }
 
@@ -154,7 +152,9 @@ impl Rules<'_> {
             let conditions = self.settings.conditions(family);
             let mut chain = Chain::regular(&group.chain(), rules(group, conditions));
             if !conditions.is_empty() {
-                chain.comment = Some(Comment::new(shortened(conditions.text()))?);
+                let text = conditions.text();
+                let end = text.floor_char_boundary(COMMENT_BYTES_MAX_IN_NFT - 1);
+                chain.comment = Some(Comment::new(&text[..end])?);
             }
             chains.insert(0, chain);
         }
@@ -172,21 +172,12 @@ impl Rules<'_> {
     }
 }
 
-/// The text, cut to the length of the longest comment that nft can read.
-fn shortened(text: &str) -> String {
-    let mut end = text.len().min(COMMENT_BYTES_MAX_IN_NFT - 1);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
-}
-
 pub fn table(family: IpFamily) -> Table<'static> {
     shared_rules::table(family.into())
 }
 
-/// Calls `f` with the declaration of the set or map of this name.
-fn declare<T>(family: IpFamily, name: &str, f: impl FnOnce(NewSet<'_>) -> T) -> T {
+/// Adds the set or map of this name.
+fn declare(batch: &mut Batch, family: IpFamily, name: &str) {
     let address = match family {
         IpFamily::V4 => Type::Ipv4Addr,
         IpFamily::V6 => Type::Ipv6Addr,
@@ -201,7 +192,7 @@ fn declare<T>(family: IpFamily, name: &str, f: impl FnOnce(NewSet<'_>) -> T) -> 
         PUBLISHED_ON_PORTS | UNMASQUERADED => (&port, SetKind::Set),
         _ => (&[Type::Mark, Type::Mark], SetKind::Set),
     };
-    f(NewSet { name, key, kind, comment: None })
+    batch.add_set(table(family), NewSet { name, key, kind, comment: None });
 }
 
 /// The rules of the base chains. For IPv6 they begin with the addresses that the kernel does not forward:
@@ -266,23 +257,18 @@ pub fn masqueraded_keys(set: &str, address: IpAddr) -> Vec<(String, Vec<u8>)> {
     nets.map(|net| (set.to_owned(), hairpin::key(&net, address))).collect()
 }
 
-/// The map of the group for a published port, and the key of the port in this map.
-pub fn location(group: &Group, mapping: &Mapping) -> (String, Vec<u8>) {
+/// The key of a published port in its map.
+pub fn key(mapping: &Mapping) -> Vec<u8> {
+    let port = port_key(mapping);
     match mapping.host_ip.one() {
-        None => (group.published(), port_key(mapping.transport, mapping.host_port)),
-        Some(ip) => {
-            let key = [
-                Value::Address(ip),
-                Value::Transport(mapping.transport),
-                Value::Port(mapping.host_port),
-            ];
-            (group.published_on(), pack(&key))
-        }
+        None => port,
+        Some(ip) => [pack(&[Value::Address(ip)]), port].concat(),
     }
 }
 
-pub fn port_key(transport: Transport, port: u16) -> Vec<u8> {
-    pack(&[Value::Transport(transport), Value::Port(port)])
+/// The key `protocol . port` of a mapping's host port.
+pub fn port_key(mapping: &Mapping) -> Vec<u8> {
+    pack(&[Value::Transport(mapping.transport), Value::Port(mapping.host_port)])
 }
 
 /// The end of the key of a published port: `protocol . port`, padded to four bytes each.
@@ -351,6 +337,11 @@ impl Group {
 
     pub fn published_on(&self) -> String {
         self.name(PUBLISHED_ON)
+    }
+
+    /// The map for a published port.
+    pub fn map_of(&self, mapping: &Mapping) -> String {
+        if mapping.host_ip.one().is_none() { self.published() } else { self.published_on() }
     }
 
     pub fn published_on_ports(&self) -> String {

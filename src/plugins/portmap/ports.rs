@@ -1,0 +1,285 @@
+//! The published ports of one attachment: what ADD, CHECK and `reconcile` do with them, in both families.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::bindings::{PortBindings, is_registered, title};
+use super::config::{HostIp, Settings, Snat};
+use super::removal::Removal;
+use super::{container_address, delete_flows, remove, return_path, rules};
+use crate::cni::success::Success;
+use crate::compat::rules as rules_of_reference;
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::sysctl;
+use crate::names::{Attachment, IfName, IpFamily};
+use crate::netlink::conntrack::FlowFilter;
+use crate::netlink::nft::{Nft, Transport};
+use crate::netlink::rtnl::Link;
+use crate::plugin::owner::{Owner, Owners};
+use crate::plugin::{Context, Scope, life};
+use crate::steps::nft::localnet;
+
+pub struct Ports<'a> {
+    cx: &'a Context<'a>,
+    at: &'a Attachment,
+    settings: &'a Settings,
+    owner: &'a Owner,
+    owners: Owners,
+    /// The port bindings of each family that has a port to publish.
+    all: Vec<PortBindings<'a>>,
+}
+
+impl<'a> Ports<'a> {
+    /// The ports of the settings, with the container's addresses in a result.
+    pub fn new(
+        cx: &'a Context<'a>,
+        at: &'a Attachment,
+        result: &Success,
+        settings: &'a Settings,
+        owner: &'a Owner,
+    ) -> Result<Self> {
+        let mut all = Vec::new();
+        for family in IpFamily::ALL {
+            if let Some(address) = container_address(family, at, result) {
+                all.push(PortBindings::new(family, owner, address, settings)?);
+            }
+        }
+        all.retain(|bindings| !bindings.is_empty());
+        Ok(Self { cx, at, settings, owner, owners: Owners::of(cx, Scope::One(at)), all })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    fn of(&self, family: IpFamily) -> Option<&PortBindings<'a>> {
+        self.all.iter().find(|bindings| bindings.family == family)
+    }
+
+    /// The port bindings to which packets from 127.0.0.1 are translated: with `snat`, in IPv4.
+    fn with_loopback(&self) -> Option<&PortBindings<'a>> {
+        self.of(IpFamily::V4).filter(|_| self.settings.snat != Snat::Off)
+    }
+
+    /// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more.
+    pub fn publish(&self, nft: &Nft, covered: &[IfName]) -> Result<()> {
+        match self.publish_once(nft, covered) {
+            Err(_) if self.remove_ended(nft)? => self.publish_once(nft, covered),
+            published => published,
+        }
+    }
+
+    /// Publishes the ports of both families in one transaction, and replaces the port bindings of an earlier ADD.
+    fn publish_once(&self, nft: &Nft, covered: &[IfName]) -> Result<()> {
+        nft.transact(|nft, batch| {
+            for family in IpFamily::ALL {
+                let bindings = self.of(family);
+                let existing = bindings.map(|bindings| bindings.read_existing(nft)).transpose()?;
+                let mut existing = existing.unwrap_or_default();
+                let bindings = bindings.map(|bindings| bindings.in_group_for(&existing));
+                let kept_group = bindings.as_ref().map(|bindings| &bindings.group);
+                let (owners, settings) = (&self.owners, Some(self.settings));
+                let removal = Removal { nft, family, owners, settings, kept_group };
+                existing.is_published |= is_registered(nft, family, self.owner)?;
+                if existing.is_published {
+                    existing.shared.extend(removal.remove(batch)?.shared);
+                }
+                if let Some(bindings) = bindings {
+                    bindings.publish(nft, batch, &existing)?;
+                }
+            }
+            localnet::add_links(batch, covered);
+            Ok(())
+        })
+    }
+
+    /// Removes all ports of each container that has ended without a DEL and that publishes a host port of this attachment.
+    /// Returns whether there was such a container.
+    fn remove_ended(&self, nft: &Nft) -> Result<bool> {
+        let mut owners = BTreeSet::new();
+        for bindings in &self.all {
+            owners.extend(bindings.conflicting_owners(nft)?);
+        }
+        owners.retain(|owner| life::has_ended(owner));
+        for owner in &owners {
+            let mut flows = Vec::new();
+            nft.transact(|nft, batch| {
+                // A new container can have the same owner name by now. Its ADD writes the record before the rules; if the rules
+                // follow during this transaction, the transaction runs again.
+                let Some(record) = life::ended(owner) else { return Ok(()) };
+                let owners = Owners::in_network(&record.network, Scope::One(&record.at));
+                flows = remove(nft, batch, &owners, None)?;
+                Ok(())
+            })?;
+            if let Err(error) = delete_flows(&flows) {
+                self.cx.warn(error);
+            }
+        }
+        Ok(!owners.is_empty())
+    }
+
+    /// Removes the port bindings, for an ADD that fails or has no ports to publish.
+    pub fn remove(&self) -> Result<()> {
+        let Some(nft) = self.cx.session.nft_if_supported()? else { return Ok(()) };
+        nft.transact(|nft, batch| remove(nft, batch, &self.owners, Some(self.settings)).map(drop))
+    }
+
+    /// Removes the rules of the Go plugin for this attachment. Fails if the Go plugin has published one of the ports for another
+    /// container: its rules come before those of cnibox, and no record of cnibox proves that such a container has ended.
+    pub fn replace_reference_rules(&self, nft: &Nft) -> Result<()> {
+        let network = &self.cx.request.network;
+        let mut has_own = false;
+        for bindings in &self.all {
+            for (mapping, port) in bindings.published_by_reference(nft)? {
+                if port.container_id != *self.at.container_id {
+                    let id = &port.container_id;
+                    let of = port.network.unwrap_or_else(|| network.to_string());
+                    return Err(Error::internal(format_args!(
+                        "cannot publish {}: it is taken by container {id} of the Go plugin portmap, which may have \
+                         ended; cnibox gc --unknown {of}/{id}/{} removes its rules",
+                        title(mapping),
+                        self.at.ifname
+                    )));
+                }
+                has_own |= port.network.as_deref() == Some(&**network);
+            }
+        }
+        if has_own {
+            nft.transact(|nft, batch| {
+                rules_of_reference::remove_portmap(nft, batch, &self.owners, &[])
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Fails if an element or rule of cnibox is missing, unless the Go plugin published the ports.
+    pub fn check(&self, nft: &Nft) -> Result<()> {
+        for bindings in &self.all {
+            if let Err(error) = bindings.check(nft) {
+                let table = rules::table(bindings.family);
+                let (network, address) = (&self.cx.request.network, bindings.address.addr());
+                if !rules_of_reference::has_portmap(nft, table.family, network, self.at, address)? {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The links on which packets to 127.0.0.0/8 must be dropped: the link to the container, which gets `route_localnet`, and
+    /// other links with `route_localnet` that no rule protects yet.
+    pub fn links_to_cover(&self, nft: &Nft) -> Result<Vec<IfName>> {
+        if self.with_loopback().is_none() {
+            return Ok(Vec::new());
+        }
+        let mut links = localnet::links_to_add(nft, self.cx.session.host()?)?;
+        if let Some(link) = self.loopback_link()? {
+            links.push(IfName::new(link.name.as_str())?);
+        }
+        links.sort_unstable();
+        links.dedup();
+        Ok(links)
+    }
+
+    /// The link of the host's route to the container, if packets from 127.0.0.1 are translated to the container.
+    pub fn loopback_link(&self) -> Result<Option<Link>> {
+        let Some(bindings) = self.with_loopback() else { return Ok(None) };
+        let host = self.cx.session.host()?;
+        let index = host.link_towards(bindings.address.addr())?;
+        index.map_or(Ok(None), |index| host.link_at(index))
+    }
+
+    /// Enables `route_localnet` on the link to the container, for packets from 127.0.0.1. The rule that drops packets to
+    /// 127.0.0.0/8 from this link must exist before.
+    pub fn allow_loopback(&self) -> Result<()> {
+        match self.loopback_link()? {
+            Some(link) => sysctl::set(&localnet::route_localnet(&link.name), "1").map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails if `route_localnet` of the link to the container is 0, or if no rule of cnibox drops packets to 127.0.0.0/8 from
+    /// this link. If `route_localnet` of `all` is 1, the kernel enables it on every link.
+    pub fn check_loopback(&self, nft: &Nft) -> Result<()> {
+        let Some(link) = self.loopback_link()? else { return Ok(()) };
+        let name = &link.name;
+        // The Go plugin has no such rule, and does not register its ports.
+        if is_registered(nft, IpFamily::V4, self.owner)?
+            && !localnet::covers(nft, &IfName::new(name.as_str())?)?
+        {
+            let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");
+            return Err(Error::internal(msg));
+        }
+        let value = |link: &str| sysctl::get(&localnet::route_localnet(link));
+        if [value(name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
+            let msg =
+                format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");
+            return Err(Error::internal(msg));
+        }
+        Ok(())
+    }
+
+    /// Warns if other hosts will get no reply from the published ports. It is not an error, because `sbr` can follow in the
+    /// chain.
+    pub fn warn_of_return_path(&self, netns: &NetNs) {
+        let (cx, network) = (self.cx, &self.cx.request.network);
+        let v4 = self.of(IpFamily::V4).filter(|_| self.settings.snat != Snat::All);
+        let Some(address) = v4.map(|bindings| bindings.address.addr()) else { return };
+        let fault = cx
+            .session
+            .host()
+            .and_then(|host| return_path::fault_of_address(host, netns, self.at, address));
+        match fault {
+            Ok(None) => {}
+            Ok(Some(fault)) => {
+                cx.warn(format!("{fault}; add the plugin sbr to network {network} if it has none"));
+            }
+            Err(error) => cx.warn(error),
+        }
+    }
+
+    /// Deletes the UDP connections to the published ports from conntrack. The kernel does not translate a connection that is
+    /// older than the rules while its packets keep coming.
+    pub fn delete_untranslated(&self) -> Result<()> {
+        let flows: Vec<FlowFilter> =
+            self.udp_connections()?.into_iter().map(|(flows, _)| flows).collect();
+        delete_flows(&flows)
+    }
+
+    /// Deletes the UDP connections that began while the rules were missing: the host itself answers them. Connections to the
+    /// container stay.
+    #[cfg(feature = "tool")]
+    pub fn delete_answered_by_host(&self) -> Result<()> {
+        let to_ports = self.udp_connections()?.into_iter();
+        delete_flows(&to_ports.map(|(flows, ip)| flows.answered_by(ip)).collect::<Vec<_>>())
+    }
+
+    /// A conntrack filter for each published UDP port and each address of the host that it is published on, with that address.
+    fn udp_connections(&self) -> Result<Vec<(FlowFilter, IpAddr)>> {
+        let mut flows = Vec::new();
+        let mut addresses: Option<Vec<IpAddr>> = None;
+        for bindings in &self.all {
+            let family = bindings.family;
+            for mapping in bindings.mappings().filter(|mapping| mapping.transport == Transport::Udp)
+            {
+                let to_port = FlowFilter::to_port(family, Transport::Udp, mapping.host_port);
+                match mapping.host_ip {
+                    HostIp::One(ip) => flows.push((to_port.at(ip), ip)),
+                    // One filter for each address of the host: connections that it forwards to this port of other hosts stay.
+                    HostIp::Any | HostIp::AnyOf(_) => {
+                        if addresses.is_none() {
+                            let mut all = self.cx.session.host()?.all_addresses()?;
+                            all.sort_unstable();
+                            all.dedup();
+                            addresses = Some(all);
+                        }
+                        let of_family = addresses.iter().flatten().filter(|ip| family.has(**ip));
+                        flows.extend(of_family.map(|ip| (to_port.at(*ip), *ip)));
+                    }
+                }
+            }
+        }
+        Ok(flows)
+    }
+}
