@@ -1,140 +1,111 @@
 //! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can cover every failure. Tests
-//! can also change two timeouts and the longest datagram of debug builds. `lib::run` reads the numbers from the environment.
+//! can also change two timeouts and the longest datagram of debug builds.
 
-#[cfg(debug_assertions)]
-pub use imp::{arm, set_limits};
-pub use imp::{bus_limit, file_operation, kernel_request, lock_limit, send_limit};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
-#[cfg(debug_assertions)]
-mod imp {
-    use std::io::{self, Write};
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-    use std::time::Duration;
+/// The numbers of kernel requests and of file operations up to the one that fails. 0 means that none fails.
+static KERNEL_LEFT: AtomicU32 = AtomicU32::new(0);
+static FILE_LEFT: AtomicU32 = AtomicU32::new(0);
+/// The timeouts for `lock_limit` and `bus_limit`, in seconds. 0 means the usual timeout.
+static LOCK_LIMIT: AtomicU32 = AtomicU32::new(0);
+static BUS_LIMIT: AtomicU32 = AtomicU32::new(0);
+/// The largest nf_tables transaction for `send_limit`, in bytes. 0 means the usual size.
+static SEND_LIMIT: AtomicU32 = AtomicU32::new(0);
 
-    /// The numbers of kernel requests and of file operations up to the one that fails. 0 means that none fails.
-    static KERNEL_LEFT: AtomicU32 = AtomicU32::new(0);
-    static FILE_LEFT: AtomicU32 = AtomicU32::new(0);
-    /// The timeouts for `lock_limit` and `bus_limit`, in seconds. 0 means the usual timeout.
-    static LOCK_LIMIT: AtomicU32 = AtomicU32::new(0);
-    static BUS_LIMIT: AtomicU32 = AtomicU32::new(0);
-    /// The largest nf_tables transaction for `send_limit`, in bytes. 0 means the usual size.
-    static SEND_LIMIT: AtomicU32 = AtomicU32::new(0);
-
-    /// Sets the numbers, from 1, of the kernel request and of the file operation that fail. `None`: none fails.
-    pub fn arm(kernel_at: Option<u32>, file_at: Option<u32>) {
-        KERNEL_LEFT.store(kernel_at.unwrap_or(0), Relaxed);
-        FILE_LEFT.store(file_at.unwrap_or(0), Relaxed);
+/// Reads the numbers from variables of the environment, in debug builds only. Without a variable, no operation fails, or the
+/// usual limit holds.
+pub fn arm(variable: impl Fn(&str) -> Option<OsString>) {
+    if !cfg!(debug_assertions) {
+        return;
     }
-
-    /// Called before each kernel request. Fails once, with EIO, at the armed number.
-    pub fn kernel_request() -> io::Result<()> {
-        count(&KERNEL_LEFT)
-    }
-
-    /// Called before each operation on a state file. Fails once, with EIO, at the armed number.
-    pub fn file_operation() -> io::Result<()> {
-        count(&FILE_LEFT)
-    }
-
-    /// Sets `lock` and `bus` in seconds, `send` in bytes. `None` means the usual limit.
-    pub fn set_limits(lock: Option<u32>, bus: Option<u32>, send: Option<u32>) {
-        LOCK_LIMIT.store(lock.unwrap_or(0), Relaxed);
-        BUS_LIMIT.store(bus.unwrap_or(0), Relaxed);
-        SEND_LIMIT.store(send.unwrap_or(0), Relaxed);
-    }
-
-    /// The timeout of the wait for a lock. A test can shorten it.
-    pub fn lock_limit(usual: Duration) -> Duration {
-        usual.min(limit(&LOCK_LIMIT, usual))
-    }
-
-    /// The timeout of a D-Bus reply. A test can extend it, since a loaded machine needs more time.
-    pub fn bus_limit(usual: Duration) -> Duration {
-        limit(&BUS_LIMIT, usual)
-    }
-
-    /// The largest nf_tables transaction in bytes. A test can lower it, since only the host can shrink send buffers.
-    pub fn send_limit(usual: usize) -> usize {
-        match SEND_LIMIT.load(Relaxed) {
-            0 => usual,
-            bytes => usual.min(bytes as usize),
-        }
-    }
-
-    fn limit(seconds: &AtomicU32, usual: Duration) -> Duration {
-        match seconds.load(Relaxed) {
-            0 => usual,
-            seconds => Duration::from_secs(seconds.into()),
-        }
-    }
-
-    fn count(left: &AtomicU32) -> io::Result<()> {
-        /// Input/output error (asm-generic/errno-base.h).
-        const EIO: i32 = 5;
-
-        match left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)) {
-            Ok(1) => {
-                // A test raises n until a run does not print this line. If the write fails, the test only runs longer.
-                writeln!(io::stderr(), "cnibox: fault injected").ok();
-                Err(io::Error::from_raw_os_error(EIO))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn fails_once_at_the_armed_number() {
-            let left = AtomicU32::new(2);
-            let failed: Vec<bool> = (0..4).map(|_| count(&left).is_err()).collect();
-            assert_eq!(failed, [false, true, false, false]);
-        }
-
-        #[test]
-        fn a_limit_is_the_usual_one_unless_a_test_sets_another() {
-            let usual = Duration::from_secs(30);
-            assert_eq!(limit(&AtomicU32::new(0), usual), usual);
-            assert_eq!(limit(&AtomicU32::new(2), usual), Duration::from_secs(2));
-        }
-
-        #[test]
-        fn without_a_number_no_operation_fails() {
-            let left = AtomicU32::new(0);
-            assert!((0..4).all(|_| count(&left).is_ok()));
-        }
+    for (name, number) in [
+        ("CNIBOX_FAIL_KERNEL", &KERNEL_LEFT),
+        ("CNIBOX_FAIL_FILE", &FILE_LEFT),
+        ("CNIBOX_LIMIT_LOCK", &LOCK_LIMIT),
+        ("CNIBOX_LIMIT_BUS", &BUS_LIMIT),
+        ("CNIBOX_LIMIT_SEND", &SEND_LIMIT),
+    ] {
+        let value = variable(name).and_then(|value| value.to_str()?.parse().ok());
+        number.store(value.unwrap_or(0), Relaxed);
     }
 }
 
-#[cfg(not(debug_assertions))]
-mod imp {
-    use std::io;
-    use std::time::Duration;
+/// Called before each kernel request. Fails once, with EIO, at the armed number.
+pub fn kernel_request() -> io::Result<()> {
+    count(&KERNEL_LEFT)
+}
 
-    #[inline]
-    pub fn lock_limit(usual: Duration) -> Duration {
-        usual
+/// Called before each operation on a state file. Fails once, with EIO, at the armed number.
+pub fn file_operation() -> io::Result<()> {
+    count(&FILE_LEFT)
+}
+
+/// The timeout of the wait for a lock. A test can shorten it.
+pub fn lock_limit(usual: Duration) -> Duration {
+    usual.min(timeout(&LOCK_LIMIT, usual))
+}
+
+/// The timeout of a D-Bus reply. A test can extend it, since a loaded machine needs more time.
+pub fn bus_limit(usual: Duration) -> Duration {
+    timeout(&BUS_LIMIT, usual)
+}
+
+/// The largest nf_tables transaction in bytes. A test can lower it, since only the host can shrink send buffers.
+pub fn send_limit(usual: usize) -> usize {
+    limit(&SEND_LIMIT).map_or(usual, |bytes| usual.min(bytes as usize))
+}
+
+fn timeout(seconds: &AtomicU32, usual: Duration) -> Duration {
+    limit(seconds).map_or(usual, |seconds| Duration::from_secs(seconds.into()))
+}
+
+/// The number, if this is a debug build and a test has set it.
+fn limit(number: &AtomicU32) -> Option<u32> {
+    let number = if cfg!(debug_assertions) { number.load(Relaxed) } else { 0 };
+    (number != 0).then_some(number)
+}
+
+fn count(left: &AtomicU32) -> io::Result<()> {
+    /// Input/output error (asm-generic/errno-base.h).
+    const EIO: i32 = 5;
+
+    if !cfg!(debug_assertions) {
+        return Ok(());
+    }
+    match left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)) {
+        Ok(1) => {
+            // A test raises n until a run does not print this line. If the write fails, the test only runs longer.
+            writeln!(io::stderr(), "cnibox: fault injected").ok();
+            Err(io::Error::from_raw_os_error(EIO))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fails_once_at_the_armed_number() {
+        let left = AtomicU32::new(2);
+        let failed: Vec<bool> = (0..4).map(|_| count(&left).is_err()).collect();
+        assert_eq!(failed, [false, true, false, false]);
     }
 
-    #[inline]
-    pub fn bus_limit(usual: Duration) -> Duration {
-        usual
+    #[test]
+    fn a_limit_is_the_usual_one_unless_a_test_sets_another() {
+        let usual = Duration::from_secs(30);
+        assert_eq!(timeout(&AtomicU32::new(0), usual), usual);
+        assert_eq!(timeout(&AtomicU32::new(2), usual), Duration::from_secs(2));
     }
 
-    #[inline]
-    pub fn send_limit(usual: usize) -> usize {
-        usual
-    }
-
-    #[inline]
-    pub fn kernel_request() -> io::Result<()> {
-        Ok(())
-    }
-
-    #[inline]
-    pub fn file_operation() -> io::Result<()> {
-        Ok(())
+    #[test]
+    fn without_a_number_no_operation_fails() {
+        let left = AtomicU32::new(0);
+        assert!((0..4).all(|_| count(&left).is_ok()));
     }
 }

@@ -40,7 +40,7 @@ const LINKS_MAX: usize = 40;
 
 /// Runs the program. The first argument is the name of the executable. Returns the exit code.
 pub fn run(args: Vec<OsString>) -> u8 {
-    arm_faults();
+    fault::arm(|name| std::env::var_os(name));
     #[cfg(target_env = "musl")]
     kernel::sys::protect_relocated_data();
     let mut args = args.into_iter();
@@ -103,16 +103,3 @@ fn find(name: &str) -> Option<&'static Entry> {
 fn base_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
-
-/// Reads the variables CNIBOX_FAIL_* and CNIBOX_LIMIT_*, in debug builds only: tests make the n-th kernel request or the n-th
-/// file operation fail, and change limits.
-#[cfg(debug_assertions)]
-fn arm_faults() {
-    let number = |name: &str| std::env::var_os(name)?.to_str()?.parse().ok();
-    fault::arm(number("CNIBOX_FAIL_KERNEL"), number("CNIBOX_FAIL_FILE"));
-    let [lock, bus, send] = ["LOCK", "BUS", "SEND"].map(|of| number(&format!("CNIBOX_LIMIT_{of}")));
-    fault::set_limits(lock, bus, send);
-}
-
-#[cfg(not(debug_assertions))]
-fn arm_faults() {}
