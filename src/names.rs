@@ -60,22 +60,16 @@ pub enum IpFamily {
 impl IfName {
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
+        let error = |msg: String| Error::new(Code::INVALID_ENVIRONMENT, msg);
         let invalid = |details: String| {
-            Error::new(
-                Code::INVALID_ENVIRONMENT,
-                format_args!("interface name {name:?} is invalid"),
-            )
-            .with_details(details)
+            error(format!("interface name {name:?} is invalid")).with_details(details)
         };
         if name.is_empty() {
-            return Err(Error::new(Code::INVALID_ENVIRONMENT, "interface name is empty"));
+            return Err(error("interface name is empty".into()));
         }
         if name.len() > IFNAME_BYTES_MAX {
-            return Err(Error::new(
-                Code::INVALID_ENVIRONMENT,
-                format_args!("interface name is too long: {name:?}"),
-            )
-            .with_details("interface name should be less than 16 characters"));
+            return Err(error(format!("interface name is too long: {name:?}"))
+                .with_details("interface name should be less than 16 characters"));
         }
         if name == "." || name == ".." {
             return Err(invalid("it is a directory".into()));
@@ -146,9 +140,7 @@ impl Mac {
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }
-}
 
-impl Mac {
     /// Parses a MAC address of a configuration or of CNI_ARGS. The error has the message of the reference.
     pub fn of_argument(text: &str) -> Result<Self> {
         text.parse().map_err(|_| Self::invalid_argument(text))
@@ -216,22 +208,14 @@ impl FromStr for Mac {
 
 impl Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = [b':'; 17];
-        for (group, byte) in text.chunks_mut(3).zip(self.0) {
-            group[..2].copy_from_slice(&digits(byte));
-        }
-        f.write_str(str::from_utf8(&text).unwrap_or_default())
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }
 
 /// The bytes in hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().flat_map(|byte| digits(*byte)).map(char::from).collect()
-}
-
-fn digits(byte: u8) -> [u8; 2] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 0xf)]]
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Display for Attachment {
