@@ -91,19 +91,16 @@ fn print(document: &str) -> Result<(), Refusal> {
 fn answer(command: &str, entry: &Entry, plugins: &'static [Entry]) -> Result<(), Refusal> {
     let log = log().map(|log| (log, Instant::now()));
     let read = Request::read(command, |name| var_os(name), io::stdin());
-    let done = match &read {
+    let outcome = match &read {
         Ok((request, verb)) => run(entry, plugins, request, verb),
-        Err(_) => Ok(()),
-    };
-    let (request, refusal) = match (&read, &done) {
-        (Ok((request, verb)), done) => (Some((request, verb)), done.as_ref().err()),
-        (Err(refusal), _) => (None, Some(refusal)),
+        Err(refusal) => Err(refusal.clone()),
     };
     if let Some((log, started)) = log {
+        let request = read.as_ref().ok().map(|(request, verb)| (request, verb));
         let call = Call { plugin: entry.name, command, request, started };
-        log.write(&call, refusal.map(|refusal| &refusal.error));
+        log.write(&call, outcome.as_ref().err().map(|refusal| &refusal.error));
     }
-    read.and(done)
+    outcome
 }
 
 /// The log of calls, if the environment or the host turns it on.

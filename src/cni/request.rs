@@ -75,7 +75,7 @@ pub struct Request {
 }
 
 /// The error of an invalid call, and the CNI version of the printed error.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refusal {
     pub version: Version,
     pub error: Error,
