@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use serde::Serialize;
 
 use crate::cni::json;
-use crate::error::{Code, Error, Text};
+use crate::error::{Code, Error};
 use crate::kernel::sys::{self, warn};
 use crate::kernel::terminal::printable;
 
@@ -18,7 +18,7 @@ pub(super) const NAME: &str = "cnibox";
 pub(super) const USAGE_ERROR: Code = Code(u32::MAX);
 
 #[cfg(any(feature = "runtime", feature = "install"))]
-pub(super) fn usage_error(msg: impl Text) -> Error {
+pub(super) fn usage_error(msg: impl fmt::Display) -> Error {
     Error::new(USAGE_ERROR, msg)
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::error::{Error, Result, Text};
+use crate::error::{Error, Result};
 use crate::names::Mac;
 use crate::netlink::rtnl::{Link, Rtnl};
 
@@ -107,7 +107,7 @@ impl HostDevice {
 
 /// The error for a device that was not found, or for an invalid value of its key. It begins with the error text of the
 /// reference.
-fn not_found(msg: fmt::Arguments<'_>, details: impl Text) -> Error {
+fn not_found(msg: fmt::Arguments<'_>, details: impl fmt::Display) -> Error {
     Error::config(format_args!("failed to find host device: {msg}")).with_details(details)
 }
 
