@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use argh::FromArgs;
 
 use crate::cni::json::Json;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName};
@@ -183,7 +183,10 @@ fn add_and_print(call: &CallParameters, network: &Network, target: &Target<'_>) 
     let added = call.runtime.add(network, target)?;
     match sys::write_all(io::stdout().as_fd(), (added.result().to_pretty() + "\n").as_bytes()) {
         Ok(()) => added.keep(),
-        Err(error) => Err(added.undo_after(super::output::cannot_write(&error))),
+        Err(error) => {
+            let failed = Error::new(Code::IO, "cannot write to stdout").with_details(error);
+            Err(added.undo_after(failed))
+        }
     }
 }
 
@@ -267,14 +270,9 @@ fn attachment(id: &Option<String>, name: &Option<String>, path: &Path) -> Result
 }
 
 fn container_id(id: &str) -> Result<ContainerId> {
-    ContainerId::new(id).map_err(invalid)
+    ContainerId::new(id).map_err(usage_error)
 }
 
 fn ifname(name: String) -> Result<IfName> {
-    IfName::new(name).map_err(invalid)
-}
-
-/// Makes a usage error of the error of an invalid argument.
-pub(super) fn invalid(error: Error) -> Error {
-    usage_error(error.to_string())
+    IfName::new(name).map_err(usage_error)
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use argh::FromArgs;
+use ipnet::IpNet;
 use serde::Serialize;
 
 use crate::cni::json::Json;
@@ -14,6 +15,7 @@ use crate::plugin::life::Life;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 
+use super::output::print_json_list;
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
@@ -38,16 +40,7 @@ pub(super) struct Attachments {
     timeout: u64,
 }
 
-/// An attachment and the columns of its row.
-struct Line {
-    entry: CacheEntry,
-    addresses: Vec<String>,
-    state: &'static str,
-    reason: Option<String>,
-    check: Option<&'static str>,
-}
-
-/// An attachment in the output of --json.
+/// An attachment, as --json prints it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownAttachment<'a> {
@@ -55,7 +48,7 @@ struct ShownAttachment<'a> {
     #[serde(flatten)]
     at: &'a Attachment,
     netns: Cow<'a, str>,
-    addresses: &'a [String],
+    addresses: Vec<String>,
     port_mappings: &'a [Json],
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,26 +60,21 @@ struct ShownAttachment<'a> {
 impl Attachments {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
-        let mut failed = 0_u32;
-        let mut lines = Vec::new();
-        for (entry, life) in runtime.attachments()? {
-            let mut check = None;
-            if self.check {
-                check = Some(checked(&runtime, &entry, &life));
-                failed += u32::from(check == Some(FAILED));
-            }
-            lines.push(Line::new(entry, life, check));
+        let all = runtime.attachments()?;
+        let mut shown = Vec::new();
+        for (entry, life) in &all {
+            let check = self.check.then(|| checked(&runtime, entry, life));
+            shown.push(ShownAttachment::new(entry, life, check));
         }
         if self.json {
-            let shown: Vec<ShownAttachment<'_>> = lines.iter().map(Line::shown).collect();
-            super::output::print_json_list("attachments", &shown);
+            print_json_list("attachments", &shown);
         } else {
-            print(&lines);
+            print(&shown);
         }
-        match failed {
+        match shown.iter().filter(|attachment| attachment.check == Some(FAILED)).count() {
             0 => Ok(0),
             count => {
-                Err(Error::internal(format_args!("{count} of {} attachments failed", lines.len())))
+                Err(Error::internal(format_args!("{count} of {} attachments failed", all.len())))
             }
         }
     }
@@ -108,86 +96,68 @@ fn checked(runtime: &Runtime, entry: &CacheEntry, life: &Life) -> &'static str {
     }
 }
 
-fn print(lines: &[Line]) {
-    let mut table = Table::new(&[
-        "NETWORK",
-        "CONTAINER",
-        "IFNAME",
-        "ADDRESSES",
-        "PORTS",
-        "STATE",
-        "CHECK",
-        "NETNS",
-    ]);
-    for line in lines {
-        line.add_row(&mut table);
-    }
-    table.print();
-    for line in lines {
-        if let Some(reason) = &line.reason {
-            warn(format_args!("{}: {}: {reason}", line.entry.title(), line.state));
-        }
-    }
-}
-
-impl Line {
-    fn new(entry: CacheEntry, life: Life, check: Option<&'static str>) -> Self {
-        let mut addresses = Vec::new();
-        match entry.success() {
-            Ok(success) => {
-                for net in success.unwrap_or_default().nets() {
-                    addresses.push(net.to_string());
-                }
-            }
-            Err(error) => warn(format_args!("warning: {error}")),
-        }
-        let (state, reason) = match life {
-            Life::Alive => ("alive", None),
-            Life::Ended(reason) => ("gone", Some(reason)),
-            Life::Unknown(reason) => ("unknown", Some(reason)),
-        };
-        Self { entry, addresses, state, reason, check }
-    }
-
-    fn mappings(&self) -> &[Json] {
-        match self.entry.capability_args.get("portMappings") {
-            Some(Json::Array(mappings)) => mappings,
-            _ => &[],
-        }
-    }
-
-    fn add_row(&self, table: &mut Table) {
-        let CacheEntry { network, at, netns, .. } = &self.entry;
-        let mut ports = Vec::new();
-        for mapping in self.mappings() {
-            ports.push(published(mapping));
-        }
-        let (addresses, ports) = (self.addresses.join(","), ports.join(","));
-        let check = self.check.unwrap_or_default();
+fn print(attachments: &[ShownAttachment<'_>]) {
+    let mut table = Table::new("NETWORK CONTAINER IFNAME ADDRESSES PORTS STATE CHECK NETNS");
+    for ShownAttachment { network, at, netns, addresses, port_mappings, state, check, .. } in
+        attachments
+    {
+        let ports: Vec<String> = port_mappings.iter().map(published).collect();
         table.row(&[
             network,
             &at.container_id,
             &at.ifname,
-            &addresses,
-            &ports,
-            &self.state,
-            &check,
-            &netns.display(),
+            &addresses.join(","),
+            &ports.join(","),
+            state,
+            &check.unwrap_or_default(),
+            netns,
         ]);
     }
-
-    fn shown(&self) -> ShownAttachment<'_> {
-        let CacheEntry { network, at, netns, .. } = &self.entry;
-        ShownAttachment {
-            network,
-            at,
-            netns: netns.to_string_lossy(),
-            addresses: &self.addresses,
-            port_mappings: self.mappings(),
-            state: self.state,
-            reason: self.reason.as_deref(),
-            check: self.check,
+    table.print();
+    for ShownAttachment { network, at, state, reason, .. } in attachments {
+        if let Some(reason) = reason {
+            warn(format_args!("{}: {state}: {reason}", at.title(network)));
         }
+    }
+}
+
+impl<'a> ShownAttachment<'a> {
+    fn new(entry: &'a CacheEntry, life: &'a Life, check: Option<&'static str>) -> Self {
+        let success = entry.success().unwrap_or_else(|error| {
+            warn(format_args!("warning: {error}"));
+            None
+        });
+        let nets = success.unwrap_or_default().nets();
+        Self {
+            network: &entry.network,
+            at: &entry.at,
+            netns: entry.netns.to_string_lossy(),
+            addresses: nets.iter().map(IpNet::to_string).collect(),
+            port_mappings: mappings(entry),
+            state: state(life),
+            reason: match life {
+                Life::Alive => None,
+                Life::Ended(reason) | Life::Unknown(reason) => Some(reason),
+            },
+            check,
+        }
+    }
+}
+
+/// The state of an attachment in words.
+pub(super) fn state(life: &Life) -> &'static str {
+    match life {
+        Life::Alive => "alive",
+        Life::Ended(_) => "gone",
+        Life::Unknown(_) => "unknown",
+    }
+}
+
+/// The port mappings with which an attachment was made.
+pub(super) fn mappings(entry: &CacheEntry) -> &[Json] {
+    match entry.capability_args.get("portMappings") {
+        Some(Json::Array(mappings)) => mappings,
+        _ => &[],
     }
 }
 

@@ -51,7 +51,7 @@ impl Completion {
             "fish" => print_text(FISH),
             "words" => {
                 let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-                candidates(&words, plugins).iter().for_each(|word| print_line(word));
+                candidates(&words, plugins).into_iter().for_each(print_line);
             }
             other => {
                 return Err(usage_error(format!(
@@ -79,10 +79,7 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
             return networks(plugins);
         }
         ("help" | "man", _, 0) => {
-            let mut names = Vec::new();
-            for entry in plugins {
-                names.push(entry.name.into());
-            }
+            let mut names: Vec<String> = plugins.iter().map(|entry| entry.name.into()).collect();
             if command == "help" {
                 names.extend(commands());
             }
@@ -109,46 +106,27 @@ fn commands() -> Vec<String> {
 fn networks(plugins: &'static [Entry]) -> Vec<String> {
     let listed = parameters::runtime(plugins, TIMEOUT_S).networks();
     let (all, _) = listed.unwrap_or_default();
-    let mut names = Vec::new();
-    for listed in all {
-        names.push(listed.network.name.to_string());
-    }
-    names
+    all.iter().map(|listed| listed.network.name.to_string()).collect()
 }
 
 fn reserved(plugins: &'static [Entry]) -> Vec<String> {
-    let mut addresses = Vec::new();
-    let Ok(survey) = parameters::runtime(plugins, TIMEOUT_S).survey() else { return addresses };
-    for pool in &survey.pools {
-        for owned in &pool.reservations {
-            addresses.push(owned.reservation.address.to_string());
-        }
-    }
-    addresses
+    let Ok(survey) = parameters::runtime(plugins, TIMEOUT_S).survey() else { return Vec::new() };
+    let all = survey.pools.iter().flat_map(|pool| &pool.reservations);
+    all.map(|owned| owned.reservation.address.to_string()).collect()
 }
 
 fn namespaces() -> Vec<String> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(NAMED_NAMESPACES).into_iter().flatten().flatten() {
-        names.extend(entry.file_name().into_string());
-    }
-    names
+    let entries = fs::read_dir(NAMED_NAMESPACES).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// The options of a command. Its help lists each at the beginning of a line.
 fn options(command: &str) -> Vec<String> {
-    let mut options = Vec::new();
-    for line in help_of_command(command).lines() {
-        if !line.starts_with("  -") {
-            continue;
-        }
-        for word in line.trim_start().split([' ', ',']) {
-            match word {
-                "" => {}
-                name if name.starts_with('-') => options.push(name.to_owned()),
-                _ => break,
-            }
-        }
-    }
-    options
+    let help = help_of_command(command);
+    let lines = help.lines().filter(|line| line.starts_with("  -"));
+    let words = lines.flat_map(|line| {
+        let words = line.split([' ', ',']).filter(|word| !word.is_empty());
+        words.take_while(|word| word.starts_with('-'))
+    });
+    words.map(str::to_owned).collect()
 }

@@ -24,7 +24,7 @@ use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::{Choice, Target};
 use crate::runtime::multi_attach::NewAttachment;
 
-use super::output::{print_args, print_text};
+use super::output::{print_line, print_text};
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 /// The example of the specification 1.0.0, section 1. Added: the bridge is the gateway, `portmap` publishes ports, and
@@ -100,7 +100,7 @@ impl Demo {
         ] {
             let listener = listen(to, SocketAddr::new(address, 0))?;
             let took = exchange(&from.netns, &listener, None)?;
-            print_args(format_args!(
+            print_line(format_args!(
                 "tcp    {} to {address}: round trip in {}",
                 from.name,
                 millis(took)
@@ -111,21 +111,21 @@ impl Demo {
         for (name, from) in [("host", &host), (two.name, &two.netns)] {
             let took = exchange(from, &listener, Some(published))?;
             let port = format!("{published}, which {} publishes", one.name);
-            print_args(format_args!("tcp    {name} to {port}: round trip in {}", millis(took)));
+            print_line(format_args!("tcp    {name} to {port}: round trip in {}", millis(took)));
         }
         for container in &containers {
             container.check(&runtime)?;
-            print_args(format_args!("CHECK  {}: everything is as ADD made it", container.name));
+            print_line(format_args!("CHECK  {}: everything is as ADD made it", container.name));
         }
         for container in &containers {
             let started = Instant::now();
             let [NewAttachment { network, at, .. }] = &container.wanted;
             let attached = [(network.name.clone(), at.clone())];
             runtime.detach(&attached, Some(container.netns.path()))?;
-            print_args(format_args!("DEL    {} in {}", container.name, millis(started.elapsed())));
+            print_line(format_args!("DEL    {} in {}", container.name, millis(started.elapsed())));
         }
         check_removed(&containers)?;
-        print_args(format_args!(
+        print_line(format_args!(
             "left   nothing but the empty bridge {BRIDGE}, which the next container will use"
         ));
         Ok(0)

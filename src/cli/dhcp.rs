@@ -104,17 +104,8 @@ impl Leases {
             super::output::print_json_list("leases", &leases);
             return Ok(());
         }
-        let mut table = Table::new(&[
-            "NETWORK",
-            "CONTAINER",
-            "IFNAME",
-            "ADDRESSES",
-            "SERVER",
-            "STATE",
-            "RENEWS",
-            "ENDS",
-            "NETNS",
-        ]);
+        let mut table =
+            Table::new("NETWORK CONTAINER IFNAME ADDRESSES SERVER STATE RENEWS ENDS NETNS");
         for lease in &leases {
             lease.add_row(&mut table);
         }

@@ -141,18 +141,13 @@ fn ask(fixable: &[Harm]) -> Result<bool> {
 fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
     let host = Host::read(runtime)?;
     let mut found = Findings::default();
-    for (object, check) in CHECKS.iter().copied() {
+    for (object, check) in CHECKS {
         if let Err(error) = check(&host, &mut found) {
             let why = "The check stopped, so it can have missed a fault.";
             let what = format_args!("cannot examine {object}: {error}");
-            found.add(Harm::Broken, what, why, format_args!("sudo cnibox doctor"));
+            found.add(Harm::Broken, what, why, "sudo cnibox doctor");
         }
     }
-    let mut sorted: Vec<Finding> = Vec::new();
-    for finding in found.0 {
-        let index =
-            sorted.iter().position(|other| other.harm > finding.harm).unwrap_or(sorted.len());
-        sorted.insert(index, finding);
-    }
-    Ok(sorted)
+    found.0.sort_by_key(|finding| finding.harm);
+    Ok(found.0)
 }

@@ -9,7 +9,7 @@ use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::gc::{Collected, Options, Remainder, Removed, Waiting};
 
-use super::output::usage_error;
+use super::output::{print_json, print_line, usage_error};
 use super::parameters;
 
 /// The timeout of an executed plugin, in seconds. It is shorter than that of `add` and `del`: a timer calls gc, and the
@@ -70,15 +70,14 @@ struct JsonOutput<'a> {
 impl Gc {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let runtime = parameters::runtime(plugins, self.timeout);
-        let is_json = self.json;
         let mut print = |line: &str| {
-            if !is_json {
-                super::output::print_line(line);
+            if !self.json {
+                print_line(line);
             }
         };
         let collected = self.collect(&runtime, &mut print)?;
         if self.json {
-            super::output::print_json(&JsonOutput {
+            print_json(&JsonOutput {
                 dry_run: self.dry_run,
                 removed: &collected.removed,
                 remains: &collected.remains,
@@ -129,5 +128,5 @@ fn attachment(name: &str) -> Result<(NetworkName, Attachment)> {
         let (container_id, ifname) = (ContainerId::new(container_id)?, IfName::new(ifname)?);
         Ok((NetworkName::new(network)?, Attachment { container_id, ifname }))
     };
-    read().map_err(|error| usage_error(error.to_string()))
+    read().map_err(usage_error)
 }

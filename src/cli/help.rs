@@ -48,7 +48,11 @@ pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
     };
     match find(subject) {
         Some(manual) if is_markdown => print_text(manual.text),
-        Some(manual) => print_text(&print(manual, &mut Plain::default())),
+        Some(manual) => {
+            let mut plain = Plain::default();
+            print(manual, &mut plain);
+            print_text(&plain.page);
+        }
         None if has_command(subject) => print_text(&help_of_command(subject)),
         None => {
             let mut known: Vec<&str> = plugins.iter().map(|entry| entry.name).collect();
@@ -76,8 +80,9 @@ impl Man {
         };
         let manual =
             find(plugin).ok_or_else(|| usage_error(format!("there is no plugin {plugin}")))?;
-        let title = title(&format!("{NAME}-{plugin}"));
-        print_text(&(title + &print(manual, &mut Roff::default())));
+        let mut roff = Roff { page: title(&format!("{NAME}-{plugin}")) };
+        print(manual, &mut roff);
+        print_text(&roff.page);
         Ok(0)
     }
 }
@@ -92,7 +97,7 @@ fn title(name: &str) -> String {
 }
 
 fn page_of_tool(plugins: &[Entry]) -> String {
-    let mut roff = Roff::default();
+    let mut roff = Roff { page: title(NAME) };
     roff.heading("NAME");
     roff.paragraph(&format!("{NAME} - every CNI plugin in one executable"));
     roff.heading("PLUGINS");
@@ -105,7 +110,7 @@ fn page_of_tool(plugins: &[Entry]) -> String {
             roff.example(&help_of_command(command));
         }
     }
-    title(NAME) + &roff.page
+    roff.page
 }
 
 /// An output format of a manual.
@@ -114,11 +119,10 @@ trait Form {
     fn paragraph(&mut self, text: &str);
     fn example(&mut self, text: &str);
     fn item(&mut self, name: &str, text: &str);
-    fn finish(&mut self) -> String;
 }
 
 /// Formats a manual. The Markdown markup is removed.
-fn print(manual: Manual, form: &mut dyn Form) -> String {
+fn print(manual: Manual, form: &mut dyn Form) {
     let mut blocks = blocks(manual.text).into_iter();
     if let Some(Block::Paragraph(text)) = blocks.next() {
         form.heading("NAME");
@@ -148,7 +152,6 @@ fn print(manual: Manual, form: &mut dyn Form) -> String {
             }
         }
     }
-    form.finish()
 }
 
 fn title_of(key: Key) -> String {
@@ -263,14 +266,9 @@ impl Form for Plain {
         self.wrap(name, 4);
         self.wrap(text, 8);
     }
-
-    fn finish(&mut self) -> String {
-        std::mem::take(&mut self.page)
-    }
 }
 
 /// A page in the format of man(7).
-#[derive(Default)]
 struct Roff {
     page: String,
 }
@@ -316,9 +314,5 @@ impl Form for Roff {
         self.page.push_str(".TP\n.B ");
         self.text(name);
         self.text(text);
-    }
-
-    fn finish(&mut self) -> String {
-        std::mem::take(&mut self.page)
     }
 }

@@ -16,8 +16,7 @@ use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, RangeUse, title};
 
-use super::output::print_line;
-use super::output::usage_error;
+use super::output::{print_json, print_json_list, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
@@ -69,7 +68,7 @@ type Reservations<'a> = Vec<(&'a Pool, &'a OwnedReservation)>;
 impl Ipam {
     pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
         let action = self.action.as_str();
-        let invalid = |reason: &str| usage_error(["ipam ", action, ": ", reason].concat());
+        let invalid = |reason: &str| usage_error(format_args!("ipam {action}: {reason}"));
         let changes = matches!(action, "release" | "reserve");
         if !matches!(action, "list" | "leaks") && !changes {
             return Err(invalid("not one of list, leaks, release, reserve"));
@@ -79,23 +78,19 @@ impl Ipam {
             return Err(invalid("it has no such option"));
         }
         if changes != (self.leaks || !self.addresses.is_empty()) {
-            return Err(invalid(if changes {
-                "ADDRESS is missing"
-            } else {
-                "it takes no ADDRESS"
-            }));
+            let reason = if changes { "ADDRESS is missing" } else { "it takes no ADDRESS" };
+            return Err(invalid(reason));
         }
-        let mut addresses = Vec::new();
-        for text in &self.addresses {
-            addresses.push(address(text)?);
-        }
+        let addresses = self.addresses.iter().map(|text| address(text));
+        let addresses = addresses.collect::<Result<Vec<IpAddr>>>()?;
         let runtime = parameters::runtime(plugins, TIMEOUT_S);
         let mut pools = runtime.survey()?.pools;
         if let Some(name) = &self.network {
             pools.retain(|pool| *pool.network == **name);
             if pools.is_empty() {
-                let msg = format!("there is no network {name} with addresses of host-local");
-                return Err(Error::config(msg));
+                return Err(Error::config(format_args!(
+                    "there is no network {name} with addresses of host-local"
+                )));
             }
         }
         match action {
@@ -110,9 +105,9 @@ impl Ipam {
     fn list(&self, pools: &[Pool]) {
         if self.json {
             let networks: Vec<ShownNetwork<'_>> = pools.iter().map(ShownNetwork::new).collect();
-            return super::output::print_json_list("networks", &networks);
+            return print_json_list("networks", &networks);
         }
-        let mut table = Table::new(&["RANGE", "NETWORK", "SIZE", "USED", "FREE"]);
+        let mut table = Table::new("RANGE NETWORK SIZE USED FREE");
         for pool in pools {
             for RangeUse { range, used, free } in &pool.ranges {
                 let [size, used, free] = [range.size(), *used, *free].map(number);
@@ -121,7 +116,7 @@ impl Ipam {
         }
         table.print_within(COLUMNS, &[0, 1]);
         print_line("");
-        let mut table = Table::new(&["ADDRESS", "NETWORK", "OWNER", "POD", "AGE", "STATE"]);
+        let mut table = Table::new("ADDRESS NETWORK OWNER POD AGE STATE");
         let all = all(pools);
         for (pool, owned) in &all {
             add_row(&mut table, pool, owned);
@@ -140,10 +135,10 @@ impl Ipam {
         if self.json {
             let shown: Vec<ShownReservation<'_>> =
                 leaks.iter().map(|(pool, owned)| ShownReservation::new(pool, owned)).collect();
-            return super::output::print_json_list("leaks", &shown);
+            return print_json_list("leaks", &shown);
         }
         for (pool, owned) in leaks {
-            print_line(&with_reason(pool, owned));
+            print_line(with_reason(pool, owned));
         }
     }
 
@@ -153,8 +148,8 @@ impl Ipam {
         for address in addresses {
             let mut found = all(pools);
             found.retain(|(_, owned)| owned.reservation.address == *address);
-            match require_one_network(*address, &found) {
-                Ok(()) => selected.extend(found),
+            match only_network(*address, found.iter().map(|(pool, _)| *pool)) {
+                Ok(_) => selected.extend(found),
                 Err(error) => errors.push(error),
             }
         }
@@ -169,7 +164,7 @@ impl Ipam {
             }
         }
         if self.json {
-            super::output::print_json(&Changed {
+            print_json(&Changed {
                 dry_run: self.dry_run,
                 released: Some(released),
                 reserved: None,
@@ -193,7 +188,7 @@ impl Ipam {
     /// Prints what was done to a reservation, or would be done in a dry run.
     fn print_change(&self, verb: &str, text: &str) {
         let (would, past) = if self.dry_run { ("would ", " ") } else { ("", "d ") };
-        print_line(&[would, verb, past, text].concat());
+        print_line(format_args!("{would}{verb}{past}{text}"));
     }
 
     /// The error if the release needs --force, and it is not given.
@@ -222,7 +217,7 @@ impl Ipam {
             }
         }
         if self.json {
-            super::output::print_json(&Changed {
+            print_json(&Changed {
                 dry_run: self.dry_run,
                 released: None,
                 reserved: Some(reserved),
@@ -237,14 +232,8 @@ impl Ipam {
         pools: &'a [Pool],
         address: IpAddr,
     ) -> Result<&'a Pool> {
-        let mut found = Vec::new();
-        for pool in pools {
-            if pool.ranges.iter().any(|usage| usage.range.contains(address)) {
-                found.push((pool, ()));
-            }
-        }
-        require_one_network(address, &found)?;
-        let pool = found[0].0;
+        let has = |pool: &&Pool| pool.ranges.iter().any(|usage| usage.range.contains(address));
+        let pool = only_network(address, pools.iter().filter(has))?;
         let held = pool.reservations.iter().find(|owned| owned.reservation.address == address);
         if held.is_none() && (self.dry_run || runtime.reserve(pool, address)?) {
             return Ok(pool);
@@ -260,13 +249,8 @@ fn address(text: &str) -> Result<IpAddr> {
 }
 
 fn all(pools: &[Pool]) -> Reservations<'_> {
-    let mut all = Vec::new();
-    for pool in pools {
-        for owned in &pool.reservations {
-            all.push((pool, owned));
-        }
-    }
-    all
+    let pools = pools.iter();
+    pools.flat_map(|pool| pool.reservations.iter().map(move |owned| (pool, owned))).collect()
 }
 
 fn leaks(pools: &[Pool]) -> Reservations<'_> {
@@ -275,15 +259,19 @@ fn leaks(pools: &[Pool]) -> Reservations<'_> {
     leaks
 }
 
-/// Fails unless exactly one network has the address.
-fn require_one_network<T>(address: IpAddr, found: &[(&Pool, T)]) -> Result<()> {
-    let (one, other) = match found {
-        [_] => return Ok(()),
-        [] => return Err(Error::config(format_args!("cannot find {address} in any network"))),
-        [(one, _), (other, _), ..] => (&one.network, &other.network),
-    };
-    let msg = format!("{address} is in networks {one} and {other}");
-    Err(Error::config(msg).with_details("--network selects one"))
+/// The network that has the address. Fails unless it is exactly one.
+fn only_network<'a>(
+    address: IpAddr,
+    mut pools: impl Iterator<Item = &'a Pool>,
+) -> Result<&'a Pool> {
+    match (pools.next(), pools.next()) {
+        (Some(pool), None) => Ok(pool),
+        (Some(one), Some(other)) => {
+            let msg = format!("{address} is in networks {} and {}", one.network, other.network);
+            Err(Error::config(msg).with_details("--network selects one"))
+        }
+        (None, _) => Err(Error::config(format_args!("cannot find {address} in any network"))),
+    }
 }
 
 fn described(pool: &Pool, owned: &OwnedReservation) -> String {
@@ -291,11 +279,18 @@ fn described(pool: &Pool, owned: &OwnedReservation) -> String {
 }
 
 fn with_reason(pool: &Pool, owned: &OwnedReservation) -> String {
-    match &owned.state {
+    match reason(&owned.state) {
+        Some(reason) => format!("{}: {reason}", described(pool, owned)),
+        None => described(pool, owned),
+    }
+}
+
+fn reason(state: &OwnerState) -> Option<&str> {
+    match state {
         OwnerState::Alive(reason) | OwnerState::Gone(reason) | OwnerState::Unknown(reason) => {
-            format!("{}: {reason}", described(pool, owned))
+            Some(reason)
         }
-        OwnerState::Reserved => described(pool, owned),
+        OwnerState::Reserved => None,
     }
 }
 
@@ -320,13 +315,17 @@ fn add_row(table: &mut Table, pool: &Pool, owned: &OwnedReservation) {
         Holder::Operator => String::new(),
         Holder::Other(text) => text.clone(),
     };
-    let pod = match &owned.pod {
-        Some((namespace, name)) => format!("{namespace}/{name}"),
-        None => String::new(),
-    };
+    let pod = owned.pod.as_ref().map(|(namespace, name)| format!("{namespace}/{name}"));
     let age = owned.age.map(age).unwrap_or_default();
     let address = &owned.reservation.address;
-    table.row(&[address, &pool.network, &owner, &pod, &age, &state(&owned.state)]);
+    table.row(&[
+        address,
+        &pool.network,
+        &owner,
+        &pod.unwrap_or_default(),
+        &age,
+        &state(&owned.state),
+    ]);
 }
 
 /// A number of addresses in a table. From 2^32 on, it is printed as a power of two, rounded up.
@@ -421,16 +420,13 @@ impl<'a> ShownNetwork<'a> {
             used: *used,
             free: *free,
         };
+        let reservation = |owned| ShownReservation::new(pool, owned);
         Self {
             name: &pool.network,
             data_dir: pool.data_dir.to_string_lossy(),
             configured: pool.is_configured,
             ranges: pool.ranges.iter().map(range).collect(),
-            reservations: pool
-                .reservations
-                .iter()
-                .map(|owned| ShownReservation::new(pool, owned))
-                .collect(),
+            reservations: pool.reservations.iter().map(reservation).collect(),
         }
     }
 }
@@ -442,12 +438,6 @@ impl<'a> ShownReservation<'a> {
             Holder::Operator => (None, None, None),
             Holder::Other(owner) => (None, None, Some(owner.as_str())),
         };
-        let reason = match &owned.state {
-            OwnerState::Alive(reason) | OwnerState::Gone(reason) | OwnerState::Unknown(reason) => {
-                Some(reason)
-            }
-            OwnerState::Reserved => None,
-        };
         Self {
             network: &pool.network,
             address: owned.reservation.address,
@@ -457,7 +447,7 @@ impl<'a> ShownReservation<'a> {
             pod: owned.pod.as_ref().map(|(namespace, name)| Pod { namespace, name }),
             age_seconds: owned.age.map(|age| age.as_secs()),
             state: state(&owned.state),
-            reason: reason.map(String::as_str),
+            reason: reason(&owned.state),
         }
     }
 }

@@ -16,10 +16,10 @@ use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::remains::Remains;
-use crate::runtime::reservations::{OwnerState, Survey};
+use crate::runtime::reservations::{OwnerState, RangeUse, Survey};
 
 use super::output::print_text;
-use super::{ipam, parameters};
+use super::{attachments, ipam, parameters};
 
 /// Print metrics as OpenMetrics text: pools, reservations, attachments, published ports, leaks, and the durations of calls.
 #[derive(FromArgs)]
@@ -56,8 +56,8 @@ impl Metrics {
             // The collector runs as another user, so others can read the file. It reads only names that end in `.prom`, not the
             // temporary file.
             Some(path) => file::replace(path, text.as_bytes(), 0o666).map_err(|error| {
-                let msg = format!("cannot write {}", path.display());
-                Error::internal(msg).with_details(error.to_string())
+                let msg = format_args!("cannot write {}", path.display());
+                Error::internal(msg).with_details(error)
             })?,
         }
         Ok(0)
@@ -72,48 +72,39 @@ const OF_RANGE: [(&str, &str); 3] = [
 ];
 
 fn text(survey: &Survey) -> String {
-    let mut families = [const { String::new() }; 3];
+    let mut ranges: Vec<(String, [u64; 3])> = Vec::new();
     for pool in &survey.pools {
-        for usage in &pool.ranges {
-            let labels = format!("network=\"{}\",range=\"{}\"", pool.network, usage.range);
+        for RangeUse { range, used, free } in &pool.ranges {
+            let labels = format!("network=\"{}\",range=\"{range}\"", pool.network);
             // Two data directories can have the same range of a network: OpenMetrics allows each set of labels once.
-            if families[0].contains(&labels) {
-                continue;
-            }
-            let values = [usage.range.size(), usage.used, usage.free];
-            for (at, (name, about)) in OF_RANGE.iter().enumerate() {
-                let of = &mut families[at];
-                if of.is_empty() {
-                    family(of, name, about);
-                }
-                sample(of, name, &labels, values[at]);
+            if !ranges.iter().any(|(other, _)| *other == labels) {
+                ranges.push((labels, [range.size(), *used, *free]));
             }
         }
     }
-    let mut text = families.concat();
-    let (mut reservations, mut attachments, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+    let mut text = String::new();
+    for (at, (name, about)) in OF_RANGE.iter().enumerate().filter(|_| !ranges.is_empty()) {
+        family(&mut text, name, about);
+        for (labels, values) in &ranges {
+            sample(&mut text, name, labels, values[at]);
+        }
+    }
+    let (mut reservations, mut states, mut ports) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &survey.pools {
         for owned in &pool.reservations {
             count(&mut reservations, &pool.network, ipam::state(&owned.state));
         }
     }
     for (entry, life) in &survey.attachments {
-        let state = match life {
-            Life::Alive => "alive",
-            Life::Ended(_) => "gone",
-            Life::Unknown(_) => "unknown",
-        };
-        count(&mut attachments, &entry.network, state);
-        if let Some(Json::Array(mappings)) = entry.capability_args.get("portMappings")
-            && state != "gone"
-        {
-            for mapping in mappings {
+        count(&mut states, &entry.network, attachments::state(life));
+        if !matches!(life, Life::Ended(_)) {
+            for mapping in attachments::mappings(entry) {
                 count(&mut ports, &entry.network, protocol(mapping));
             }
         }
     }
     counts(&mut text, "reservations", "Reserved addresses.", "state", &reservations);
-    counts(&mut text, "attachments", "Attachments in the cache.", "state", &attachments);
+    counts(&mut text, "attachments", "Attachments in the cache.", "state", &states);
     counts(&mut text, "published_ports", "Published ports of attachments.", "protocol", &ports);
     text
 }
@@ -173,12 +164,8 @@ fn protocol(mapping: &Json) -> &'static str {
 fn counts(text: &mut String, name: &str, about: &str, label: &str, counts: &[Count<'_>]) {
     family(text, name, about);
     for (network, value, count) in counts {
-        sample(
-            text,
-            name,
-            &format!("network=\"{}\",{label}=\"{value}\"", escaped(network)),
-            *count,
-        );
+        let labels = format!("network=\"{}\",{label}=\"{value}\"", escaped(network));
+        sample(text, name, &labels, *count);
     }
 }
 

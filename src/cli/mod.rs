@@ -17,7 +17,7 @@ mod executable;
 mod gc;
 #[cfg(feature = "tool")]
 mod help;
-#[cfg(feature = "install")]
+#[cfg(any(feature = "tool", feature = "install"))]
 mod install;
 #[cfg(feature = "tool")]
 mod ipam;
@@ -50,7 +50,7 @@ use crate::error::Result;
 use crate::kernel::sys::{warn, warn_lines};
 use crate::plugin::{Entry, VERSION};
 
-use output::{NAME, PLUGIN_DIRECTORY, USAGE_ERROR, print_args, print_line, print_text};
+use output::{NAME, PLUGIN_DIRECTORY, USAGE_ERROR, print_line, print_text};
 use overview::overview;
 pub use overview::unknown;
 
@@ -64,51 +64,48 @@ struct Tool {
     command: Command,
 }
 
-#[derive(FromArgs)]
-#[argh(subcommand)]
-enum Command {
-    #[cfg(feature = "runtime")]
-    Add(attach::Add),
-    #[cfg(feature = "runtime")]
-    Check(attach::Check),
-    #[cfg(feature = "runtime")]
-    Del(attach::Del),
-    #[cfg(feature = "runtime")]
-    Gc(gc::Gc),
-    #[cfg(feature = "tool")]
-    Reconcile(reconcile::Reconcile),
-    #[cfg(feature = "runtime")]
-    Status(attach::Status),
-    #[cfg(feature = "run")]
-    Run(run::Run),
-    #[cfg(feature = "run")]
-    Exec(run::Exec),
-    #[cfg(feature = "run")]
-    OciHook(oci_hook::OciHook),
-    #[cfg(feature = "runtime")]
-    Networks(networks::Networks),
-    #[cfg(feature = "runtime")]
-    Attachments(attachments::Attachments),
+/// Declares the commands, and calls the one of the arguments.
+macro_rules! commands {
+    ($($(#[$condition:meta])? $name:ident($arguments:path),)+) => {
+        #[derive(FromArgs)]
+        #[argh(subcommand)]
+        enum Command {
+            $($(#[$condition])? $name($arguments),)+
+        }
+
+        impl Command {
+            fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+                match self {
+                    $($(#[$condition])? Self::$name(command) => command.run(plugins),)+
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    #[cfg(feature = "runtime")] Add(attach::Add),
+    #[cfg(feature = "runtime")] Check(attach::Check),
+    #[cfg(feature = "runtime")] Del(attach::Del),
+    #[cfg(feature = "runtime")] Gc(gc::Gc),
+    #[cfg(feature = "tool")] Reconcile(reconcile::Reconcile),
+    #[cfg(feature = "runtime")] Status(attach::Status),
+    #[cfg(feature = "run")] Run(run::Run),
+    #[cfg(feature = "run")] Exec(run::Exec),
+    #[cfg(feature = "run")] OciHook(oci_hook::OciHook),
+    #[cfg(feature = "runtime")] Networks(networks::Networks),
+    #[cfg(feature = "runtime")] Attachments(attachments::Attachments),
     List(List),
-    #[cfg(feature = "install")]
-    Install(install::Install),
-    #[cfg(feature = "install")]
-    Uninstall(install::Uninstall),
-    #[cfg(feature = "demo")]
-    Demo(demo::Demo),
+    #[cfg(feature = "install")] Install(install::Install),
+    #[cfg(feature = "install")] Uninstall(install::Uninstall),
+    #[cfg(feature = "demo")] Demo(demo::Demo),
     Version(Version),
-    #[cfg(feature = "tool")]
-    Completion(completion::Completion),
-    #[cfg(feature = "tool")]
-    Doctor(doctor::Doctor),
-    #[cfg(feature = "tool")]
-    Ipam(ipam::Ipam),
-    #[cfg(feature = "tool")]
-    Lint(lint::Lint),
-    #[cfg(feature = "tool")]
-    Man(help::Man),
-    #[cfg(feature = "tool")]
-    Metrics(metrics::Metrics),
+    #[cfg(feature = "tool")] Completion(completion::Completion),
+    #[cfg(feature = "tool")] Doctor(doctor::Doctor),
+    #[cfg(feature = "tool")] Ipam(ipam::Ipam),
+    #[cfg(feature = "tool")] Lint(lint::Lint),
+    #[cfg(feature = "tool")] Man(help::Man),
+    #[cfg(feature = "tool")] Metrics(metrics::Metrics),
 }
 
 /// List the plugins.
@@ -127,12 +124,8 @@ struct Version {}
 
 /// The commands with their descriptions. `help` is the last.
 fn commands() -> Vec<(&'static str, &'static str)> {
-    let mut commands = Vec::new();
-    for command in Command::COMMANDS {
-        commands.push((command.name, command.description));
-    }
-    commands.push((HELP, "Show the manual of a plugin or of a command"));
-    commands
+    let own = Command::COMMANDS.iter().map(|command| (command.name, command.description));
+    own.chain([(HELP, "Show the manual of a plugin or of a command")]).collect()
 }
 
 fn has_command(name: &str) -> bool {
@@ -146,11 +139,14 @@ pub fn accepts(first: &str) -> bool {
 
 /// Runs a command. Exit codes: 0 success, 1 failure, 2 usage error.
 pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
-    let raw_args = args;
     let args = lossy_strings(args);
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    #[cfg(feature = "tool")]
+    if args.first() == Some(&HELP) {
+        return exit_code(help::help(&args[1..], plugins));
+    }
     match args.first().copied() {
-        None | Some("-h" | "--help") => {
+        None | Some("-h" | "--help" | HELP) => {
             overview(plugins);
             return 0;
         }
@@ -159,17 +155,10 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
         Some("--list-full") => drop(args.splice(..1, ["list", "--full"])),
         Some("--install") => args[0] = "install",
         Some("--version" | "-V") => args[0] = "version",
-        #[cfg(feature = "tool")]
-        Some(HELP) => return exit_code(help::help(&args[1..], plugins)),
-        #[cfg(not(feature = "tool"))]
-        Some(HELP) => {
-            overview(plugins);
-            return 0;
-        }
         _ => {}
     }
     match Tool::from_args(&[NAME], &args) {
-        Ok(tool) => exit_code(tool.run(plugins, raw_args)),
+        Ok(tool) => exit_code(tool.command.run(plugins)),
         Err(exit) => print_early_exit(NAME, &exit),
     }
 }
@@ -193,67 +182,20 @@ fn print_early_exit(name: &str, exit: &EarlyExit) -> u8 {
     }
 }
 
-impl Tool {
-    /// `raw_args` are the arguments before the conversion to UTF-8.
-    #[cfg_attr(not(feature = "run"), allow(unused_variables))]
-    fn run(&self, plugins: &'static [Entry], raw_args: &[OsString]) -> Result<u8> {
-        match &self.command {
-            #[cfg(feature = "runtime")]
-            Command::Add(add) => add.run(plugins),
-            #[cfg(feature = "runtime")]
-            Command::Check(check) => check.run(plugins),
-            #[cfg(feature = "runtime")]
-            Command::Del(del) => del.run(plugins),
-            #[cfg(feature = "runtime")]
-            Command::Gc(gc) => gc.run(plugins),
-            #[cfg(feature = "tool")]
-            Command::Reconcile(reconcile) => reconcile.run(plugins),
-            #[cfg(feature = "runtime")]
-            Command::Status(status) => status.run(plugins),
-            #[cfg(feature = "run")]
-            Command::Run(run) => run.run(plugins, raw_args),
-            #[cfg(feature = "run")]
-            Command::Exec(exec) => exec.run(plugins, raw_args),
-            #[cfg(feature = "run")]
-            Command::OciHook(hook) => hook.run(plugins),
-            #[cfg(feature = "runtime")]
-            Command::Networks(networks) => networks.run(plugins),
-            #[cfg(feature = "runtime")]
-            Command::Attachments(attachments) => attachments.run(plugins),
-            Command::List(list) => list.run(plugins),
-            Command::Version(Version {}) => {
-                print_args(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
-                Ok(0)
-            }
-            #[cfg(feature = "install")]
-            Command::Install(install) => install.run(plugins),
-            #[cfg(feature = "install")]
-            Command::Uninstall(uninstall) => uninstall.run(plugins),
-            #[cfg(feature = "demo")]
-            Command::Demo(demo) => demo.run(plugins),
-            #[cfg(feature = "tool")]
-            Command::Completion(completion) => completion.run(plugins),
-            #[cfg(feature = "tool")]
-            Command::Doctor(doctor) => doctor.run(plugins),
-            #[cfg(feature = "tool")]
-            Command::Ipam(ipam) => ipam.run(plugins),
-            #[cfg(feature = "tool")]
-            Command::Lint(lint) => lint.run(plugins),
-            #[cfg(feature = "tool")]
-            Command::Man(man) => man.run(plugins),
-            #[cfg(feature = "tool")]
-            Command::Metrics(metrics) => metrics.run(plugins),
-        }
-    }
-}
-
 impl List {
     fn run(&self, plugins: &[Entry]) -> Result<u8> {
         // Without the leading slash, as `busybox --list-full` prints paths.
         let [directory, slash] = if self.full { [&PLUGIN_DIRECTORY[1..], "/"] } else { [""; 2] };
         for entry in plugins {
-            print_line(&[directory, slash, entry.name].concat());
+            print_line(format_args!("{directory}{slash}{}", entry.name));
         }
+        Ok(0)
+    }
+}
+
+impl Version {
+    fn run(&self, _: &[Entry]) -> Result<u8> {
+        print_line(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
         Ok(0)
     }
 }

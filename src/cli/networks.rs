@@ -1,6 +1,7 @@
 //! `cnibox networks`: lists the configured networks; `create` and `rm` have the options of `podman network`.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use argh::FromArgs;
@@ -16,9 +17,7 @@ use crate::runtime::conf::{self, Network};
 use crate::runtime::networks::ListedNetwork;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
-use super::attach::invalid;
-use super::output::print_line;
-use super::output::usage_error;
+use super::output::{print_json_list, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
@@ -111,41 +110,18 @@ impl Networks {
 
 fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
     let (listed, broken) = runtime.networks()?;
-    let mut shown = Vec::new();
-    let mut table = Table::new(&[
-        "NETWORK",
-        "SUBNETS",
-        "PLUGINS",
-        "MISSING",
-        "CONTAINERD",
-        "CRI-O",
-        "PODMAN",
-        "FILE",
-    ]);
-    let mut built_in: Vec<&str> = Vec::new();
-    for network in &listed {
-        if is_json {
-            shown.push(ShownNetwork::new(network));
-        } else {
-            add_row(&mut table, network);
-        }
-        for kind in &network.built_in {
-            if !built_in.contains(&kind.as_str()) {
-                built_in.push(kind);
-            }
-        }
-    }
     if is_json {
-        super::output::print_json_list("networks", &shown);
+        print_json_list("networks", &listed.iter().map(ShownNetwork::new).collect::<Vec<_>>());
     } else {
-        table.print();
+        print(&listed);
     }
     for error in &broken {
         warn(format_args!("warning: {error}"));
     }
-    built_in.sort_unstable();
+    let built_in: BTreeSet<&str> =
+        listed.iter().flat_map(|network| &network.built_in).map(String::as_str).collect();
     if !built_in.is_empty() {
-        let kinds = built_in.join(", ");
+        let kinds = Vec::from_iter(built_in).join(", ");
         warn(format_args!(
             "note: only cnibox finds {kinds}: no directory of CNI_PATH has such a file"
         ));
@@ -153,22 +129,23 @@ fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn add_row(table: &mut Table, listed: &ListedNetwork) {
-    let subnets: Vec<String> = listed.subnets.iter().map(IpNet::to_string).collect();
-    let order = |order: Option<u32>| match order {
-        Some(order) => order.to_string(),
-        None => String::new(),
-    };
-    table.row(&[
-        &listed.network.name,
-        &subnets.join(","),
-        &plugins(&listed.network).join(","),
-        &listed.missing.join(","),
-        &order(listed.containerd),
-        &order(listed.crio),
-        &order(listed.podman),
-        &listed.network.file.display(),
-    ]);
+fn print(networks: &[ListedNetwork]) {
+    let mut table = Table::new("NETWORK SUBNETS PLUGINS MISSING CONTAINERD CRI-O PODMAN FILE");
+    for listed in networks {
+        let subnets: Vec<String> = listed.subnets.iter().map(IpNet::to_string).collect();
+        let order = |order: Option<u32>| order.map_or_else(String::new, |order| order.to_string());
+        table.row(&[
+            &listed.network.name,
+            &subnets.join(","),
+            &plugins(&listed.network).join(","),
+            &listed.missing.join(","),
+            &order(listed.containerd),
+            &order(listed.crio),
+            &order(listed.podman),
+            &listed.network.file.display(),
+        ]);
+    }
+    table.print();
 }
 
 /// A network in the output of --json.
@@ -243,7 +220,7 @@ impl Create {
             return Err(usage_error(format!("--type {requested}: not one of {all}")));
         };
         let mut new = NewNetwork {
-            name: NetworkName::new(&*self.name).map_err(invalid)?,
+            name: NetworkName::new(&*self.name).map_err(usage_error)?,
             kind,
             subnets: Vec::new(),
             gateways: Vec::new(),
@@ -316,7 +293,7 @@ impl Remove {
         }
         let mut errors = Vec::new();
         for name in &self.names {
-            let name = NetworkName::new(name.as_str()).map_err(invalid)?;
+            let name = NetworkName::new(name.as_str()).map_err(usage_error)?;
             match runtime.remove_network(&name, self.force) {
                 Ok(()) => print_line(&name),
                 Err(error) => errors.push(error),

@@ -1,7 +1,7 @@
 //! Prints lines and JSON documents on stdout. Names, paths and errors that all commands use.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Display};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -14,20 +14,14 @@ use crate::kernel::terminal::printable;
 
 pub(super) const NAME: &str = "cnibox";
 
-/// The internal code of a usage error: the process exits with 2. It is not a code of the CNI specification.
-pub(super) const USAGE_ERROR: Code = Code(u32::MAX);
-
-#[cfg(any(feature = "runtime", feature = "install"))]
-pub(super) fn usage_error(msg: impl fmt::Display) -> Error {
-    Error::new(USAGE_ERROR, msg)
-}
-
 /// The usual directory of plugins.
 pub(super) const PLUGIN_DIRECTORY: &str = "/opt/cni/bin";
 
-#[cfg(feature = "runtime")]
-pub(super) fn cannot_write(error: &io::Error) -> Error {
-    Error::new(Code::IO, "cannot write to stdout").with_details(error.to_string())
+/// The internal code of a usage error: the process exits with 2. It is not a code of the CNI specification.
+pub(super) const USAGE_ERROR: Code = Code(u32::MAX);
+
+pub(super) fn usage_error(msg: impl Display) -> Error {
+    Error::new(USAGE_ERROR, msg)
 }
 
 /// Prints a JSON document.
@@ -42,8 +36,13 @@ pub(super) fn print_json_list<T: Serialize>(key: &str, list: &[T]) {
 
 /// Prints one line: control characters in the text, newlines included, are replaced. If the write fails, the process exits with
 /// 1.
-pub(super) fn print_line(line: &str) {
-    print_text(&printable(line.trim_end()));
+pub(super) fn print_line(line: impl Display) {
+    print_text(&printable(line.to_string().trim_end()));
+}
+
+/// Prints a line of a finding: a fault on stdout, a note on stderr.
+pub(super) fn print_finding(is_fault: bool, line: fmt::Arguments<'_>) {
+    if is_fault { print_line(line) } else { warn(line) }
 }
 
 /// Prints a text of several lines, such as a JSON document or a manual, without replacing characters: the caller escapes names
@@ -55,10 +54,4 @@ pub(super) fn print_text(text: &str) {
         warn(format_args!("{NAME}: cannot write to stdout: {}", sys::reason(&error)));
         std::process::exit(1);
     }
-}
-
-/// `print_line` for `format_args!`, which compiles to less code than `format!`.
-#[inline(never)]
-pub(super) fn print_args(line: fmt::Arguments<'_>) {
-    print_line(&line.to_string());
 }

@@ -64,7 +64,7 @@ pub(super) fn choice(network: &str) -> Result<Choice> {
         return Network::load(Path::new(network)).map(Choice::Configuration);
     }
     let name = NetworkName::new(network);
-    name.map(Choice::Named).map_err(|error| usage_error(error.to_string()))
+    name.map(Choice::Named).map_err(usage_error)
 }
 
 /// The path of a network namespace. The argument is a path, a name below /run/netns, or the id of a process in the namespace.

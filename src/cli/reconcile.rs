@@ -5,12 +5,11 @@ use argh::FromArgs;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::names::Attachment;
 use crate::plugin::Entry;
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::reconcile::{Reconciled, Restored, Skipped};
 
-use super::output::{print_args, print_line};
+use super::output::{print_json, print_line};
 use super::parameters::{self, TIMEOUT_S};
 
 /// Restore rules, routes, queueing disciplines and forwarding that another program removed from living attachments.
@@ -51,7 +50,7 @@ impl Reconcile {
         let name = choice.as_ref().map(Choice::name);
         let Reconciled { restored, skipped, errors } = runtime.reconcile(name, self.dry_run)?;
         if self.json {
-            super::output::print_json(&JsonOutput {
+            print_json(&JsonOutput {
                 dry_run: self.dry_run,
                 restored: &restored,
                 skipped: &skipped,
@@ -65,26 +64,22 @@ impl Reconcile {
     fn print(&self, restored: &[Restored], skipped: &[Skipped]) {
         let done = if self.dry_run { "would restore" } else { "restored" };
         for Restored { network, at, plugin, difference } in restored {
-            let at = title(at);
-            print_args(format_args!("{done} {at} in network {network}: {plugin}: {difference}"));
+            let title = at.title(network);
+            print_line(format_args!("{done} {title}: {plugin}: {difference}"));
         }
         let mut lines: Vec<String> = Vec::new();
         for Skipped { network, at, plugin, reason } in skipped {
             let line = match plugin {
                 // The line is the same for all attachments with the plugin, so it is printed once.
                 Some(_) => format!("left in network {network}: {reason}"),
-                None => format!("left {} in network {network}: {reason}", title(at)),
+                None => format!("left {}: {reason}", at.title(network)),
             };
             if !lines.contains(&line) {
                 lines.push(line);
             }
         }
         for line in lines {
-            print_line(&line);
+            print_line(line);
         }
     }
-}
-
-fn title(at: &Attachment) -> String {
-    format!("{} of container {}", at.ifname, at.container_id)
 }

@@ -73,8 +73,8 @@ pub(super) struct Exec {
 }
 
 impl Run {
-    pub(super) fn run(&self, plugins: &'static [Entry], raw_args: &[OsString]) -> Result<u8> {
-        let words = command(raw_args, self.command.len())?;
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let words = &command(self.command.len())?;
         sys::catch_interrupts();
         let runtime = parameters::runtime(plugins, self.timeout);
         let named = self.name.as_deref().map(parameters::named_netns).transpose()?;
@@ -155,8 +155,8 @@ fn run_attached(
 }
 
 impl Exec {
-    pub(super) fn run(&self, plugins: &'static [Entry], raw_args: &[OsString]) -> Result<u8> {
-        let words = command(raw_args, self.command.len())?;
+    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+        let words = &command(self.command.len())?;
         let runtime = parameters::runtime(plugins, TIMEOUT_S);
         let own = NetNs::own()?;
         let path = parameters::netns(&self.target)?;
@@ -191,12 +191,14 @@ fn is_same(own: &NetNs, path: &Path, netns: &NetNs) -> bool {
     other.is_some_and(|other| other.is(netns) == Ok(true))
 }
 
-/// The command and its arguments: the last `count` arguments of the process. They need not be UTF-8.
-fn command(raw_args: &[OsString], count: usize) -> Result<&[OsString]> {
-    match raw_args.len().checked_sub(count).map(|start| &raw_args[start..]) {
-        Some(command) if !command.is_empty() => Ok(command),
-        _ => Err(usage_error("the command is missing")),
+/// The command and its arguments: the last `count` arguments of the process. They need not be UTF-8, unlike those from argh.
+fn command(count: usize) -> Result<Vec<OsString>> {
+    if count == 0 {
+        return Err(usage_error("the command is missing"));
     }
+    let args = std::env::args_os();
+    let before = args.len() - count;
+    Ok(args.skip(before).collect())
 }
 
 /// The attachments to make for a container. `networks` are arguments `NETWORK[:IFNAME]`. The published ports go to the first
@@ -214,9 +216,9 @@ pub(super) fn requested_attachments(
             Some((name, ifname)) => (name, ifname.to_owned()),
             None => (argument.as_str(), format!("eth{index}")),
         };
-        let ifname = IfName::new(ifname).map_err(|error| usage_error(error.to_string()))?;
+        let ifname = IfName::new(ifname).map_err(usage_error)?;
         if wanted.iter().any(|other| other.at.ifname == ifname) {
-            return Err(usage_error(format!("two networks have the interface {ifname}")));
+            return Err(usage_error(format_args!("two networks have the interface {ifname}")));
         }
         wanted.push(NewAttachment {
             network: super::attach::find(runtime, name)?,

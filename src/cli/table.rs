@@ -6,36 +6,25 @@ use super::output::print_line;
 use crate::kernel::terminal::printable;
 
 /// Rows of cells. The first row is the header.
-pub(super) struct Table {
-    /// The number of cells in a row.
-    count: usize,
-    cells: Vec<String>,
-}
+pub(super) struct Table(Vec<Vec<String>>);
 
 /// The spaces between two columns.
 const GAP: usize = 2;
 
 impl Table {
-    pub(super) fn new(header: &[&str]) -> Self {
-        let mut table = Self { count: header.len(), cells: Vec::new() };
-        for name in header {
-            table.add(name);
-        }
-        table
+    /// A table without rows. A space separates two names of `header`.
+    pub(super) fn new(header: &str) -> Self {
+        Self(vec![header.split(' ').map(str::to_owned).collect()])
     }
 
-    /// Adds a row with as many cells as the header has.
-    #[inline(never)]
+    /// Adds a row with as many cells as the header has. An empty text becomes a dash. Unprintable characters are replaced here,
+    /// before the widths are computed.
     pub(super) fn row(&mut self, cells: &[&dyn Display]) {
-        for cell in cells {
-            self.add(*cell);
-        }
-    }
-
-    /// Adds a cell. An empty text becomes a dash. Unprintable characters are replaced here, before the widths are computed.
-    fn add(&mut self, cell: &dyn Display) {
-        let text = cell.to_string();
-        self.cells.push(if text.is_empty() { "-".into() } else { printable(&text).into() });
+        let shown = |cell: &&dyn Display| match cell.to_string() {
+            text if text.is_empty() => "-".into(),
+            text => printable(&text).into(),
+        };
+        self.0.push(cells.iter().map(shown).collect());
     }
 
     /// Prints the rows. Lines can be of any length.
@@ -46,8 +35,8 @@ impl Table {
     /// Prints the rows on lines of at most `columns` characters. `cut` lists the columns of the table that can be shortened:
     /// the widest first. A shortened cell ends with a tilde. If that is not enough, lines are longer.
     pub(super) fn print_within(&self, columns: usize, cut: &[usize]) {
-        let mut widths = vec![0; self.count];
-        for row in self.cells.chunks(self.count) {
+        let mut widths = vec![0; self.0[0].len()];
+        for row in &self.0 {
             for (cell, width) in row.iter().zip(&mut widths) {
                 *width = cell.chars().count().max(*width);
             }
@@ -58,7 +47,7 @@ impl Table {
                 _ => break,
             }
         }
-        for row in self.cells.chunks(self.count) {
+        for row in &self.0 {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(&widths) {
                 let count = cell.chars().count();
@@ -67,7 +56,7 @@ impl Table {
                 line.extend(is_cut.then_some('~'));
                 line.extend(std::iter::repeat_n(' ', GAP + width.saturating_sub(count)));
             }
-            print_line(&line);
+            print_line(line);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::Rtnl;
 
-use super::finding::{Findings, quoted};
+use super::finding::{Finding, Findings, Harm, quoted};
 use super::forwarding::value;
 use super::host::Host;
 
@@ -13,13 +13,11 @@ use super::host::Host;
 /// hosts on which another program enabled forwarding.
 pub(super) fn advertisements(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for name in ignoring_links(&host.rtnl)? {
-        found.add_fixable(
-            format_args!(
-                "{name} ignores router advertisements: it forwards, and its accept_ra is 1"
-            ),
-            "The host loses the IPv6 default route and the addresses that came from them.",
-            format_args!("sysctl -w {}=2", quoted(accept_ra(&name))),
-        );
+        let what =
+            format!("{name} ignores router advertisements: it forwards, and its accept_ra is 1");
+        let why = "The host loses the IPv6 default route and the addresses that came from them.";
+        let fix = format!("sysctl -w {}=2", quoted(accept_ra(&name)));
+        found.0.push(Finding { harm: Harm::Broken, what, why, fix, is_fixable: true });
     }
     Ok(())
 }

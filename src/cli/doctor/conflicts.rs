@@ -2,7 +2,6 @@
 
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::runtime::conf;
 
 use super::finding::{Findings, Harm, quoted};
 use super::host::{ConfiguredNetwork, Host};
@@ -27,7 +26,7 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for (file, error) in &faults.unreadable {
         found.add(
             Harm::Broken,
-            format_args!("{error}"),
+            error,
             "A runtime cannot read it, or waits for it forever.",
             format_args!("ls -l {}", quoted(file.display())),
         );
@@ -80,6 +79,5 @@ fn compare(first: &ConfiguredNetwork, second: &ConfiguredNetwork, found: &mut Fi
 
 /// The VLAN of the bridge's ports for containers.
 fn vlan(network: &ConfiguredNetwork) -> Option<&Json> {
-    let bridge = network.plugins().find(|plugin| conf::kind(plugin) == "bridge");
-    bridge?.get("vlan")
+    network.plugin("bridge")?.get("vlan")
 }

@@ -257,7 +257,7 @@ impl BaseChain<'_> {
                 kinds.join(", "),
                 self.rule_title(&by.location)
             );
-            found.add(Harm::Broken, what, WHY, format_args!("{fix}"));
+            found.add(Harm::Broken, what, WHY, fix);
         } else if let Some((traffic, doubt)) = &results.doubt {
             let what = format_args!(
                 "cannot tell whether {} drops packets of {name} ({}): {} decides by {}",
@@ -266,7 +266,7 @@ impl BaseChain<'_> {
                 self.rule_title(&doubt.location),
                 doubt.on
             );
-            found.add(Harm::Note, what, WHY_DOUBT, format_args!(""));
+            found.add(Harm::Note, what, WHY_DOUBT, "");
         }
     }
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::kernel::sys;
+use crate::plugin::Entry;
 
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
 use crate::cli::executable::FileKind;
-#[cfg(feature = "install")]
 use crate::cli::install::{Installed, Manifest};
 use crate::cli::output::NAME;
 
@@ -76,20 +76,21 @@ fn of_directory(
 ) -> Result<()> {
     // Many names are links to few files, so the kind of each file is kept by device and inode. `None`: this executable.
     let mut seen: Vec<((u64, u64), Option<FileKind>)> = Vec::new();
-    let mut groups: Vec<(FileKind, Vec<&str>)> = Vec::new();
-    let mut all: Vec<&str> = host.plugins.iter().map(|entry| entry.name).collect();
-    all.push(NAME);
+    let mut groups: Vec<(FileKind, Vec<&Installed>)> = Vec::new();
     // The check `installed` reports an unreadable manifest.
-    #[cfg(feature = "install")]
-    let installed = Manifest::read(directory).unwrap_or_default().unwrap_or_default().names;
-    #[cfg(feature = "install")]
-    for entry in &installed {
-        if !all.contains(&entry.name.as_str()) {
-            all.push(&entry.name);
+    let manifest =
+        Manifest::read(directory).unwrap_or_default().filter(|_| cfg!(feature = "install"));
+    let of_plugin = |entry: &Entry| Installed::of(entry.name, entry.name);
+    let mut all: Vec<Installed> = host.plugins.iter().map(of_plugin).collect();
+    all.push(Installed::of(NAME, ""));
+    for known in manifest.unwrap_or_default().names {
+        match all.iter_mut().find(|entry| entry.name == known.name) {
+            Some(entry) => *entry = known,
+            None => all.push(known),
         }
     }
-    for name in all {
-        let path = directory.join(name);
+    for name in &all {
+        let path = directory.join(&name.name);
         let kind = match fs::metadata(&path) {
             Ok(metadata) => {
                 let identity = (metadata.dev(), metadata.ino());
@@ -119,18 +120,7 @@ fn of_directory(
     }
     let has_own = seen.iter().any(|(_, kind)| kind.is_none());
     for (kind, names) in &groups {
-        let mut chosen: Vec<PluginName<'_>> = Vec::new();
-        for name in names.iter().copied() {
-            let is_plugin = host.plugins.iter().any(|entry| entry.name == name);
-            chosen.push(PluginName { name, plugin: if is_plugin { name } else { "" }, kind: "" });
-        }
-        #[cfg(feature = "install")]
-        for name in &mut chosen {
-            if let Some(known) = installed.iter().find(|known| known.name == name.name) {
-                *name = PluginName::of(known);
-            }
-        }
-        add(directory, *kind, &chosen, has_own, found);
+        add(directory, *kind, names, has_own, found);
     }
     Ok(())
 }
@@ -144,34 +134,20 @@ fn kind(path: &Path, metadata: &Metadata) -> Result<Option<FileKind>> {
     Ok(Some(kind).filter(|kind| *kind != FileKind::Own))
 }
 
-/// A name in a plugin directory, its plugin (empty if unknown), and the kind of its file as in a manifest.
-pub(super) struct PluginName<'a> {
-    pub(super) name: &'a str,
-    pub(super) plugin: &'a str,
-    pub(super) kind: &'a str,
-}
-
-#[cfg(feature = "install")]
-impl<'a> PluginName<'a> {
-    pub(super) fn of(installed: &'a Installed) -> Self {
-        Self { name: &installed.name, plugin: &installed.plugin, kind: &installed.kind }
-    }
-}
-
 /// The options with which `install` makes these names. A name in a manifest can contain any character, so names are quoted.
-pub(super) fn options(names: &[PluginName<'_>]) -> String {
-    let (mut only, mut options) = (Vec::new(), String::new());
-    for PluginName { name, plugin, kind } in names {
+pub(super) fn options(names: &[&Installed]) -> String {
+    let (mut only, mut options) = (Vec::<&str>::new(), String::new());
+    for Installed { name, plugin, kind } in names.iter().copied() {
         if plugin.is_empty() {
             continue;
         }
-        if !only.contains(plugin) {
+        if !only.contains(&plugin.as_str()) {
             only.push(plugin);
         }
         if name != plugin {
             options.push_str(&format!(" --alias {}", quoted(format_args!("{name}={plugin}"))));
         }
-        match *kind {
+        match kind.as_str() {
             "symbolic link" if !options.starts_with(" -s") => options.insert_str(0, " -s"),
             "copy" if !options.starts_with(" --copy") => options.insert_str(0, " --copy"),
             _ => {}
@@ -187,7 +163,7 @@ pub(super) fn options(names: &[PluginName<'_>]) -> String {
 fn add(
     directory: &Path,
     kind: FileKind,
-    names: &[PluginName<'_>],
+    names: &[&Installed],
     has_own: bool,
     found: &mut Findings,
 ) {
@@ -205,7 +181,7 @@ fn add(
     let word = quoted(directory.display());
     // `install` replaces no directory, so the command moves it first. Files get backups: they can belong to a package.
     let mut moves = String::new();
-    for PluginName { name, .. } in names {
+    for Installed { name, .. } in names.iter().copied() {
         if fs::symlink_metadata(directory.join(name)).is_ok_and(|file| file.is_dir()) {
             let (from, to) = (directory.join(name), directory.join(format!("{name}.moved")));
             let (from, to) = (quoted(from.display()), quoted(to.display()));
@@ -213,7 +189,7 @@ fn add(
         }
     }
     let options = options(names);
-    let names: Vec<&str> = names.iter().map(|name| name.name).collect();
+    let names: Vec<&str> = names.iter().map(|name| name.name.as_str()).collect();
     let names = names.join(" ");
     found.add(
         if is_wrong { Harm::Broken } else { Harm::Note },

@@ -1,11 +1,10 @@
 //! The findings of the checks.
 
-use std::fmt::{Arguments, Display};
+use std::fmt::{self, Display};
 
 use serde::Serialize;
 
-use crate::cli::output::print_args;
-use crate::kernel::sys::warn;
+use crate::cli::output::print_finding;
 
 /// The harm of a finding. Findings are printed in the order of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -21,14 +20,9 @@ pub(super) enum Harm {
     Note,
 }
 
-impl Harm {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Insecure => "insecure",
-            Self::Broken => "broken",
-            Self::Leaked => "leaked",
-            Self::Note => "note",
-        }
+impl Display for Harm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -51,40 +45,27 @@ pub(super) struct Finding {
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    /// Adds a finding: the fault, why it matters, and the command that fixes it.
-    #[inline(never)]
+    /// Adds a finding: the fault, why it matters, and the command that fixes it. `--fix` can fix each leak.
     pub(super) fn add(
         &mut self,
         harm: Harm,
-        what: Arguments<'_>,
+        what: impl Display,
         why: &'static str,
-        fix: Arguments<'_>,
+        fix: impl Display,
     ) {
         let (what, fix) = (what.to_string(), fix.to_string());
-        let is_fixable = harm == Harm::Leaked;
-        self.0.push(Finding { harm, what, why, fix, is_fixable });
-    }
-
-    /// Adds a fault with `Harm::Broken` that `--fix` can fix.
-    pub(super) fn add_fixable(
-        &mut self,
-        what: Arguments<'_>,
-        why: &'static str,
-        fix: Arguments<'_>,
-    ) {
-        let (what, fix) = (what.to_string(), fix.to_string());
-        self.0.push(Finding { harm: Harm::Broken, what, why, fix, is_fixable: true });
+        self.0.push(Finding { harm, what, why, fix, is_fixable: harm == Harm::Leaked });
     }
 }
 
 impl Finding {
     pub(super) fn print(&self) {
         let Self { harm, what, why, fix, .. } = self;
-        let print = if *harm == Harm::Note { warn } else { print_args };
-        print(format_args!("{}: {what}", harm.name()));
-        print(format_args!("    {why}"));
+        let is_fault = *harm != Harm::Note;
+        print_finding(is_fault, format_args!("{harm}: {what}"));
+        print_finding(is_fault, format_args!("    {why}"));
         if !fix.is_empty() {
-            print(format_args!("    fix: {fix}"));
+            print_finding(is_fault, format_args!("    fix: {fix}"));
         }
     }
 }

@@ -17,12 +17,9 @@ pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         if value(key) != "0" {
             continue;
         }
-        let (mut used, mut unused) = (Vec::new(), Vec::new());
-        for net in &host.networks {
-            if net.is_routed && net.has_family(family) {
-                if net.is_used { used.push(net) } else { unused.push(net) }
-            }
-        }
+        let networks = host.networks.iter();
+        let routed = networks.filter(|net| net.is_routed && net.has_family(family));
+        let (used, unused): (Vec<_>, Vec<_>) = routed.partition(|net| net.is_used);
         for (networks, harm, why) in [
             (used, Harm::Broken, "The host drops packets between containers and other networks."),
             (unused, Harm::Note, "The first ADD in the network sets it to 1."),
@@ -46,9 +43,9 @@ fn bridged_services(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     if nft.exist(&[services])? == [true] {
         found.add(
             Harm::Broken,
-            format_args!("net.bridge.bridge-nf-call-iptables is not 1, and kube-proxy runs"),
+            "net.bridge.bridge-nf-call-iptables is not 1, and kube-proxy runs",
             "A container does not reach a service with a container on the same bridge.",
-            format_args!("modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1"),
+            "modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1",
         );
     }
     Ok(())

@@ -86,12 +86,8 @@ impl<'a> Host<'a> {
 
     /// Whether a network uses a plugin. If `key` is not empty: whether a network uses the plugin and sets this key.
     pub(super) fn uses(&self, kind: &str, key: &str) -> bool {
-        for plugin in self.networks.iter().flat_map(ConfiguredNetwork::plugins) {
-            if conf::kind(plugin) == kind && (key.is_empty() || is_set(plugin, key)) {
-                return true;
-            }
-        }
-        false
+        let mut plugins = self.networks.iter().flat_map(ConfiguredNetwork::plugins);
+        plugins.any(|plugin| conf::kind(plugin) == kind && (key.is_empty() || is_set(plugin, key)))
     }
 }
 
@@ -170,11 +166,9 @@ impl ConfiguredNetwork {
 
     /// Whether the network has addresses of a family. Without a known subnet, IPv4 is assumed.
     pub(super) fn has_family(&self, family: IpFamily) -> bool {
-        let mut families = self.subnets.iter().map(|net| IpFamily::of(net.addr()));
-        if self.subnets.is_empty() {
-            family == IpFamily::V4
-        } else {
-            families.any(|other| other == family)
+        match self.subnets.as_slice() {
+            [] => family == IpFamily::V4,
+            subnets => subnets.iter().any(|net| family.has(net.addr())),
         }
     }
 }
@@ -206,7 +200,7 @@ pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
                     Harm::Broken,
                     format_args!("no dhcp daemon listens at {path}, for {}", network.network.name),
                     "Each ADD in the network fails.",
-                    format_args!("systemctl enable --now cnibox-dhcp.socket"),
+                    "systemctl enable --now cnibox-dhcp.socket",
                 );
             }
         }

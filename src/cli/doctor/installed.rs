@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::cli::install::{ExistingFile, Installed, Manifest};
 use crate::error::Result;
 
-use super::files::{PluginName, options};
+use super::files::options;
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
 
@@ -56,12 +56,11 @@ fn missing(directory: &Path, manifest: &Manifest, found: &mut Findings) {
         let file = fs::symlink_metadata(directory.join(&entry.name));
         file.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     };
-    let missing: Vec<PluginName<'_>> =
-        manifest.names.iter().filter(is_missing).map(PluginName::of).collect();
+    let missing: Vec<&Installed> = manifest.names.iter().filter(is_missing).collect();
     if missing.is_empty() {
         return;
     }
-    let names: Vec<&str> = missing.iter().map(|name| name.name).collect();
+    let names: Vec<&str> = missing.iter().map(|entry| entry.name.as_str()).collect();
     let options = options(&missing);
     let (names, shown) = (names.join(" "), directory.display());
     found.add(

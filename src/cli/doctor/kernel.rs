@@ -94,13 +94,7 @@ fn status(host: &Host<'_>, entry: &Entry, keys: &str) -> Result<()> {
 /// The names of kernel options in the text of an error.
 fn options(text: &str) -> Vec<&str> {
     let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    let mut options = Vec::new();
-    for word in text.split(|c| !is_part(c)) {
-        if word.starts_with(PREFIX) {
-            options.push(word);
-        }
-    }
-    options
+    text.split(|c| !is_part(c)).filter(|word| word.starts_with(PREFIX)).collect()
 }
 
 const PREFIX: &str = "CONFIG_";
@@ -148,7 +142,7 @@ impl MissingOption {
         };
         let plugins = self.plugins.join(", ");
         let what = format_args!("the kernel lacks {option}{module}; needed by {plugins}");
-        found.add(harm, what, why, format_args!("{fix}"));
+        found.add(harm, what, why, fix);
     }
 }
 

@@ -8,17 +8,23 @@ use crate::runtime::Runtime;
 use crate::runtime::gc::Options;
 use crate::runtime::reservations::title;
 
-use super::finding::{Finding, Findings, Harm};
+use super::finding::{Findings, Harm};
 use super::host::Host;
 
 pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let remains = host.remains.as_ref().map_err(Clone::clone)?;
-    let mut leaks = Leaks::default();
+    // One finding for all leaks that the same command removes: it names the first leak, and has the number of the others.
+    let mut leaks: Vec<(String, &str, String, usize)> = Vec::new();
+    let mut add = |what: String, why, fix: String| match leaks.iter_mut().find(|leak| leak.2 == fix)
+    {
+        Some((.., more)) => *more += 1,
+        None => leaks.push((what, why, fix, 0)),
+    };
     let mut gone = Vec::new();
     for (entry, life) in &remains.survey.attachments {
         let Life::Ended(reason) = life else { continue };
         gone.push((&entry.network, &entry.at.container_id));
-        leaks.add(
+        add(
             format!("{} has ended: {reason}", entry.title()),
             "Its addresses stay reserved, and connections to its published ports fail.",
             format!("cnibox gc {}", entry.network),
@@ -29,7 +35,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         if let Holder::Container(id, _) = holder
             && !gone.contains(&(&pool.network, id))
         {
-            leaks.add(
+            add(
                 format!("{address} is reserved for {}: {reason}", title(&pool.network, holder)),
                 "No other container gets the address.",
                 format!("cnibox ipam release --leaks --network {}", pool.network),
@@ -39,37 +45,17 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for owner in &remains.owners {
         let title =
             Owner::named(owner).map_or_else(|| owner.clone(), |(network, at)| at.title(&network));
-        leaks.add(
+        add(
             format!("rules or links name {title}, which has ended"),
             "Another container can get the address that they apply to.",
             "cnibox gc".into(),
         );
     }
-    for (Finding { harm, what, why, fix, .. }, more) in &leaks.0 {
-        let fix = format_args!("{fix}");
-        match more {
-            0 => found.add(*harm, format_args!("{what}"), why, fix),
-            more => found.add(*harm, format_args!("{what} (and {more} more)"), why, fix),
-        }
+    for (what, why, fix, more) in leaks {
+        let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
+        found.add(Harm::Leaked, format_args!("{what}{more}"), why, fix);
     }
     Ok(())
-}
-
-/// One finding for all leaks that the same command removes. The finding names the first leak; the number is that of the other
-/// leaks.
-#[derive(Default)]
-struct Leaks(Vec<(Finding, usize)>);
-
-impl Leaks {
-    fn add(&mut self, what: String, why: &'static str, fix: String) {
-        match self.0.iter_mut().find(|(finding, _)| finding.fix == fix) {
-            Some((_, more)) => *more += 1,
-            None => {
-                let finding = Finding { harm: Harm::Leaked, what, why, fix, is_fixable: true };
-                self.0.push((finding, 0));
-            }
-        }
-    }
 }
 
 /// Runs `cnibox gc`: removes the leaks. `print` gets a line for each.

@@ -12,7 +12,6 @@ use crate::netlink::nft::{CtState, Packet, Side};
 use crate::netlink::rtnl::{Link, RT_TABLE_MAIN};
 use crate::plugin::owner::Owner;
 use crate::plugins::firewall::passage::End;
-use crate::runtime::conf;
 
 use super::forwarding::{BRIDGED, value};
 use super::host::{ConfiguredNetwork, Host};
@@ -61,7 +60,7 @@ impl Uplinks {
                         .iter()
                         .filter(|address| !address.scope_link)
                         .map(|address| address.net);
-                    if nets.any(|net| IpFamily::of(net.addr()) == family) {
+                    if nets.any(|net| family.has(net.addr())) {
                         found.push(link.index);
                     }
                 }
@@ -120,8 +119,7 @@ fn is_of_containers(host: &Host<'_>, link: &Link) -> bool {
 /// bridge: each container has its own link.
 pub(super) fn gateway_link(net: &ConfiguredNetwork) -> Option<String> {
     let bridge = net.bridge.as_ref()?;
-    let plugin = net.plugins().find(|plugin| conf::kind(plugin) == "bridge");
-    Some(match plugin.and_then(|plugin| plugin.get("vlan")) {
+    Some(match net.plugin("bridge").and_then(|plugin| plugin.get("vlan")) {
         Some(Json::Number(vlan)) if net.is_gateway && vlan.as_u64() != Some(0) => {
             format!("{bridge}.{}", vlan.as_u64()?)
         }
@@ -153,7 +151,7 @@ pub(super) fn flows(net: &ConfiguredNetwork, family: IpFamily, uplinks: &Uplinks
         Some(name) => uplinks.side(name),
         None => Side { prefix: HOST_END, ..Side::default() },
     };
-    let subnets = net.subnets.iter().filter(|subnet| IpFamily::of(subnet.addr()) == family);
+    let subnets = net.subnets.iter().filter(|subnet| family.has(subnet.addr()));
     let mut subnets: Vec<Option<IpNet>> = subnets.copied().map(Some).collect();
     if subnets.is_empty() {
         subnets.push(None);

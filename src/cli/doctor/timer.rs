@@ -32,7 +32,7 @@ pub(super) fn timer(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             Harm::Note,
             format_args!("no timer calls gc, and other runtimes have attachments here: {count}"),
             "containerd and podman never call GC: a container that is killed keeps its address and ports.",
-            format_args!("{}", fix(host)),
+            fix(host),
         );
     }
     Ok(())

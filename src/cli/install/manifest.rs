@@ -38,6 +38,13 @@ pub(in crate::cli) struct Installed {
     pub(in crate::cli) kind: String,
 }
 
+impl Installed {
+    /// A name that no manifest has. The link method is unknown.
+    pub(in crate::cli) fn of(name: &str, plugin: &str) -> Self {
+        Self { name: name.into(), plugin: plugin.into(), kind: String::new() }
+    }
+}
+
 impl Manifest {
     /// The manifest of a directory, if it has one. Names that are paths or begin with a dot are dropped.
     pub(in crate::cli) fn read(directory: &Path) -> Result<Option<Self>> {

@@ -178,9 +178,8 @@ impl<'a> Plan<'a> {
             let replaced = entry.found.as_ref().map_or("", ExistingFile::noun);
             let is_new = replaced.is_empty();
             let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
-            let kind = entry.method.text();
-            let name = entry.name.clone();
-            Change { name, verb, kind, replaced, has_backup: entry.needs_backup }
+            let (kind, has_backup) = (entry.method.text(), entry.needs_backup);
+            Change { kind, replaced, has_backup, ..Change::of(verb, &entry.name) }
         };
         changed.map(change).collect()
     }

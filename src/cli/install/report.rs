@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Not;
 use std::path::Path;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::cli;
 use crate::kernel::sys::warn;
@@ -14,9 +14,10 @@ use crate::plugin::VERSION;
 #[derive(Serialize)]
 pub(super) struct Change {
     pub(super) name: String,
-    /// The verb in the infinitive and in the past tense.
-    #[serde(rename = "action", serialize_with = "infinitive")]
-    pub(super) verb: [&'static str; 2],
+    pub(super) action: &'static str,
+    /// The action in the past tense.
+    #[serde(skip)]
+    pub(super) done: &'static str,
     /// The kind of the new file. Empty without a new file.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(super) kind: &'static str,
@@ -27,13 +28,9 @@ pub(super) struct Change {
     pub(super) has_backup: bool,
 }
 
-fn infinitive<S: Serializer>(verb: &[&str; 2], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(verb[0])
-}
-
 impl Change {
-    pub(super) fn of(verb: [&'static str; 2], name: &str) -> Self {
-        Self { verb, name: name.into(), kind: "", replaced: "", has_backup: false }
+    pub(super) fn of([action, done]: [&'static str; 2], name: &str) -> Self {
+        Self { action, done, name: name.into(), kind: "", replaced: "", has_backup: false }
     }
 }
 
@@ -72,12 +69,12 @@ impl Report {
             let document = JsonOutput { directory, dry_run: is_dry_run, version, report: self };
             return cli::output::print_json(&document);
         }
-        for Change { verb: [infinitive, past], name, kind, replaced, has_backup } in &self.changes {
-            let [would, verb] = if is_dry_run { ["would ", infinitive] } else { ["", past] };
+        for Change { name, action, done, kind, replaced, has_backup } in &self.changes {
+            let [would, verb] = if is_dry_run { ["would ", action] } else { ["", done] };
             let colon = if kind.is_empty() { "" } else { ": " };
             let of = if replaced.is_empty() { "" } else { ", in place of " };
             let backup = if *has_backup { ", with a backup" } else { "" };
-            cli::output::print_args(format_args!(
+            cli::output::print_line(format_args!(
                 "{would}{verb} {name}{colon}{kind}{of}{replaced}{backup}"
             ));
         }

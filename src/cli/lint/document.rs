@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::cli::output::print_args;
+use crate::cli::output::print_finding;
 use crate::cni::json::Json;
-use crate::kernel::sys::warn;
 use crate::plugin::Entry;
 
 use super::json_path::{JsonPath, line_and_column};
@@ -65,15 +64,11 @@ impl Document {
     }
 
     pub(super) fn fault(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
-        self.add(path, true, text.into());
+        self.insert(path.offset_in(&self.text), true, text.into());
     }
 
     pub(super) fn note(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
-        self.add(path, false, text.into());
-    }
-
-    pub(super) fn add(&mut self, path: &JsonPath<'_>, is_fault: bool, text: String) {
-        self.insert(path.offset_in(&self.text), is_fault, text);
+        self.insert(path.offset_in(&self.text), false, text.into());
     }
 
     pub(super) fn faults(&self) -> usize {
@@ -82,11 +77,7 @@ impl Document {
 
     /// Inserts a finding after the findings with the same offset.
     pub(super) fn insert(&mut self, offset: usize, is_fault: bool, text: String) {
-        let index = self
-            .findings
-            .iter()
-            .position(|finding| finding.offset > offset)
-            .unwrap_or(self.findings.len());
+        let index = self.findings.partition_point(|finding| finding.offset <= offset);
         self.findings.insert(index, Finding { offset, is_fault, text });
     }
 }
@@ -97,10 +88,9 @@ pub(super) fn print(document: &Document, Finding { offset, is_fault, text }: &Fi
     let shown = document.text.lines().nth(line - 1).unwrap_or_default().trim();
     let word = if *is_fault { "" } else { "note: " };
     let file = document.file.display();
-    let print = if *is_fault { print_args } else { warn };
-    print(format_args!("{file}:{line}:{column}: {word}{text}"));
+    print_finding(*is_fault, format_args!("{file}:{line}:{column}: {word}{text}"));
     if !shown.is_empty() {
-        print(format_args!("    {shown}"));
+        print_finding(*is_fault, format_args!("    {shown}"));
     }
 }
 
