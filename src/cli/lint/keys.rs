@@ -40,10 +40,7 @@ impl<'a> Known<'a> {
         let mut own = vec![manual::network()];
         own.extend(manual::of(kind));
         own.extend(manual::of(ipam));
-        let mut keys = Vec::new();
-        for manual in &own {
-            keys.extend(manual.keys());
-        }
+        let keys = own.iter().flat_map(|manual| manual.keys()).collect();
         let mut of_delegate = Vec::new();
         if is_flannel {
             let delegate = match plugin.get("delegate").map_or("", conf::kind) {
@@ -71,10 +68,14 @@ pub(super) fn examine_list(
     json: &Json,
     known: &[(&'static str, &'static str)],
 ) {
-    let mut keys = Vec::new();
-    for (path, of_type) in known {
-        keys.push(Key { path, is_in_args: false, of_type, default: "", meaning: "" });
-    }
+    let key = |(path, of_type): &(&'static str, &'static str)| Key {
+        path,
+        is_in_args: false,
+        of_type,
+        default: "",
+        meaning: "",
+    };
+    let keys: Vec<Key<'_>> = known.iter().map(key).collect();
     let walk = Walk { owner: "a list of plugins", keys: &keys, free: "" };
     walk.object(document, &JsonPath::default(), "", json);
 }
@@ -106,10 +107,7 @@ pub(super) fn examine_capabilities(
     if !known.delegate.is_empty() {
         return;
     }
-    let mut has: Vec<&str> = Vec::new();
-    for manual in &known.manuals {
-        has.extend(manual.capabilities());
-    }
+    let has: Vec<&str> = known.manuals.iter().flat_map(|manual| manual.capabilities()).collect();
     let (key, kind) = (path.key("capabilities"), known.kind);
     if let Some(Json::Object(declared)) = plugin.get("capabilities") {
         for (name, value) in declared {
@@ -194,13 +192,8 @@ impl Walk<'_> {
 
     /// Of all keys of the configuration whose path begins with `beginning`: the rest of the path.
     fn below(&self, beginning: &str) -> Vec<&str> {
-        let mut below = Vec::new();
-        for key in self.keys {
-            if !key.is_in_args {
-                below.extend(rest(key.path, beginning));
-            }
-        }
-        below
+        let of_configuration = self.keys.iter().filter(|key| !key.is_in_args);
+        of_configuration.filter_map(|key| rest(key.path, beginning)).collect()
     }
 
     fn has_keys_below(&self, full: &str) -> bool {
@@ -245,26 +238,26 @@ fn mismatched_type(expected: &str, value: &Json) -> Option<&'static str> {
         return None;
     }
     let (kind, items) = expected.split_once(" of ").unwrap_or((expected, ""));
-    let found = match value {
+    let (found, with_article) = match value {
         // null counts as a missing key.
         Json::Null => return None,
-        Json::Bool(_) => "boolean",
-        Json::Number(number) if number.as_i64().is_some() || number.as_u64().is_some() => "integer",
-        Json::Number(_) => "number",
-        Json::String(_) => "string",
-        Json::Array(_) => "list",
-        Json::Object(_) | Json::Raw(_) => "object",
+        Json::Bool(_) => ("boolean", "a boolean"),
+        Json::Number(number) if number.as_i64().is_some() || number.as_u64().is_some() => {
+            ("integer", "an integer")
+        }
+        Json::Number(_) => ("number", "a number with a fraction"),
+        Json::String(_) => ("string", "a string"),
+        Json::Array(_) => ("list", "a list"),
+        Json::Object(_) | Json::Raw(_) => ("object", "an object"),
     };
     // The type in the manual can have more words, as in "integer, or a string": the first word counts.
     let kind = kind.split([' ', ',']).next().unwrap_or(kind);
     if found != kind.trim_end_matches('s') {
-        return Some(with_article(found));
+        return Some(with_article);
     }
-    let item = items.strip_suffix('s').unwrap_or(items);
-    let item = if let Some(rest) = items.strip_prefix("lists") {
-        format!("list{rest}")
-    } else {
-        item.to_owned()
+    let item = match items.strip_prefix("lists") {
+        Some(rest) => format!("list{rest}"),
+        None => items.strip_suffix('s').unwrap_or(items).to_owned(),
     };
     if item.is_empty() {
         return None;
@@ -279,16 +272,5 @@ fn mismatched_type(expected: &str, value: &Json) -> Option<&'static str> {
             Some("an object with a value of another type")
         }
         _ => None,
-    }
-}
-
-fn with_article(kind: &'static str) -> &'static str {
-    match kind {
-        "boolean" => "a boolean",
-        "integer" => "an integer",
-        "number" => "a number with a fraction",
-        "string" => "a string",
-        "list" => "a list",
-        _ => "an object",
     }
 }

@@ -52,11 +52,7 @@ pub(super) fn examine(
         Some(Json::Array(plugins)) if !plugins.is_empty() => {
             keys::examine_list(document, json, &KEYS);
             let key = root.key("plugins");
-            let mut placed = Vec::new();
-            for (at, plugin) in plugins.iter().enumerate() {
-                placed.push((key.item(at), plugin));
-            }
-            placed
+            plugins.iter().enumerate().map(|(at, plugin)| (key.item(at), plugin)).collect()
         }
         Some(Json::Array(_)) => {
             return document.fault(&root.key("plugins"), "the list of plugins is empty");
@@ -157,9 +153,7 @@ fn examine_type(document: &mut Document, path: &JsonPath<'_>, kind: &str, inputs
             on_path.extend(entry.file_name().into_string());
         }
     }
-    let mut known: Vec<&str> = inputs.plugins.iter().map(|entry| entry.name).collect();
-    for name in &on_path {
-        known.push(name);
-    }
+    let own = inputs.plugins.iter().map(|entry| entry.name);
+    let known: Vec<&str> = own.chain(on_path.iter().map(String::as_str)).collect();
     document.fault(path, format!("there is no plugin {kind:?}{}", hint(kind, &known)));
 }
