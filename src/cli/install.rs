@@ -25,13 +25,10 @@ use crate::plugin::Entry;
 
 use super::output::{USAGE_ERROR, usage_error};
 use directory::Directory;
-#[cfg(feature = "tool")]
 pub(in crate::cli) use existing::ExistingFile;
-#[cfg(feature = "tool")]
 pub(in crate::cli) use manifest::{Installed, Manifest};
 use plan::{LinkMethod, Plan};
 use report::Report;
-use selection::Selection;
 #[cfg(feature = "runtime")]
 use timer::Timer;
 
@@ -137,12 +134,12 @@ impl Install {
 
     fn install(&self, path: &Path, plugins: &'static [Entry]) -> Result<Report> {
         if self.symbolic && self.copy {
-            return Err(usage_error(format_args!("--symbolic and --copy exclude each other")));
+            return Err(usage_error("--symbolic and --copy exclude each other"));
         }
         if self.backup && !self.force {
-            return Err(usage_error(format_args!("--backup needs --force")));
+            return Err(usage_error("--backup needs --force"));
         }
-        let names = self.selection().names(plugins)?;
+        let names = self.names(plugins)?;
         if !self.force && self.prefix.is_empty() {
             directory::refuse_path(path, names.iter().map(|(name, _)| name.as_str()))?;
         }
@@ -155,20 +152,13 @@ impl Install {
         Ok(Report { changes: plan.changes(), left: Vec::new() })
     }
 
-    fn selection(&self) -> Selection<'_> {
-        Selection {
-            only: &self.only,
-            exclude: &self.exclude,
-            aliases: &self.alias,
-            prefix: &self.prefix,
-        }
-    }
-
     fn method(&self) -> LinkMethod {
-        match () {
-            () if self.symbolic => LinkMethod::Symbolic,
-            () if self.copy => LinkMethod::Copy,
-            () => LinkMethod::Hard,
+        if self.symbolic {
+            LinkMethod::Symbolic
+        } else if self.copy {
+            LinkMethod::Copy
+        } else {
+            LinkMethod::Hard
         }
     }
 }

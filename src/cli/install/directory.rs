@@ -201,6 +201,14 @@ pub(super) fn sync(path: &Path) -> Result<()> {
     sync().map_err(|error| failed("write", path, &error))
 }
 
+/// The result of an operation on a file. `None` if the file does not exist.
+pub(super) fn existing<T>(verb: &str, path: &Path, result: io::Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        result => result.map(Some).map_err(|error| failed(verb, path, &error)),
+    }
+}
+
 pub(super) fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
     Error::internal(format_args!("cannot {verb} {}: {}", path.display(), reason(error)))
 }

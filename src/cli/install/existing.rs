@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::cli::executable::FileKind;
 use crate::cli::output::NAME;
 use crate::error::Result;
 
-use super::directory::failed;
+use super::directory::existing;
 
 pub(in crate::cli) struct ExistingFile {
     pub(super) kind: FileKind,
@@ -26,10 +26,7 @@ pub(in crate::cli) struct ExistingFile {
 impl ExistingFile {
     /// Examines the file at a path. `None` if there is no file.
     pub(in crate::cli) fn examine(path: &Path) -> Result<Option<Self>> {
-        match Self::of(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            found => found.map(Some).map_err(|error| failed("examine", path, &error)),
-        }
+        existing("examine", path, Self::of(path))
     }
 
     fn of(path: &Path) -> io::Result<Self> {

@@ -10,7 +10,7 @@ use crate::cli::output::NAME;
 use crate::error::{Error, Result};
 use crate::plugin::Entry;
 
-use super::directory::{self, Directory, MANIFEST, failed, remove, rename, sync};
+use super::directory::{self, Directory, MANIFEST, existing, failed, remove, rename, sync};
 use super::existing::ExistingFile;
 use super::manifest::{Installed, Manifest, is_plain};
 use super::report::{Change, Left, Report};
@@ -45,12 +45,9 @@ pub(super) fn uninstall(path: &Path, is_dry_run: bool, plugins: &[Entry]) -> Res
 fn backups(path: &Path) -> Result<BTreeSet<String>> {
     let backups = directory::backup(path, "");
     let cannot = |error| failed("read", &backups, &error);
-    let entries = match fs::read_dir(&backups) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        entries => entries.map_err(cannot)?,
-    };
+    let entries = existing("read", &backups, fs::read_dir(&backups))?;
     let mut names = BTreeSet::new();
-    for entry in entries {
+    for entry in entries.into_iter().flatten() {
         let name = entry.map_err(cannot)?.file_name();
         names.extend(name.to_str().filter(|name| is_plain(name)).map(str::to_owned));
     }

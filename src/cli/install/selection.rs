@@ -4,30 +4,22 @@ use crate::cli::output::usage_error;
 use crate::error::Result;
 use crate::plugin::Entry;
 
+use super::Install;
 use super::manifest::is_plain;
-
-/// The arguments that select names.
-pub(super) struct Selection<'a> {
-    pub(super) only: &'a [String],
-    pub(super) exclude: &'a [String],
-    /// The arguments of `--alias`, each ALIAS=PLUGIN.
-    pub(super) aliases: &'a [String],
-    pub(super) prefix: &'a str,
-}
 
 /// A name, and the plugin that a call under it runs.
 pub(super) type NameAndPlugin = (String, &'static str);
 
-impl Selection<'_> {
+impl Install {
     /// The names of the plugins, then the aliases.
     pub(super) fn names(&self, plugins: &'static [Entry]) -> Result<Vec<NameAndPlugin>> {
-        let only = split("--only", self.only, plugins)?;
-        let exclude = split("--exclude", self.exclude, plugins)?;
+        let only = split("--only", &self.only, plugins)?;
+        let exclude = split("--exclude", &self.exclude, plugins)?;
         let mut names: Vec<NameAndPlugin> = Vec::new();
         for entry in plugins {
             let is_chosen = only.is_empty() || only.contains(&entry.name);
             if is_chosen && !exclude.contains(&entry.name) {
-                let name = [self.prefix, entry.name].concat();
+                let name = format!("{}{}", self.prefix, entry.name);
                 if !leads_to(&name, entry.name) {
                     return Err(usage_error(format_args!(
                         "--prefix {}: not buildkit-cni- or cnv-",
@@ -37,7 +29,7 @@ impl Selection<'_> {
                 names.push((name, entry.name));
             }
         }
-        for alias in self.aliases {
+        for alias in &self.alias {
             let refused = |why: &str| Err(usage_error(format_args!("--alias {alias}: {why}")));
             let Some((name, plugin)) = alias.split_once('=') else {
                 return refused("it is not ALIAS=PLUGIN");
@@ -51,7 +43,7 @@ impl Selection<'_> {
             }
         }
         match names.is_empty() {
-            true => Err(usage_error(format_args!("no plugin is chosen"))),
+            true => Err(usage_error("no plugin is chosen")),
             false => Ok(names),
         }
     }

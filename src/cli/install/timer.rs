@@ -15,7 +15,7 @@ use crate::fault;
 use crate::kernel::file;
 use crate::kernel::sys::warn;
 
-use super::directory::{failed, remove, sync};
+use super::directory::{existing, failed, remove, sync};
 use super::report::{Change, Left, Report};
 
 /// The directory for the units of the administrator.
@@ -101,12 +101,9 @@ impl Timer {
     /// Removes the units. Adds the changes to the report.
     pub(super) fn disable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
         let path = self.unit_path(FILES[0].0);
-        let service = match file::read_lossy(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            service => service.map_err(|error| failed("read", &path, &error))?,
-        };
+        let service = existing("read", &path, file::read_lossy(&path))?;
         let command = format!("\nExecStart={}/cnibox ", self.plugins);
-        if !service.is_empty() && !service.contains(&command) {
+        if service.is_some_and(|service| !service.is_empty() && !service.contains(&command)) {
             report.left.push(Left { name: TIMER.into(), reason: "it is for another directory" });
             return Ok(());
         }
@@ -117,10 +114,9 @@ impl Timer {
                 report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
                 continue;
             }
-            match fs::symlink_metadata(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                found => found.map_err(|error| failed("examine", &path, &error))?,
-            };
+            if existing("examine", &path, fs::symlink_metadata(&path))?.is_none() {
+                continue;
+            }
             if !is_dry_run {
                 remove(&path)?;
             }
@@ -136,10 +132,8 @@ fn change(verb: [&'static str; 2], name: &str) -> Change {
 }
 
 fn is_link(path: &Path) -> Result<bool> {
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        found => Ok(found.map_err(|error| failed("examine", path, &error))?.is_symlink()),
-    }
+    let metadata = existing("examine", path, fs::symlink_metadata(path))?;
+    Ok(metadata.is_some_and(|metadata| metadata.is_symlink()))
 }
 
 /// Makes the link that `systemctl enable` makes.
