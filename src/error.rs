@@ -14,7 +14,6 @@ pub struct Code(pub u32);
 
 impl Code {
     pub const INCOMPATIBLE_VERSION: Self = Self(1);
-    pub const UNSUPPORTED_FIELD: Self = Self(2);
     /// The runtime takes this code as "no cleanup is necessary". A plugin cannot know that for the whole chain.
     pub const UNKNOWN_CONTAINER: Self = Self(3);
     pub const INVALID_ENVIRONMENT: Self = Self(4);

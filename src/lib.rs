@@ -56,11 +56,11 @@ pub fn run(args: Vec<OsString>) -> u8 {
     let first = args.first().map(|arg| arg.to_string_lossy());
     match first.as_deref() {
         None if !serve::command().is_empty() => serve::unknown(&name, plugins::PLUGINS),
-        None => cli::run(&args, plugins::PLUGINS),
+        None => cli::run(&args),
         Some(first) => match find(first) {
             Some(entry) => call(entry, &args[1..]),
-            None if cli::accepts(first) => cli::run(&args, plugins::PLUGINS),
-            None if serve::command().is_empty() => cli::unknown(first, plugins::PLUGINS),
+            None if cli::accepts(first) => cli::run(&args),
+            None if serve::command().is_empty() => cli::unknown(first),
             None => serve::unknown(first, plugins::PLUGINS),
         },
     }
@@ -96,8 +96,12 @@ fn plugin_of_path(path: &Path) -> Option<&'static Entry> {
 
 /// The plugin with this name, or with this name after one of the prefixes.
 fn find(name: &str) -> Option<&'static Entry> {
-    let by_name = |name: &str| plugins::PLUGINS.iter().find(|entry| entry.name == name);
-    by_name(name).or_else(|| PREFIXES.iter().find_map(|prefix| by_name(name.strip_prefix(prefix)?)))
+    named(name).or_else(|| PREFIXES.iter().find_map(|prefix| named(name.strip_prefix(prefix)?)))
+}
+
+/// The plugin with this name.
+fn named(name: &str) -> Option<&'static Entry> {
+    plugins::PLUGINS.iter().find(|entry| entry.name == name)
 }
 
 fn base_name(path: &Path) -> String {

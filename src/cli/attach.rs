@@ -11,7 +11,6 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName};
-use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
@@ -141,8 +140,8 @@ struct CallParameters {
 }
 
 impl CallParameters {
-    fn of(plugins: &'static [Entry], timeout_s: u64) -> Result<Self> {
-        let runtime = parameters::runtime(plugins, timeout_s);
+    fn of(timeout_s: u64) -> Result<Self> {
+        let runtime = parameters::runtime(timeout_s);
         let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
         Ok(Self { runtime, args, capability_args })
     }
@@ -158,10 +157,10 @@ fn path_of(netns: &str, must_be_named: bool) -> Result<PathBuf> {
 }
 
 impl Add {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let path = path_of(&self.netns, self.create)?;
         let at = attachment(&self.container_id, &self.ifname, &path)?;
-        let mut call = CallParameters::of(plugins, self.timeout)?;
+        let mut call = CallParameters::of(self.timeout)?;
         let network = find(&call.runtime, &self.network)?;
         let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
         options.apply(&network, &mut call.args, &mut call.capability_args)?;
@@ -191,23 +190,23 @@ fn add_and_print(call: &CallParameters, network: &Network, target: &Target<'_>) 
 }
 
 impl Check {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let path = parameters::netns(&self.netns)?;
         let at = attachment(&self.container_id, &self.ifname, &path)?;
-        let call = CallParameters::of(plugins, self.timeout)?;
+        let call = CallParameters::of(self.timeout)?;
         let choice = parameters::choice(&self.network)?;
         call.runtime.check(&choice, &call.target(&at, Some(&path))).map(|()| 0)
     }
 }
 
 impl Del {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let (network, netns) = parameters::network_and_netns(&self.operands)?;
         if self.delete && netns.is_none() {
             return Err(usage_error("--delete needs NETNS"));
         }
         let path = netns.map(|netns| path_of(netns, self.delete)).transpose()?;
-        let call = CallParameters::of(plugins, self.timeout)?;
+        let call = CallParameters::of(self.timeout)?;
         let choice = network.map(parameters::choice).transpose()?;
         let attached = match (&self.container_id, &choice, &path) {
             (Some(id), choice, None) => {
@@ -236,8 +235,8 @@ impl Del {
 }
 
 impl Status {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        let runtime = parameters::runtime(plugins, self.timeout);
+    pub(super) fn run(&self) -> Result<u8> {
+        let runtime = parameters::runtime(self.timeout);
         let network = find(&runtime, &self.network)?;
         if !runtime.status(&network)? {
             let (name, version) = (&network.name, network.version.text());

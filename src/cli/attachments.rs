@@ -10,7 +10,6 @@ use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
-use crate::plugin::Entry;
 use crate::plugin::life::Life;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
@@ -58,8 +57,8 @@ struct ShownAttachment<'a> {
 }
 
 impl Attachments {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        let runtime = parameters::runtime(plugins, self.timeout);
+    pub(super) fn run(&self) -> Result<u8> {
+        let runtime = parameters::runtime(self.timeout);
         let all = runtime.attachments()?;
         let mut shown = Vec::new();
         for (entry, life) in &all {

@@ -5,7 +5,7 @@ use std::fs;
 use argh::FromArgs;
 
 use crate::error::Result;
-use crate::plugin::Entry;
+use crate::plugins::PLUGINS;
 use crate::runtime::NAMED_NAMESPACES;
 
 use super::help_of_command;
@@ -44,14 +44,14 @@ compdef _cnibox cnibox"#;
 const FISH: &str = "complete -c cnibox -f -a '(cnibox completion words -- (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'";
 
 impl Completion {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         match self.shell.as_str() {
             "bash" => print_text(BASH),
             "zsh" => print_text(ZSH),
             "fish" => print_text(FISH),
             "words" => {
                 let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-                candidates(&words, plugins).into_iter().for_each(print_line);
+                candidates(&words).into_iter().for_each(print_line);
             }
             other => {
                 return Err(usage_error(format!(
@@ -64,7 +64,7 @@ impl Completion {
 }
 
 /// The candidates for the last word of a command line. The shell drops those that do not begin with the word as typed so far.
-fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
+fn candidates(words: &[&str]) -> Vec<String> {
     let (&command, rest) = match words {
         [] | [_] => return commands(),
         [command, rest @ ..] => (command, rest),
@@ -76,10 +76,10 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
     let operands = before.iter().filter(|word| !word.starts_with('-')).count();
     let keywords: &[&str] = match (command, before.last().copied(), operands) {
         ("run", Some("-n" | "--network"), _) | ("ipam", Some("--network"), _) => {
-            return networks(plugins);
+            return networks();
         }
         ("help" | "man", _, 0) => {
-            let mut names: Vec<String> = plugins.iter().map(|entry| entry.name.into()).collect();
+            let mut names: Vec<String> = PLUGINS.iter().map(|entry| entry.name.into()).collect();
             if command == "help" {
                 names.extend(commands());
             }
@@ -87,11 +87,11 @@ fn candidates(words: &[&str], plugins: &'static [Entry]) -> Vec<String> {
         }
         ("completion", _, 0) => &["bash", "zsh", "fish"],
         ("ipam", _, 0) => &["list", "leaks", "release", "reserve"],
-        ("ipam", _, _) if before.first() == Some(&"release") => return reserved(plugins),
+        ("ipam", _, _) if before.first() == Some(&"release") => return reserved(),
         ("networks", _, 0) => &["create", "rm"],
-        ("networks", _, _) if before.first() == Some(&"rm") => return networks(plugins),
+        ("networks", _, _) if before.first() == Some(&"rm") => return networks(),
         ("add" | "check" | "del" | "gc" | "reconcile" | "status", _, 0) => {
-            return networks(plugins);
+            return networks();
         }
         ("add" | "check" | "del" | "gc" | "status", _, 1) | ("exec", _, 0) => return namespaces(),
         _ => &[],
@@ -103,14 +103,14 @@ fn commands() -> Vec<String> {
     super::commands().into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
-fn networks(plugins: &'static [Entry]) -> Vec<String> {
-    let listed = parameters::runtime(plugins, TIMEOUT_S).networks();
+fn networks() -> Vec<String> {
+    let listed = parameters::runtime(TIMEOUT_S).networks();
     let (all, _) = listed.unwrap_or_default();
     all.iter().map(|listed| listed.network.name.to_string()).collect()
 }
 
-fn reserved(plugins: &'static [Entry]) -> Vec<String> {
-    let Ok(survey) = parameters::runtime(plugins, TIMEOUT_S).survey() else { return Vec::new() };
+fn reserved() -> Vec<String> {
+    let Ok(survey) = parameters::runtime(TIMEOUT_S).survey() else { return Vec::new() };
     let all = survey.pools.iter().flat_map(|pool| &pool.reservations);
     all.map(|owned| owned.reservation.address.to_string()).collect()
 }

@@ -17,7 +17,6 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::Entry;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
@@ -76,14 +75,14 @@ struct Container {
 }
 
 impl Demo {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         sandbox::enter()?;
         for directory in ["/run", "/var/lib"] {
             sandbox::mount_memory(Path::new(directory))?;
         }
         let host = NetNs::own()?;
         host.rtnl()?.raise_loopback()?;
-        let mut runtime = parameters::runtime(plugins, TIMEOUT_S);
+        let mut runtime = parameters::runtime(TIMEOUT_S);
         // Without CNI_PATH the plugins of this executable are called, not those of the host.
         runtime.settings.path.clear();
         print_text(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));

@@ -25,7 +25,6 @@ use argh::FromArgs;
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::plugin::Entry;
 use crate::runtime::Runtime;
 
 use super::output::{self, print_line, usage_error};
@@ -89,12 +88,12 @@ const CHECKS: &[(&str, Check)] = &[
 ];
 
 impl Doctor {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let needs_no_answer = self.yes || self.dry_run;
         if needs_no_answer && !self.fix {
             return Err(usage_error("--yes and --dry-run need --fix"));
         }
-        let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
+        let runtime = parameters::runtime(parameters::TIMEOUT_S);
         let mut findings = examine(&runtime)?;
         if !self.json {
             findings.iter().for_each(Finding::print);

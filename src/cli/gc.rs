@@ -5,7 +5,6 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::gc::{Collected, Options, Remainder, Removed, Waiting};
 
@@ -68,8 +67,8 @@ struct JsonOutput<'a> {
 }
 
 impl Gc {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        let runtime = parameters::runtime(plugins, self.timeout);
+    pub(super) fn run(&self) -> Result<u8> {
+        let runtime = parameters::runtime(self.timeout);
         let mut print = |line: &str| {
             if !self.json {
                 print_line(line);

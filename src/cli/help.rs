@@ -5,7 +5,8 @@ use std::fmt::Write;
 use argh::FromArgs;
 
 use crate::error::Result;
-use crate::plugin::{Entry, VERSION};
+use crate::plugin::VERSION;
+use crate::plugins::PLUGINS;
 
 use super::manual::{self, Key, Manual};
 use super::output::{NAME, print_text, usage_error};
@@ -32,10 +33,10 @@ const NETWORK: &str = "network";
 const COLUMNS: usize = 80;
 
 /// `help [--markdown] [PLUGIN|COMMAND|network]`. argh reserves the name `help`, so this function parses the arguments.
-pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
+pub(super) fn help(args: &[&str]) -> Result<u8> {
     let (is_markdown, subject) = match args {
         [] => {
-            overview(plugins);
+            overview();
             return Ok(0);
         }
         ["-h" | "--help"] => {
@@ -55,7 +56,7 @@ pub(super) fn help(args: &[&str], plugins: &'static [Entry]) -> Result<u8> {
         }
         None if has_command(subject) => print_text(&help_of_command(subject)),
         None => {
-            let mut known: Vec<&str> = plugins.iter().map(|entry| entry.name).collect();
+            let mut known: Vec<&str> = PLUGINS.iter().map(|entry| entry.name).collect();
             known.extend(commands().iter().map(|(name, _)| name));
             let hint = hint(subject, &known);
             return Err(usage_error(format!("there is no plugin or command {subject}{hint}")));
@@ -73,9 +74,9 @@ Options:
   --markdown        print the manual of a plugin as Markdown";
 
 impl Man {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let Some(plugin) = &self.plugin else {
-            print_text(&page_of_tool(plugins));
+            print_text(&page_of_tool());
             return Ok(0);
         };
         let manual =
@@ -96,12 +97,12 @@ fn title(name: &str) -> String {
     format!(".TH {} 8 {date} \"{NAME} {VERSION}\"\n", name.to_uppercase())
 }
 
-fn page_of_tool(plugins: &[Entry]) -> String {
+fn page_of_tool() -> String {
     let mut roff = Roff { page: title(NAME) };
     roff.heading("NAME");
     roff.paragraph(&format!("{NAME} - every CNI plugin in one executable"));
     roff.heading("PLUGINS");
-    for entry in plugins {
+    for entry in PLUGINS {
         roff.item(entry.name, entry.about);
     }
     roff.heading("COMMANDS");

@@ -21,7 +21,6 @@ use argh::FromArgs;
 
 use crate::error::{Error, Result};
 use crate::kernel::sys;
-use crate::plugin::Entry;
 
 use super::output::{USAGE_ERROR, usage_error};
 use directory::Directory;
@@ -113,14 +112,13 @@ pub(super) struct Uninstall {
 }
 
 impl Install {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let signals = self.wait.then(sys::block_interrupts);
         let path = directory::path(&self.directory);
         #[cfg(feature = "runtime")]
         let timer = self.timer.as_ref().map(|root| Timer::new(root, path)).transpose()?;
         #[cfg_attr(not(feature = "runtime"), expect(unused_mut))]
-        let mut report =
-            self.install(path, plugins).map_err(|error| in_directory(error, path, ""))?;
+        let mut report = self.install(path).map_err(|error| in_directory(error, path, ""))?;
         #[cfg(feature = "runtime")]
         let enabled = timer.map_or(Ok(()), |timer| timer.enable(self.dry_run, &mut report));
         report.print(path, self.dry_run, self.json);
@@ -132,14 +130,14 @@ impl Install {
         Ok(0)
     }
 
-    fn install(&self, path: &Path, plugins: &'static [Entry]) -> Result<Report> {
+    fn install(&self, path: &Path) -> Result<Report> {
         if self.symbolic && self.copy {
             return Err(usage_error("--symbolic and --copy exclude each other"));
         }
         if self.backup && !self.force {
             return Err(usage_error("--backup needs --force"));
         }
-        let names = self.names(plugins)?;
+        let names = self.names()?;
         if !self.force && self.prefix.is_empty() {
             directory::refuse_path(path, names.iter().map(|(name, _)| name.as_str()))?;
         }
@@ -164,12 +162,12 @@ impl Install {
 }
 
 impl Uninstall {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let path = directory::path(&self.directory);
         #[cfg(feature = "runtime")]
         let timer = self.timer.as_ref().map(|root| Timer::new(root, path)).transpose()?;
         #[cfg_attr(not(feature = "runtime"), expect(unused_mut))]
-        let mut report = removal::uninstall(path, self.dry_run, plugins)
+        let mut report = removal::uninstall(path, self.dry_run)
             .map_err(|error| in_directory(error, path, "un"))?;
         #[cfg(feature = "runtime")]
         let disabled = timer.map_or(Ok(()), |timer| timer.disable(self.dry_run, &mut report));

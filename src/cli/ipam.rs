@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys::warn;
 use crate::names::NetworkName;
-use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, RangeUse, title};
 
@@ -66,7 +65,7 @@ const ID_DIGITS: usize = 12;
 type Reservations<'a> = Vec<(&'a Pool, &'a OwnedReservation)>;
 
 impl Ipam {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let action = self.action.as_str();
         let invalid = |reason: &str| usage_error(format_args!("ipam {action}: {reason}"));
         let changes = matches!(action, "release" | "reserve");
@@ -83,7 +82,7 @@ impl Ipam {
         }
         let addresses = self.addresses.iter().map(|text| address(text));
         let addresses = addresses.collect::<Result<Vec<IpAddr>>>()?;
-        let runtime = parameters::runtime(plugins, TIMEOUT_S);
+        let runtime = parameters::runtime(TIMEOUT_S);
         let mut pools = runtime.survey()?.pools;
         if let Some(name) = &self.network {
             pools.retain(|pool| *pool.network == **name);

@@ -14,7 +14,6 @@ use argh::FromArgs;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
-use crate::plugin::Entry;
 use crate::runtime::conf;
 
 use super::output;
@@ -42,13 +41,13 @@ pub(super) struct Lint {
 }
 
 impl Lint {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let (directory, path) = parameters::directories();
         let mut paths: Vec<PathBuf> = self.paths.iter().map(PathBuf::from).collect();
         if paths.is_empty() {
             paths.push(directory);
         }
-        let Examined { mut documents, claims, unreadable } = examine(&paths, plugins, &path)?;
+        let Examined { mut documents, claims, unreadable } = examine(&paths, &path)?;
         ranges::compare_networks(&claims, &mut documents);
         ranges::compare_routes(&claims, &mut documents)?;
         let mut shown = Vec::new();
@@ -81,8 +80,8 @@ struct Examined {
 }
 
 /// Examines each file. The comparisons between networks follow later.
-fn examine(paths: &[PathBuf], plugins: &'static [Entry], path: &[PathBuf]) -> Result<Examined> {
-    let inputs = Inputs { plugins, path };
+fn examine(paths: &[PathBuf], path: &[PathBuf]) -> Result<Examined> {
+    let inputs = Inputs { path };
     let (mut documents, mut claims, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for (file, content) in contents(paths)? {
         let mut document = match content {
@@ -116,13 +115,9 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub(super) fn of(
-        directory: &Path,
-        plugins: &'static [Entry],
-        path: &[PathBuf],
-    ) -> Result<Self> {
+    pub(super) fn of(directory: &Path, path: &[PathBuf]) -> Result<Self> {
         let Examined { mut documents, claims, unreadable } =
-            examine(&[directory.to_owned()], plugins, path)?;
+            examine(&[directory.to_owned()], path)?;
         let mut files = Vec::new();
         for document in &mut documents {
             files.push((document.file.clone(), document.faults()));

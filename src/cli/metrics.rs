@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::kernel::terminal::printable;
-use crate::plugin::Entry;
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
@@ -37,8 +36,8 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        let runtime = parameters::runtime(plugins, parameters::TIMEOUT_S);
+    pub(super) fn run(&self) -> Result<u8> {
+        let runtime = parameters::runtime(parameters::TIMEOUT_S);
         let remains = match Remains::find(&runtime) {
             Ok(remains) => remains,
             // Without the capability to read nf_tables rules, the other metrics are still printed.

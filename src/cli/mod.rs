@@ -48,7 +48,8 @@ use argh::{EarlyExit, FromArgs, SubCommands};
 
 use crate::error::Result;
 use crate::kernel::sys::{warn, warn_lines};
-use crate::plugin::{Entry, VERSION};
+use crate::plugin::VERSION;
+use crate::plugins::PLUGINS;
 
 use output::{NAME, PLUGIN_DIRECTORY, USAGE_ERROR, print_line, print_text};
 use overview::overview;
@@ -74,9 +75,9 @@ macro_rules! commands {
         }
 
         impl Command {
-            fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+            fn run(&self) -> Result<u8> {
                 match self {
-                    $($(#[$condition])? Self::$name(command) => command.run(plugins),)+
+                    $($(#[$condition])? Self::$name(command) => command.run(),)+
                 }
             }
         }
@@ -138,16 +139,16 @@ pub fn accepts(first: &str) -> bool {
 }
 
 /// Runs a command. Exit codes: 0 success, 1 failure, 2 usage error.
-pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
+pub fn run(args: &[OsString]) -> u8 {
     let args = lossy_strings(args);
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     #[cfg(feature = "tool")]
     if args.first() == Some(&HELP) {
-        return exit_code(help::help(&args[1..], plugins));
+        return exit_code(help::help(&args[1..]));
     }
     match args.first().copied() {
         None | Some("-h" | "--help" | HELP) => {
-            overview(plugins);
+            overview();
             return 0;
         }
         // Options with the names that busybox uses.
@@ -158,7 +159,7 @@ pub fn run(args: &[OsString], plugins: &'static [Entry]) -> u8 {
         _ => {}
     }
     match Tool::from_args(&[NAME], &args) {
-        Ok(tool) => exit_code(tool.command.run(plugins)),
+        Ok(tool) => exit_code(tool.command.run()),
         Err(exit) => print_early_exit(NAME, &exit),
     }
 }
@@ -183,10 +184,10 @@ fn print_early_exit(name: &str, exit: &EarlyExit) -> u8 {
 }
 
 impl List {
-    fn run(&self, plugins: &[Entry]) -> Result<u8> {
+    fn run(&self) -> Result<u8> {
         // Without the leading slash, as `busybox --list-full` prints paths.
         let [directory, slash] = if self.full { [&PLUGIN_DIRECTORY[1..], "/"] } else { [""; 2] };
-        for entry in plugins {
+        for entry in PLUGINS {
             print_line(format_args!("{directory}{slash}{}", entry.name));
         }
         Ok(0)
@@ -194,7 +195,7 @@ impl List {
 }
 
 impl Version {
-    fn run(&self, _: &[Entry]) -> Result<u8> {
+    fn run(&self) -> Result<u8> {
         print_line(format_args!("{NAME} {VERSION} ({})", env!("CNIBOX_COMMIT")));
         Ok(0)
     }

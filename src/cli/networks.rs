@@ -11,7 +11,6 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{IfName, NetworkName};
-use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::networks::ListedNetwork;
@@ -97,8 +96,8 @@ struct Remove {
 }
 
 impl Networks {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
-        let runtime = parameters::runtime(plugins, TIMEOUT_S);
+    pub(super) fn run(&self) -> Result<u8> {
+        let runtime = parameters::runtime(TIMEOUT_S);
         match &self.action {
             None => list(&runtime, self.json)?,
             Some(Action::Create(create)) => create.run(&runtime)?,

@@ -11,7 +11,6 @@ use crate::cni::request::INPUT_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::names::ContainerId;
-use crate::plugin::Entry;
 
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
@@ -49,11 +48,11 @@ keys! {
 }
 
 impl OciHook {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let bytes = file::read_to_end(io::stdin(), INPUT_BYTES_MAX)
             .map_err(|error| Error::internal(format_args!("cannot read the state: {error}")))?;
         let state: State = Json::parse(&bytes)?.read("the state of the container")?;
-        let runtime = parameters::runtime(plugins, self.timeout);
+        let runtime = parameters::runtime(self.timeout);
         let id = ContainerId::new(state.id)?;
         match state.status.as_str() {
             "creating" | "created" => {

@@ -1,7 +1,8 @@
 //! The text that `cnibox` prints without arguments, and the error for an unknown first argument.
 
 use crate::kernel::sys::warn;
-use crate::plugin::{Entry, VERSION};
+use crate::plugin::VERSION;
+use crate::plugins::PLUGINS;
 
 use super::commands;
 use super::output::{NAME, print_text};
@@ -19,7 +20,7 @@ const GROUPS: [(&str, &str); 3] = [
 
 /// Prints the version, the usage, the commands and the plugins. The version is a word by itself in the first line: Nomad runs
 /// every file of a plugin directory to read its version.
-pub(super) fn overview(plugins: &[Entry]) {
+pub(super) fn overview() {
     let mut table = String::new();
     let commands = commands();
     for (title, names) in GROUPS {
@@ -34,7 +35,7 @@ pub(super) fn overview(plugins: &[Entry]) {
         }
     }
     table.push_str("\nPlugins:\n");
-    for entry in plugins {
+    for entry in PLUGINS {
         table.push_str(&format!("  {:<13}{}\n", entry.name, entry.about));
     }
     let of_install = match cfg!(feature = "install") {
@@ -56,9 +57,9 @@ pub(super) fn overview(plugins: &[Entry]) {
 }
 
 /// Reports a first argument that is neither a command nor a plugin. The exit code is 127, as in a shell for an unknown command.
-pub fn unknown(name: &str, plugins: &[Entry]) -> u8 {
+pub fn unknown(name: &str) -> u8 {
     let commands = commands().into_iter().map(|(command, _)| command);
-    let known: Vec<&str> = commands.chain(plugins.iter().map(|entry| entry.name)).collect();
+    let known: Vec<&str> = commands.chain(PLUGINS.iter().map(|entry| entry.name)).collect();
     let hint = hint(name, &known);
     let more = if hint.is_empty() { "; cnibox --help lists them" } else { "" };
     warn(format_args!("{NAME}: there is no command or plugin {name}{hint}{more}"));

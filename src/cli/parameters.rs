@@ -10,8 +10,8 @@ use ipnet::IpNet;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::names::{Mac, NetworkName};
-use crate::plugin::Entry;
 use crate::plugin::log::Log;
+use crate::plugins::PLUGINS;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::chain::CallSettings;
@@ -21,17 +21,17 @@ use crate::runtime::lifecycle::Choice;
 use super::output::usage_error;
 
 /// The plugin directories if CNI_PATH is not set: the usual one, that of Debian, that of Fedora.
-const PLUGINS: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
+const PATH: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
 /// The timeout of an executed plugin, in seconds.
 pub(super) const TIMEOUT_S: u64 = 180;
 
 /// The runtime with the settings from the environment.
-pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
+pub(super) fn runtime(timeout_s: u64) -> Runtime {
     let (configurations, path) = directories();
     let value = |name: &str| variable(name)?.into_string().ok();
     let is_true = |value: OsString| value == "1" || value.eq_ignore_ascii_case("true");
     let settings = CallSettings {
-        plugins,
+        plugins: PLUGINS,
         path,
         timeout: Duration::from_secs(timeout_s),
         netns_override: variable("CNI_NETNS_OVERRIDE").is_some_and(is_true),
@@ -44,7 +44,7 @@ pub(super) fn runtime(plugins: &'static [Entry], timeout_s: u64) -> Runtime {
 /// The directory of the network configurations, and the directories of the plugins.
 pub(super) fn directories() -> (PathBuf, Vec<PathBuf>) {
     let configurations = variable("NETCONFPATH").unwrap_or_else(|| conf::DIRECTORY.into());
-    let path = variable("CNI_PATH").unwrap_or_else(|| PLUGINS.into());
+    let path = variable("CNI_PATH").unwrap_or_else(|| PATH.into());
     let plugins = std::env::split_paths(&path).filter(|path| !path.as_os_str().is_empty());
     (configurations.into(), plugins.collect())
 }

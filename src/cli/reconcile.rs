@@ -5,7 +5,6 @@ use argh::FromArgs;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::plugin::Entry;
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::reconcile::{Reconciled, Restored, Skipped};
 
@@ -43,9 +42,9 @@ struct JsonOutput<'a> {
 }
 
 impl Reconcile {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         // The timeout has no effect, because no plugin is executed.
-        let runtime = parameters::runtime(plugins, TIMEOUT_S);
+        let runtime = parameters::runtime(TIMEOUT_S);
         let choice = self.network.as_deref().map(parameters::choice).transpose()?;
         let name = choice.as_ref().map(Choice::name);
         let Reconciled { restored, skipped, errors } = runtime.reconcile(name, self.dry_run)?;

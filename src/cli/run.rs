@@ -12,7 +12,6 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName};
-use crate::plugin::Entry;
 use crate::runtime::Runtime;
 use crate::runtime::container_id_of;
 use crate::runtime::multi_attach::{self, NewAttachment};
@@ -73,10 +72,10 @@ pub(super) struct Exec {
 }
 
 impl Run {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let words = &command(self.command.len())?;
         sys::catch_interrupts();
-        let runtime = parameters::runtime(plugins, self.timeout);
+        let runtime = parameters::runtime(self.timeout);
         let named = self.name.as_deref().map(parameters::named_netns).transpose()?;
         let container_id = match &named {
             Some(path) => container_id_of(path)?,
@@ -155,9 +154,9 @@ fn run_attached(
 }
 
 impl Exec {
-    pub(super) fn run(&self, plugins: &'static [Entry]) -> Result<u8> {
+    pub(super) fn run(&self) -> Result<u8> {
         let words = &command(self.command.len())?;
-        let runtime = parameters::runtime(plugins, TIMEOUT_S);
+        let runtime = parameters::runtime(TIMEOUT_S);
         let own = NetNs::own()?;
         let path = parameters::netns(&self.target)?;
         let entries = runtime.entries()?;

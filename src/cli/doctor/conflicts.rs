@@ -9,10 +9,10 @@ use crate::cli::lint::{Faults, name};
 
 pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     // `lint` would report a missing directory as an unreadable file.
-    if !host.configurations.is_dir() {
+    if !host.runtime.configurations.is_dir() {
         return Ok(());
     }
-    let faults = Faults::of(host.configurations, host.plugins, host.path)?;
+    let faults = Faults::of(&host.runtime.configurations, host.path())?;
     for (file, count) in &faults.files {
         if *count > 0 {
             found.add(

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::plugin::Entry;
+use crate::plugins::PLUGINS;
 
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
@@ -16,8 +17,8 @@ use crate::cli::install::{Installed, Manifest};
 use crate::cli::output::NAME;
 
 pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    let mut directories: Vec<&Path> = vec![host.configurations];
-    directories.extend(host.path.iter().map(PathBuf::as_path));
+    let mut directories: Vec<&Path> = vec![&host.runtime.configurations];
+    directories.extend(host.path().iter().map(PathBuf::as_path));
     let root = fs::metadata("/").map_err(|error| failed(Path::new("/"), &error))?;
     let mut seen: Vec<PathBuf> = Vec::new();
     for directory in directories {
@@ -37,8 +38,8 @@ pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             seen.push(path.to_owned());
         }
     }
-    for directory in host.path {
-        of_directory(host, directory, &root, found)?;
+    for directory in host.path() {
+        of_directory(directory, &root, found)?;
     }
     Ok(())
 }
@@ -68,12 +69,7 @@ fn report_if_writable(path: &Path, metadata: &Metadata, root: &Metadata, found: 
 }
 
 /// Examines the files in a plugin directory that have names of plugins of cnibox.
-fn of_directory(
-    host: &Host<'_>,
-    directory: &Path,
-    root: &Metadata,
-    found: &mut Findings,
-) -> Result<()> {
+fn of_directory(directory: &Path, root: &Metadata, found: &mut Findings) -> Result<()> {
     // Many names are links to few files, so the kind of each file is kept by device and inode. `None`: this executable.
     let mut seen: Vec<((u64, u64), Option<FileKind>)> = Vec::new();
     let mut groups: Vec<(FileKind, Vec<&Installed>)> = Vec::new();
@@ -81,7 +77,7 @@ fn of_directory(
     let manifest =
         Manifest::read(directory).unwrap_or_default().filter(|_| cfg!(feature = "install"));
     let of_plugin = |entry: &Entry| Installed::of(entry.name, entry.name);
-    let mut all: Vec<Installed> = host.plugins.iter().map(of_plugin).collect();
+    let mut all: Vec<Installed> = PLUGINS.iter().map(of_plugin).collect();
     all.push(Installed::of(NAME, ""));
     for known in manifest.unwrap_or_default().names {
         match all.iter_mut().find(|entry| entry.name == known.name) {

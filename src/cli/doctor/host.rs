@@ -1,6 +1,6 @@
 //! The state of the host that several checks use, and the check of the DHCP daemon.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ipnet::IpNet;
 
@@ -10,7 +10,6 @@ use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::Entry;
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::plugins::firewall::passage::Passage;
@@ -25,11 +24,6 @@ use super::finding::{Findings, Harm};
 /// A snapshot of the host, read once.
 pub(super) struct Host<'a> {
     pub(super) runtime: &'a Runtime,
-    pub(super) plugins: &'static [Entry],
-    /// CNI_PATH.
-    pub(super) path: &'a [PathBuf],
-    /// The directory of the configurations.
-    pub(super) configurations: &'a Path,
     /// The usable networks, in the order of their files.
     pub(super) networks: Vec<ConfiguredNetwork>,
     pub(super) home: NetNs,
@@ -72,16 +66,12 @@ impl<'a> Host<'a> {
             let Ok(network) = network else { continue };
             networks.push(ConfiguredNetwork::new(network, &rtnl, &links, attachments)?);
         }
-        Ok(Self {
-            runtime,
-            plugins: runtime.settings.plugins,
-            path: &runtime.settings.path,
-            configurations: &runtime.configurations,
-            networks,
-            home,
-            rtnl,
-            remains,
-        })
+        Ok(Self { runtime, networks, home, rtnl, remains })
+    }
+
+    /// CNI_PATH.
+    pub(super) fn path(&self) -> &[PathBuf] {
+        &self.runtime.settings.path
     }
 
     /// Whether a network uses a plugin. If `key` is not empty: whether a network uses the plugin and sets this key.

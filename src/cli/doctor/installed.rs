@@ -13,7 +13,7 @@ use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
 
 pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    for (at, directory) in host.path.iter().enumerate() {
+    for (at, directory) in host.path().iter().enumerate() {
         let Some(manifest) = Manifest::read(directory)? else { continue };
         let (shown, word) = (directory.display(), quoted(directory.display()));
         if !manifest.is_complete {
@@ -25,7 +25,7 @@ pub(super) fn installed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             );
         }
         missing(directory, &manifest, found);
-        for earlier in &host.path[..at] {
+        for earlier in &host.path()[..at] {
             let mut shadowed = Vec::new();
             for entry in &manifest.names {
                 let path = earlier.join(&entry.name);

@@ -10,6 +10,7 @@ use crate::kernel::file;
 use crate::names::Mac;
 use crate::netlink::rtnl::NewLink;
 use crate::plugin::{Context, Entry, Session};
+use crate::plugins::PLUGINS;
 
 use super::finding::{Findings, Harm};
 use super::host::Host;
@@ -25,7 +26,7 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let scratch = host.home.make()?;
     scratch.rtnl()?.raise_loopback()?;
     let mut missing = Vec::new();
-    for entry in host.plugins {
+    for entry in PLUGINS {
         for (kind, option) in entry.facts.kinds {
             // The MAC address is invalid, so no link is created: a kernel that supports the kind refuses the address, and any
             // other kernel refuses the kind.
@@ -37,9 +38,9 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             }
         }
     }
-    for entry in host.plugins {
+    for entry in PLUGINS {
         for (key, keys) in entry.facts.probes {
-            let Err(error) = scratch.run(|| status(host, entry, keys)) else { continue };
+            let Err(error) = scratch.run(|| status(entry, keys)) else { continue };
             let (plugin, text) = (entry.name, error.to_string());
             let options = options(&text);
             for option in &options {
@@ -81,13 +82,13 @@ fn add_missing(
 }
 
 /// Runs STATUS of a plugin in the namespace of this thread.
-fn status(host: &Host<'_>, entry: &Entry, keys: &str) -> Result<()> {
+fn status(entry: &Entry, keys: &str) -> Result<()> {
     let plugin = entry.name;
     let comma = if keys.is_empty() { "" } else { "," };
     let conf = format!(r#"{{"cniVersion":"1.1.0","name":"probe","type":"{plugin}"{comma}{keys}}}"#);
     let request = Request::new(&Verb::Status, Json::parse(conf.as_bytes())?)?;
     let session = Session::without_container();
-    let context = Context { request: &request, session: &session, plugins: host.plugins };
+    let context = Context { request: &request, session: &session, plugins: PLUGINS };
     entry.run(&context, &Verb::Status).map(drop)
 }
 

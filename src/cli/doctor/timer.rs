@@ -86,7 +86,7 @@ fn fix(host: &Host<'_>) -> String {
         if roots.into_iter().any(has_unit) || !cfg!(feature = "install") {
             return START.into();
         }
-        let mut directories = host.path.iter();
+        let mut directories = host.path().iter();
         let directory = directories.find(|directory| directory.join(NAME).exists());
         let usual = || Path::new(PLUGIN_DIRECTORY).to_owned();
         let directory = quoted(directory.cloned().unwrap_or_else(usual).display());

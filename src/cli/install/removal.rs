@@ -8,21 +8,21 @@ use std::path::Path;
 use crate::cli::executable;
 use crate::cli::output::NAME;
 use crate::error::{Error, Result};
-use crate::plugin::Entry;
+use crate::plugins::PLUGINS;
 
 use super::directory::{self, Directory, MANIFEST, existing, failed, remove, rename, sync};
 use super::existing::ExistingFile;
 use super::manifest::{Installed, Manifest, is_plain};
 use super::report::{Change, Left, Report};
 
-pub(super) fn uninstall(path: &Path, is_dry_run: bool, plugins: &[Entry]) -> Result<Report> {
+pub(super) fn uninstall(path: &Path, is_dry_run: bool) -> Result<Report> {
     let mut report = Report::default();
     if !path.exists() {
         return Ok(report);
     }
     let directory = Directory::open(path)?;
     let Some(manifest) = Manifest::read(path)? else {
-        refuse_without_manifest(&directory, plugins)?;
+        refuse_without_manifest(&directory)?;
         return Ok(report);
     };
     let backups = backups(path)?;
@@ -64,8 +64,8 @@ fn names<'a>(manifest: &'a Manifest, backups: &'a BTreeSet<String>) -> Vec<&'a s
 
 /// Fails if the directory has files of cnibox but no manifest: a package or another program installed them. Without such files
 /// there is nothing to do, for example after a removal that was killed at its end.
-fn refuse_without_manifest(directory: &Directory, plugins: &[Entry]) -> Result<()> {
-    for name in plugins.iter().map(|plugin| plugin.name).chain([NAME]) {
+fn refuse_without_manifest(directory: &Directory) -> Result<()> {
+    for name in PLUGINS.iter().map(|plugin| plugin.name).chain([NAME]) {
         if ExistingFile::examine(&directory.file(name))?.is_some_and(|found| found.is_ours()) {
             return Err(Error::internal(format_args!(
                 "{name} exists, but {MANIFEST} does not: another program installed it"

@@ -2,7 +2,7 @@
 
 use crate::cli::output::usage_error;
 use crate::error::Result;
-use crate::plugin::Entry;
+use crate::plugins::PLUGINS;
 
 use super::Install;
 use super::manifest::is_plain;
@@ -12,11 +12,11 @@ pub(super) type NameAndPlugin = (String, &'static str);
 
 impl Install {
     /// The names of the plugins, then the aliases.
-    pub(super) fn names(&self, plugins: &'static [Entry]) -> Result<Vec<NameAndPlugin>> {
-        let only = split("--only", &self.only, plugins)?;
-        let exclude = split("--exclude", &self.exclude, plugins)?;
+    pub(super) fn names(&self) -> Result<Vec<NameAndPlugin>> {
+        let only = split("--only", &self.only)?;
+        let exclude = split("--exclude", &self.exclude)?;
         let mut names: Vec<NameAndPlugin> = Vec::new();
-        for entry in plugins {
+        for entry in PLUGINS {
             let is_chosen = only.is_empty() || only.contains(&entry.name);
             if is_chosen && !exclude.contains(&entry.name) {
                 let name = format!("{}{}", self.prefix, entry.name);
@@ -55,9 +55,9 @@ fn leads_to(name: &str, plugin: &str) -> bool {
 }
 
 /// Splits the arguments of an option into plugin names, which are separated by commas. Fails if there is no such plugin.
-fn split<'a>(option: &str, lists: &'a [String], plugins: &[Entry]) -> Result<Vec<&'a str>> {
+fn split<'a>(option: &str, lists: &'a [String]) -> Result<Vec<&'a str>> {
     let names: Vec<&str> = lists.iter().flat_map(|list| list.split(',')).collect();
-    match names.iter().find(|name| !plugins.iter().any(|entry| entry.name == **name)) {
+    match names.iter().find(|name| crate::named(name).is_none()) {
         Some(name) => {
             Err(usage_error(format_args!("{option} {name}: cnibox has no plugin of that name")))
         }

@@ -7,13 +7,11 @@ use serde::Serialize;
 
 use crate::cli::output::print_finding;
 use crate::cni::json::Json;
-use crate::plugin::Entry;
 
 use super::json_path::{JsonPath, line_and_column};
 
 /// The inputs of the rules besides the document.
 pub(super) struct Inputs<'a> {
-    pub(super) plugins: &'static [Entry],
     /// CNI_PATH.
     pub(super) path: &'a [PathBuf],
 }

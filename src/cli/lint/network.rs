@@ -5,6 +5,7 @@ use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::names::NetworkName;
 use crate::plugin::execute::Program;
+use crate::plugins::PLUGINS;
 use crate::runtime::conf;
 
 use super::document::{Document, Inputs};
@@ -64,12 +65,12 @@ pub(super) fn examine(
     for (at, (path, plugin)) in plugins.iter().enumerate() {
         let before = document.faults();
         examine_plugin(document, path, plugin, inputs, at == 0);
-        ranges::examine(document, path, plugin, &name, claims, index, inputs.plugins);
+        ranges::examine(document, path, plugin, &name, claims, index);
         // After a fault, the plugin is not called: its error would report the same mistake again.
         if document.faults() == before {
-            values::examine(document, path, plugin, inputs, &expected);
+            values::examine(document, path, plugin, &expected);
         }
-        expected.add(plugin, inputs);
+        expected.add(plugin);
     }
 }
 
@@ -128,7 +129,7 @@ fn examine_plugin<'a>(
     if !ipam.is_empty() {
         let path = path.key("ipam").key("type");
         examine_type(document, &path, ipam, inputs);
-        if inputs.plugins.iter().any(|entry| entry.name == ipam && !entry.is_ipam) {
+        if crate::named(ipam).is_some_and(|entry| !entry.is_ipam) {
             document.fault(&path, format!("{ipam} is not an IPAM plugin"));
         }
     }
@@ -144,7 +145,7 @@ fn examine_plugin<'a>(
 
 /// Reports a plugin that is neither on CNI_PATH nor in this executable.
 fn examine_type(document: &mut Document, path: &JsonPath<'_>, kind: &str, inputs: &Inputs<'_>) {
-    if Program::find(kind, inputs.path, inputs.plugins).is_ok() {
+    if Program::find(kind, inputs.path, PLUGINS).is_ok() {
         return;
     }
     let mut on_path: Vec<String> = Vec::new();
@@ -153,7 +154,7 @@ fn examine_type(document: &mut Document, path: &JsonPath<'_>, kind: &str, inputs
             on_path.extend(entry.file_name().into_string());
         }
     }
-    let own = inputs.plugins.iter().map(|entry| entry.name);
+    let own = PLUGINS.iter().map(|entry| entry.name);
     let known: Vec<&str> = own.chain(on_path.iter().map(String::as_str)).collect();
     document.fault(path, format!("there is no plugin {kind:?}{}", hint(kind, &known)));
 }

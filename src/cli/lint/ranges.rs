@@ -9,7 +9,6 @@ use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
 use crate::names::reserved::{Reserved, reserved};
 use crate::netlink::rtnl::RT_TABLE_MAIN;
-use crate::plugin::Entry;
 use crate::runtime::{conf, networks};
 
 use super::document::{Document, name};
@@ -46,13 +45,12 @@ pub(super) fn examine(
     network: &str,
     claims: &mut Vec<Claim>,
     index: usize,
-    plugins: &[Entry],
 ) {
     let Some(ipam) = plugin.get("ipam").filter(|ipam| conf::kind(ipam) == "host-local") else {
         return;
     };
     let kind = conf::kind(plugin);
-    let entry = plugins.iter().find(|entry| entry.name == kind);
+    let entry = crate::named(kind);
     let bridge = (kind == "bridge").then(|| networks::bridge_of(plugin).to_owned());
     let path = path.key("ipam");
     for (path, json) in configured(&path, ipam) {

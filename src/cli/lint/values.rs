@@ -8,10 +8,11 @@ use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::{Context, Entry, Facts, Session};
+use crate::plugins::PLUGINS;
 use crate::plugins::bandwidth;
 use crate::runtime::conf;
 
-use super::document::{Document, Inputs};
+use super::document::Document;
 use super::json_path::JsonPath;
 
 /// The expected result of the plugins that come before in a list, derived from their configurations.
@@ -25,9 +26,9 @@ pub(super) struct Expected {
 
 impl Expected {
     /// Adds the result of the next plugin of the list.
-    pub(super) fn add(&mut self, plugin: &Json, inputs: &Inputs<'_>) {
-        self.has_v6 |= gives_v6(plugin, inputs);
-        let entry = entry(inputs, conf::kind(plugin));
+    pub(super) fn add(&mut self, plugin: &Json) {
+        self.has_v6 |= gives_v6(plugin);
+        let entry = crate::named(conf::kind(plugin));
         let is_pair = entry.is_some_and(|entry| entry.facts.kinds.contains(&Facts::VETH));
         let configured = [plugin.get("args").and_then(|args| args.get("cni")), Some(plugin)];
         let mut configured = configured.into_iter().flatten().filter_map(|keys| keys.get("mtu"));
@@ -68,12 +69,11 @@ pub(super) fn examine<'a>(
     document: &mut Document,
     path: &JsonPath<'a>,
     plugin: &'a Json,
-    inputs: &Inputs<'_>,
     expected: &Expected,
 ) {
     let kind = conf::kind(plugin);
-    if let Some(entry) = entry(inputs, kind).filter(|entry| !entry.is_ipam)
-        && let Err(error) = call(entry, inputs, plugin, expected)
+    if let Some(entry) = crate::named(kind).filter(|entry| !entry.is_ipam)
+        && let Err(error) = call(entry, plugin, expected)
     {
         let text = error.to_string();
         document.fault(&path_of_error(&text, path, plugin), text);
@@ -83,31 +83,26 @@ pub(super) fn examine<'a>(
             document.note(&path_of_error(&text, path, plugin), text);
         }
     }
-    if let Some((entry, ipam)) = ipam_of(plugin, inputs)
-        && let Err(error) = call(entry, inputs, plugin, expected)
+    if let Some((entry, ipam)) = ipam_of(plugin)
+        && let Err(error) = call(entry, plugin, expected)
     {
         let text = error.to_string();
         document.fault(&path_of_error(&text, &path.key("ipam"), ipam), text);
     }
 }
 
-fn entry(inputs: &Inputs<'_>, kind: &str) -> Option<&'static Entry> {
-    inputs.plugins.iter().find(|entry| entry.name == kind)
-}
-
 /// The IPAM plugin of a plugin, with its configuration. `None` if this executable does not have it.
-fn ipam_of<'a>(plugin: &'a Json, inputs: &Inputs<'_>) -> Option<(&'static Entry, &'a Json)> {
+fn ipam_of(plugin: &Json) -> Option<(&'static Entry, &Json)> {
     let ipam = plugin.get("ipam")?;
-    entry(inputs, conf::kind(ipam)).filter(|entry| entry.is_ipam).map(|entry| (entry, ipam))
+    crate::named(conf::kind(ipam)).filter(|entry| entry.is_ipam).map(|entry| (entry, ipam))
 }
 
 /// Calls a plugin with a configuration. Returns an error about the configuration only.
-fn call(entry: &Entry, inputs: &Inputs<'_>, plugin: &Json, expected: &Expected) -> Result<()> {
+fn call(entry: &Entry, plugin: &Json, expected: &Expected) -> Result<()> {
     // flannel calls no IPAM plugin: its key `ipam` is for the delegate.
     let is_replaced = !entry.is_ipam && entry.name != "flannel";
     let has_ipam = plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
-    let replacement =
-        (is_replaced && has_ipam).then(|| ipam(gives_v6(plugin, inputs))).transpose()?;
+    let replacement = (is_replaced && has_ipam).then(|| ipam(gives_v6(plugin))).transpose()?;
     let request = request(plugin, replacement, expected)?;
     let at = Attachment { container_id: ContainerId::new("lint")?, ifname: IfName::new("eth0")? };
     let verb = match entry {
@@ -117,7 +112,7 @@ fn call(entry: &Entry, inputs: &Inputs<'_>, plugin: &Json, expected: &Expected) 
         _ => Verb::Check(at),
     };
     let session = Session::without_container();
-    let context = Context { request: &request, session: &session, plugins: inputs.plugins };
+    let context = Context { request: &request, session: &session, plugins: PLUGINS };
     match entry.run(&context, &verb) {
         Err(error) if [Code::DECODE, Code::INVALID_CONFIG].contains(&error.code) => Err(error),
         _ => Ok(()),
@@ -125,11 +120,11 @@ fn call(entry: &Entry, inputs: &Inputs<'_>, plugin: &Json, expected: &Expected) 
 }
 
 /// Whether the IPAM plugin of a plugin gives every container an IPv6 address. False for an invalid configuration.
-fn gives_v6(plugin: &Json, inputs: &Inputs<'_>) -> bool {
-    let Some((entry, _)) = ipam_of(plugin, inputs) else { return false };
+fn gives_v6(plugin: &Json) -> bool {
+    let Some((entry, _)) = ipam_of(plugin) else { return false };
     let Ok(request) = request(plugin, None, &Expected::default()) else { return false };
     let session = Session::without_container();
-    let context = Context { request: &request, session: &session, plugins: inputs.plugins };
+    let context = Context { request: &request, session: &session, plugins: PLUGINS };
     entry.expected(&context).is_ok_and(|expected| expected.has_v6)
 }
 
