@@ -20,7 +20,6 @@ use super::output;
 use super::parameters;
 pub(super) use document::name;
 use document::{Document, Inputs, ShownFinding, print};
-use ranges::Claim;
 
 /// Find mistakes in network configurations. Exit code 1 if there is a mistake.
 #[derive(FromArgs)]
@@ -47,9 +46,10 @@ impl Lint {
         if paths.is_empty() {
             paths.push(directory);
         }
-        let Examined { mut documents, claims, unreadable } = examine(&paths, &path)?;
-        ranges::compare_networks(&claims, &mut documents);
-        ranges::compare_routes(&claims, &mut documents)?;
+        let (mut documents, unreadable) = examine(&paths, &path)?;
+        ranges::compare_networks(&mut documents);
+        ranges::compare_routes(&mut documents)?;
+        documents.iter_mut().for_each(Document::sort);
         let mut shown = Vec::new();
         let mut has_faults = false;
         for document in &documents {
@@ -72,17 +72,12 @@ impl Lint {
     }
 }
 
-/// The result of `examine`: the documents with the findings within each, and the files that could not be read.
-struct Examined {
-    documents: Vec<Document>,
-    claims: Vec<Claim>,
-    unreadable: Vec<(PathBuf, Error)>,
-}
+/// A file that could not be read.
+type Unreadable = (PathBuf, Error);
 
-/// Examines each file. The comparisons between networks follow later.
-fn examine(paths: &[PathBuf], path: &[PathBuf]) -> Result<Examined> {
-    let inputs = Inputs { path };
-    let (mut documents, mut claims, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+/// Examines each file: returns the documents with the findings within each. The comparisons between networks follow later.
+fn examine(paths: &[PathBuf], path: &[PathBuf]) -> Result<(Vec<Document>, Vec<Unreadable>)> {
+    let (mut documents, mut unreadable) = (Vec::new(), Vec::new());
     for (file, content) in contents(paths)? {
         let mut document = match content {
             Ok(bytes) => Document::new(file, &bytes),
@@ -94,15 +89,13 @@ fn examine(paths: &[PathBuf], path: &[PathBuf]) -> Result<Examined> {
         match Json::of_text(&document.text) {
             Err(error) => {
                 let (offset, reason) = json_path::offset_and_reason(&document.text, &error);
-                document.insert(offset, true, format!("cannot read JSON: {reason}"));
+                document.add(offset, true, format!("cannot read JSON: {reason}"));
             }
-            Ok(json) => {
-                network::examine(&mut document, &json, &inputs, &mut claims, documents.len());
-            }
+            Ok(json) => network::examine(&mut document, &json, &inputs),
         }
         documents.push(document);
     }
-    Ok(Examined { documents, claims, unreadable })
+    Ok((documents, unreadable))
 }
 
 /// The faults in a directory, for `cnibox doctor`.
@@ -111,19 +104,19 @@ pub(super) struct Faults {
     pub(super) files: Vec<(PathBuf, usize)>,
     /// The faults between two networks, each with the file of the later network.
     pub(super) between: Vec<(PathBuf, String)>,
-    pub(super) unreadable: Vec<(PathBuf, Error)>,
+    pub(super) unreadable: Vec<Unreadable>,
 }
 
 impl Faults {
     pub(super) fn of(directory: &Path, path: &[PathBuf]) -> Result<Self> {
-        let Examined { mut documents, claims, unreadable } =
-            examine(&[directory.to_owned()], path)?;
+        let (mut documents, unreadable) = examine(&[directory.to_owned()], path)?;
         let mut files = Vec::new();
         for document in &mut documents {
             files.push((document.file.clone(), document.faults()));
             document.findings.clear();
         }
-        ranges::compare_networks(&claims, &mut documents);
+        ranges::compare_networks(&mut documents);
+        documents.iter_mut().for_each(Document::sort);
         let mut between = Vec::new();
         for document in documents {
             for finding in document.findings {

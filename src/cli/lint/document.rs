@@ -1,6 +1,7 @@
 //! A configuration file with the findings of lint.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -21,6 +22,7 @@ pub(super) struct Document {
     pub(super) file: PathBuf,
     pub(super) text: String,
     pub(super) findings: Vec<Finding>,
+    pub(super) claims: Vec<Claim>,
 }
 
 #[derive(Debug)]
@@ -31,6 +33,27 @@ pub(super) struct Finding {
     pub(super) text: String,
 }
 
+/// A range of a network, and its position in the configuration.
+pub(super) struct Claim {
+    /// The offset of the range in the text of the document.
+    pub(super) offset: usize,
+    pub(super) network: String,
+    /// The subnet as written in the file, for messages.
+    pub(super) subnet: String,
+    pub(super) first: IpAddr,
+    pub(super) last: IpAddr,
+    /// The bridge that has the subnet's route. `None`: the network makes no bridge.
+    pub(super) bridge: Option<String>,
+    /// The plugin attaches containers to an existing network, such as the LAN of a macvlan: the host may have a route to it.
+    pub(super) is_shared: bool,
+}
+
+impl Claim {
+    pub(super) fn overlaps(&self, first: IpAddr, last: IpAddr) -> bool {
+        self.first.is_ipv4() == first.is_ipv4() && self.first <= last && first <= self.last
+    }
+}
+
 /// Byte order marks and their encodings.
 const MARKS: [(&[u8], &str); 3] =
     [(b"\xef\xbb\xbf", "UTF-8"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
@@ -39,7 +62,8 @@ impl Document {
     /// Decodes the content of a file. A byte order mark at its start is a fault; the rest is decoded in the encoding of the
     /// mark.
     pub(super) fn new(file: PathBuf, content: &[u8]) -> Self {
-        let mut document = Self { file, text: String::new(), findings: Vec::new() };
+        let (findings, claims) = (Vec::new(), Vec::new());
+        let mut document = Self { file, text: String::new(), findings, claims };
         let Some((mark, encoding)) = MARKS.iter().find(|(mark, _)| content.starts_with(mark))
         else {
             document.text = Json::text_of(content);
@@ -57,26 +81,30 @@ impl Document {
         let text = format!(
             "the file begins with a byte order mark (BOM) of {encoding}; JSON is UTF-8 without one"
         );
-        document.insert(0, true, text);
+        document.add(0, true, text);
         document
     }
 
     pub(super) fn fault(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
-        self.insert(path.offset_in(&self.text), true, text.into());
+        self.add(path.offset_in(&self.text), true, text.into());
     }
 
     pub(super) fn note(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
-        self.insert(path.offset_in(&self.text), false, text.into());
+        self.add(path.offset_in(&self.text), false, text.into());
     }
 
     pub(super) fn faults(&self) -> usize {
         self.findings.iter().filter(|finding| finding.is_fault).count()
     }
 
-    /// Inserts a finding after the findings with the same offset.
-    pub(super) fn insert(&mut self, offset: usize, is_fault: bool, text: String) {
-        let index = self.findings.partition_point(|finding| finding.offset <= offset);
-        self.findings.insert(index, Finding { offset, is_fault, text });
+    /// Adds a finding at an offset in the text.
+    pub(super) fn add(&mut self, offset: usize, is_fault: bool, text: String) {
+        self.findings.push(Finding { offset, is_fault, text });
+    }
+
+    /// Sorts the findings by their offsets.
+    pub(super) fn sort(&mut self) {
+        self.findings.sort_by_key(|finding| finding.offset);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::runtime::conf;
 use super::document::{Document, Inputs};
 use super::json_path::JsonPath;
 use super::keys::{self, ANY, Known};
-use super::ranges::{self, Claim};
+use super::ranges;
 use super::values::{self, Expected};
 use crate::cli::similar::hint;
 
@@ -33,14 +33,8 @@ const KEYS: [(&str, &str); 10] = [
     ("nerdctlLabels", ANY),
 ];
 
-/// Examines a network configuration. `index` is the index of the document, which each claim of the network gets.
-pub(super) fn examine(
-    document: &mut Document,
-    json: &Json,
-    inputs: &Inputs<'_>,
-    claims: &mut Vec<Claim>,
-    index: usize,
-) {
+/// Examines a network configuration.
+pub(super) fn examine(document: &mut Document, json: &Json, inputs: &Inputs<'_>) {
     let root = JsonPath::default();
     if !matches!(json, Json::Object(_)) {
         return document.fault(&root, "the network configuration is not an object");
@@ -65,7 +59,7 @@ pub(super) fn examine(
     for (at, (path, plugin)) in plugins.iter().enumerate() {
         let before = document.faults();
         examine_plugin(document, path, plugin, inputs, at == 0);
-        ranges::examine(document, path, plugin, &name, claims, index);
+        ranges::examine(document, path, plugin, &name);
         // After a fault, the plugin is not called: its error would report the same mistake again.
         if document.faults() == before {
             values::examine(document, path, plugin, &expected);

@@ -11,41 +11,11 @@ use crate::names::reserved::{Reserved, reserved};
 use crate::netlink::rtnl::RT_TABLE_MAIN;
 use crate::runtime::{conf, networks};
 
-use super::document::{Document, name};
+use super::document::{Claim, Document, Finding, name};
 use super::json_path::JsonPath;
 
-/// A range of a network, and its position in the configuration.
-pub(super) struct Claim {
-    /// The index of the document.
-    document: usize,
-    /// The offset of the range in the text of the document.
-    offset: usize,
-    network: String,
-    /// The subnet as written in the file, for messages.
-    subnet: String,
-    first: IpAddr,
-    last: IpAddr,
-    /// The bridge that has the subnet's route. `None`: the network makes no bridge.
-    bridge: Option<String>,
-    /// The plugin attaches containers to an existing network, such as the LAN of a macvlan: the host may have a route to it.
-    is_shared: bool,
-}
-
-impl Claim {
-    fn overlaps(&self, first: IpAddr, last: IpAddr) -> bool {
-        self.first.is_ipv4() == first.is_ipv4() && self.first <= last && first <= self.last
-    }
-}
-
 /// Collects the ranges of a plugin, and compares them with those of the same network.
-pub(super) fn examine(
-    document: &mut Document,
-    path: &JsonPath<'_>,
-    plugin: &Json,
-    network: &str,
-    claims: &mut Vec<Claim>,
-    index: usize,
-) {
+pub(super) fn examine(document: &mut Document, path: &JsonPath<'_>, plugin: &Json, network: &str) {
     let Some(ipam) = plugin.get("ipam").filter(|ipam| conf::kind(ipam) == "host-local") else {
         return;
     };
@@ -77,7 +47,6 @@ pub(super) fn examine(
                 document.note(&path, format!("{subnet} overlaps with {net}: {reason}"));
             }
             let claim = Claim {
-                document: index,
                 offset: path.offset_in(&document.text),
                 network: network.to_owned(),
                 subnet: subnet.clone(),
@@ -86,15 +55,12 @@ pub(super) fn examine(
                 bridge: bridge.clone(),
                 is_shared: !entry.is_some_and(|entry| entry.facts.has_own_subnets),
             };
-            let is_same =
-                |other: &&Claim| other.document == index && other.overlaps(claim.first, claim.last);
-            if let Some(other) = claims.iter().find(is_same) {
-                document.fault(
-                    &path,
-                    format!("{subnet} overlaps the range {} of this network", other.subnet),
-                );
+            let overlaps = |other: &&Claim| other.overlaps(claim.first, claim.last);
+            if let Some(other) = document.claims.iter().find(overlaps) {
+                let text = format!("{subnet} overlaps the range {} of this network", other.subnet);
+                document.fault(&path, text);
             }
-            claims.push(claim);
+            document.claims.push(claim);
         }
     }
 }
@@ -118,31 +84,37 @@ fn configured<'a>(path: &JsonPath<'a>, ipam: &'a Json) -> Vec<(JsonPath<'a>, &'a
 }
 
 /// Finds two networks whose ranges overlap. The finding is in the document of the later one.
-pub(super) fn compare_networks(claims: &[Claim], documents: &mut [Document]) {
-    for (index, claim) in claims.iter().enumerate() {
-        let is_other = |other: &&Claim| {
-            other.network != claim.network && other.overlaps(claim.first, claim.last)
+pub(super) fn compare_networks(documents: &mut [Document]) {
+    for index in 1..documents.len() {
+        let (before, [Document { claims, findings, .. }, ..]) = documents.split_at_mut(index)
+        else {
+            return;
         };
-        if let Some(other) = claims.get(..index).and_then(|before| before.iter().find(is_other))
-            && let Some(file) = documents.get(other.document).map(|document| name(&document.file))
-            && let Some(document) = documents.get_mut(claim.document)
-        {
-            let text = format!(
-                "{} overlaps the range {} of network {} in {file}",
-                claim.subnet, other.subnet, other.network
-            );
-            document.insert(claim.offset, true, text);
+        for claim in claims.iter() {
+            let is_other = |(_, other): &(&Document, &Claim)| {
+                other.network != claim.network && other.overlaps(claim.first, claim.last)
+            };
+            let mut others = before
+                .iter()
+                .flat_map(|other| other.claims.iter().map(move |claim| (other, claim)));
+            if let Some((document, other)) = others.find(is_other) {
+                let (subnet, file) = (&claim.subnet, name(&document.file));
+                let Claim { subnet: range, network, .. } = other;
+                let text =
+                    format!("{subnet} overlaps the range {range} of network {network} in {file}");
+                findings.push(Finding { offset: claim.offset, is_fault: true, text });
+            }
         }
     }
 }
 
 /// Finds ranges that overlap a route of the host by another link than that of the network.
-pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Result<()> {
-    if claims.is_empty() {
+pub(super) fn compare_routes(documents: &mut [Document]) -> Result<()> {
+    if documents.iter().all(|document| document.claims.is_empty()) {
         return Ok(());
     }
     let host = NetNs::own()?.rtnl()?;
-    for family in [IpFamily::V4, IpFamily::V6] {
+    for family in IpFamily::ALL {
         for route in host.routes(family)? {
             let (dst, dev) = (route.dst, route.dev.unwrap_or_default());
             let is_container = dst.prefix_len() == dst.max_prefix_len();
@@ -156,17 +128,16 @@ pub(super) fn compare_routes(claims: &[Claim], documents: &mut [Document]) -> Re
                 continue;
             }
             let link = host.link_at(dev)?.map_or_else(String::new, |link| link.name);
-            for claim in
-                claims.iter().filter(|claim| claim.overlaps(dst.network(), dst.broadcast()))
-            {
-                let is_own =
-                    claim.is_shared || claim.bridge.as_ref().is_some_and(|bridge| *bridge == link);
-                let Some(document) = documents.get_mut(claim.document).filter(|_| !is_own) else {
-                    continue;
-                };
-                let text =
-                    format!("{} overlaps the route of this host to {dst} by {link}", claim.subnet);
-                document.insert(claim.offset, false, text);
+            for Document { claims, findings, .. } in &mut *documents {
+                let other = claims.iter().filter(|claim| {
+                    let is_own = claim.is_shared || claim.bridge.as_ref() == Some(&link);
+                    !is_own && claim.overlaps(dst.network(), dst.broadcast())
+                });
+                findings.extend(other.map(|Claim { subnet, offset, .. }| Finding {
+                    offset: *offset,
+                    is_fault: false,
+                    text: format!("{subnet} overlaps the route of this host to {dst} by {link}"),
+                }));
             }
         }
     }
