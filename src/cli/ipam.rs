@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use argh::FromArgs;
 use ipnet::IpNet;
@@ -118,7 +117,7 @@ impl Ipam {
         let mut table = Table::new("ADDRESS NETWORK OWNER POD AGE STATE");
         let all = all(pools);
         for (pool, owned) in &all {
-            add_row(&mut table, pool, owned);
+            add_row(&mut table, &ShownReservation::new(pool, owned));
         }
         table.print_within(COLUMNS, &[1, 2, 3]);
         for (pool, owned) in all {
@@ -302,28 +301,21 @@ pub(super) fn state(state: &OwnerState) -> &'static str {
     }
 }
 
-fn add_row(table: &mut Table, pool: &Pool, owned: &OwnedReservation) {
-    let owner = match &owned.reservation.holder {
-        Holder::Container(id, ifname) => {
-            let id = id.get(..ID_DIGITS).unwrap_or(id);
-            match ifname {
-                Some(ifname) => format!("{ifname}@{id}"),
-                None => id.into(),
-            }
-        }
-        Holder::Operator => String::new(),
-        Holder::Other(text) => text.clone(),
+fn add_row(table: &mut Table, shown: &ShownReservation<'_>) {
+    let id = shown.container_id.map(|id| id.get(..ID_DIGITS).unwrap_or(id));
+    let owner = match (id, shown.ifname) {
+        (Some(id), Some(ifname)) => format!("{ifname}@{id}"),
+        (id, _) => id.or(shown.owner).unwrap_or_default().into(),
     };
-    let pod = owned.pod.as_ref().map(|(namespace, name)| format!("{namespace}/{name}"));
-    let age = owned.age.map(age).unwrap_or_default();
-    let address = &owned.reservation.address;
+    let pod = shown.pod.as_ref().map(|Pod { namespace, name }| format!("{namespace}/{name}"));
+    let age = shown.age_seconds.map(age);
     table.row(&[
-        address,
-        &pool.network,
+        &shown.address,
+        &shown.network,
         &owner,
         &pod.unwrap_or_default(),
-        &age,
-        &state(&owned.state),
+        &age.unwrap_or_default(),
+        &shown.state,
     ]);
 }
 
@@ -333,8 +325,7 @@ fn number(number: u64) -> String {
 }
 
 /// An age in the largest unit that fits: `59s`, `59m`, `47h`, `300d`.
-fn age(age: Duration) -> String {
-    let seconds = age.as_secs();
+fn age(seconds: u64) -> String {
     let (count, unit) = match seconds {
         0..120 => (seconds, 's'),
         120..7200 => (seconds / 60, 'm'),

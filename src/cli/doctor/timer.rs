@@ -43,22 +43,17 @@ fn is_enabled() -> bool {
 }
 
 fn by_systemd() -> bool {
-    let has_link = |directory: &str| {
-        ["timer", "service"].iter().any(|kind| {
-            SERVICES.iter().any(|name| {
-                let link = format!("/etc/systemd/system/{directory}/{name}.{kind}");
-                fs::symlink_metadata(link).is_ok()
-            })
-        })
-    };
-    WANTS.into_iter().any(has_link)
+    let units = SERVICES.map(|name| [format!("{name}.timer"), format!("{name}.service")]).concat();
+    let links = WANTS.iter().flat_map(|directory| {
+        units.iter().map(move |unit| format!("/etc/systemd/system/{directory}/{unit}"))
+    });
+    links.map(fs::symlink_metadata).any(|link| link.is_ok())
 }
 
 fn by_openrc() -> bool {
     let runlevels = fs::read_dir("/etc/runlevels").into_iter().flatten().flatten();
-    let mut directories = runlevels.map(|entry| entry.path());
-    directories
-        .any(|path| SERVICES.iter().any(|name| fs::symlink_metadata(path.join(name)).is_ok()))
+    let mut links = runlevels.flat_map(|entry| SERVICES.map(|name| entry.path().join(name)));
+    links.any(|link| fs::symlink_metadata(link).is_ok())
 }
 
 /// Whether /etc/init.d has an S script for rcS (S, two digits, the name), or /etc/inittab a line that runs the loop.
