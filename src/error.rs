@@ -114,7 +114,7 @@ impl Error {
     }
 
     /// An internal error of a system call, with the reason in its details.
-    pub fn os(msg: impl Text, reason: &io::Error) -> Self {
+    pub fn os(msg: impl Display, reason: &io::Error) -> Self {
         Self::internal(msg).with_details(reason.to_string())
     }
 }

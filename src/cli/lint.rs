@@ -19,7 +19,7 @@ use crate::runtime::conf;
 use super::output;
 use super::parameters;
 pub(super) use document::name;
-use document::{Document, Inputs, ShownFinding, print};
+use document::{Document, ShownFinding, print};
 
 /// Find mistakes in network configurations. Exit code 1 if there is a mistake.
 #[derive(FromArgs)]
@@ -91,7 +91,7 @@ fn examine(paths: &[PathBuf], path: &[PathBuf]) -> Result<(Vec<Document>, Vec<Un
                 let (offset, reason) = json_path::offset_and_reason(&document.text, &error);
                 document.add(offset, true, format!("cannot read JSON: {reason}"));
             }
-            Ok(json) => network::examine(&mut document, &json, &inputs),
+            Ok(json) => network::examine(&mut document, &json, path),
         }
         documents.push(document);
     }

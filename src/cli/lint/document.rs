@@ -11,12 +11,6 @@ use crate::cni::json::Json;
 
 use super::json_path::{JsonPath, line_and_column};
 
-/// The inputs of the rules besides the document.
-pub(super) struct Inputs<'a> {
-    /// CNI_PATH.
-    pub(super) path: &'a [PathBuf],
-}
-
 /// One configuration file.
 pub(super) struct Document {
     pub(super) file: PathBuf,

@@ -75,7 +75,7 @@ pub(super) fn examine_list(
         default: "",
         meaning: "",
     };
-    let keys: Vec<Key<'_>> = known.iter().map(key).collect();
+    let keys: Vec<Key> = known.iter().map(key).collect();
     let walk = Walk { owner: "a list of plugins", keys: &keys, free: "" };
     walk.object(document, &JsonPath::default(), "", json);
 }

@@ -1,5 +1,7 @@
 //! Examines a network configuration: its name, its versions and each of its plugins.
 
+use std::path::PathBuf;
+
 use crate::cli::manual;
 use crate::cni::json::Json;
 use crate::cni::version::Version;
@@ -8,7 +10,7 @@ use crate::plugin::execute::Program;
 use crate::plugins::PLUGINS;
 use crate::runtime::conf;
 
-use super::document::{Document, Inputs};
+use super::document::Document;
 use super::json_path::JsonPath;
 use super::keys::{self, ANY, Known};
 use super::ranges;
@@ -34,7 +36,7 @@ const KEYS: [(&str, &str); 10] = [
 ];
 
 /// Examines a network configuration.
-pub(super) fn examine(document: &mut Document, json: &Json, inputs: &Inputs<'_>) {
+pub(super) fn examine(document: &mut Document, json: &Json, cni_path: &[PathBuf]) {
     let root = JsonPath::default();
     if !matches!(json, Json::Object(_)) {
         return document.fault(&root, "the network configuration is not an object");
@@ -58,7 +60,7 @@ pub(super) fn examine(document: &mut Document, json: &Json, inputs: &Inputs<'_>)
     let mut expected = Expected::default();
     for (at, (path, plugin)) in plugins.iter().enumerate() {
         let before = document.faults();
-        examine_plugin(document, path, plugin, inputs, at == 0);
+        examine_plugin(document, path, plugin, cni_path, at == 0);
         ranges::examine(document, path, plugin, &name);
         // After a fault, the plugin is not called: its error would report the same mistake again.
         if document.faults() == before {
@@ -107,7 +109,7 @@ fn examine_plugin<'a>(
     document: &mut Document,
     path: &JsonPath<'a>,
     plugin: &'a Json,
-    inputs: &Inputs<'_>,
+    cni_path: &[PathBuf],
     is_first: bool,
 ) {
     if !matches!(plugin, Json::Object(_)) {
@@ -118,11 +120,11 @@ fn examine_plugin<'a>(
         Some(Json::String(_)) | None => return document.fault(path, "the plugin has no type"),
         Some(_) => return document.fault(&path.key("type"), "type is not a string"),
     };
-    examine_type(document, &path.key("type"), kind, inputs);
+    examine_type(document, &path.key("type"), kind, cni_path);
     let ipam = plugin.get("ipam").map_or("", conf::kind);
     if !ipam.is_empty() {
         let path = path.key("ipam").key("type");
-        examine_type(document, &path, ipam, inputs);
+        examine_type(document, &path, ipam, cni_path);
         if crate::named(ipam).is_some_and(|entry| !entry.is_ipam) {
             document.fault(&path, format!("{ipam} is not an IPAM plugin"));
         }
@@ -138,12 +140,12 @@ fn examine_plugin<'a>(
 }
 
 /// Reports a plugin that is neither on CNI_PATH nor in this executable.
-fn examine_type(document: &mut Document, path: &JsonPath<'_>, kind: &str, inputs: &Inputs<'_>) {
-    if Program::find(kind, inputs.path, PLUGINS).is_ok() {
+fn examine_type(document: &mut Document, path: &JsonPath<'_>, kind: &str, cni_path: &[PathBuf]) {
+    if Program::find(kind, cni_path, PLUGINS).is_ok() {
         return;
     }
     let mut on_path: Vec<String> = Vec::new();
-    for directory in inputs.path {
+    for directory in cni_path {
         for entry in directory.read_dir().into_iter().flatten().flatten() {
             on_path.extend(entry.file_name().into_string());
         }
