@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::fmt::{self, Display};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -14,14 +14,13 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, connect, recv,
-    socket,
+    AddressFamily, ControlMessageOwned, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType,
+    bind, connect, recv, recvmsg, socket,
 };
 
 use super::message::{Message, Requests, messages};
 use crate::fault;
 use crate::kernel::sys;
-use crate::kernel::sys::socket::receive_from_kernel;
 
 /// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -266,12 +265,10 @@ impl Socket {
         self.send(&datagram).map_err(|error| Error::of(last_doing, &error))?;
 
         let (mut result, mut has_overflowed) = (Ok(()), false);
-        // Page faults cost more than the allocation, so no socket keeps a buffer: each exchange uses the block that was freed
-        // last.
-        let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
+        let mut buffer = vec![0; DATAGRAM_BYTES];
         loop {
-            match self.receive(&mut datagram) {
-                Ok(()) => {}
+            let answers = match self.receive(&mut buffer) {
+                Ok(answers) => answers,
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) && !has_overflowed => {
                     has_overflowed = true;
                     continue;
@@ -281,8 +278,8 @@ impl Socket {
                     return Err(Error::new(last_doing.into(), libc::ENOBUFS, None));
                 }
                 Err(error) => return Err(Error::of(last_doing, &error)),
-            }
-            for message in messages(&datagram) {
+            };
+            for message in messages(answers) {
                 let number = message.sequence.wrapping_sub(first);
                 let Some(request) = requests.list.get(number as usize) else { continue };
                 let is_outcome = message.is(Nlmsg::Error) || message.is(Nlmsg::Done);
@@ -327,22 +324,33 @@ impl Socket {
     }
 
     /// Gets the next datagram of the kernel; ENOMSG if the queue is empty.
-    fn receive(&self, datagram: &mut Vec<u8>) -> io::Result<()> {
-        loop {
-            match uninterrupted(|| receive_from_kernel(self, datagram)) {
+    fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
+        let length = loop {
+            match receive_from_kernel(self, buffer, None) {
+                Ok(Some((length, _))) => break length,
                 // A process sent this datagram before the socket was connected to the kernel, so there are few such datagrams.
-                Ok(None) => {}
-                Ok(Some(length)) if length > datagram.len() => {
-                    return Err(Errno::EMSGSIZE.into());
-                }
-                Ok(Some(_)) => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Err(Errno::ENOMSG.into());
-                }
-                Err(error) => return Err(error),
+                Ok(None) | Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Err(Errno::ENOMSG.into()),
+                Err(errno) => return Err(errno.into()),
             }
-        }
+        };
+        buffer.get(..length).ok_or_else(|| Errno::EMSGSIZE.into())
     }
+}
+
+/// Receives a datagram, without waiting. Returns its length and its control messages; if the length is more than that of the
+/// buffer, the end of the datagram is lost. `None` if a process sent it: the kernel binds the socket of a process to a port before
+/// it sends, and sends from port 0 itself.
+pub(super) fn receive_from_kernel(
+    socket: &impl AsRawFd,
+    buffer: &mut [u8],
+    control: Option<&mut [u8]>,
+) -> nix::Result<Option<(usize, Vec<ControlMessageOwned>)>> {
+    let mut parts = [IoSliceMut::new(buffer)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+    let received = recvmsg::<NetlinkAddr>(socket.as_raw_fd(), &mut parts, control, flags)?;
+    let is_of_kernel = received.address.is_some_and(|sender| sender.pid() == 0);
+    Ok(is_of_kernel.then_some((received.bytes, received.cmsgs()?.collect())))
 }
 
 /// Reports that an object of a multicast group changed in the namespace of the socket, but not which change. The content of the
@@ -421,7 +429,37 @@ const EVENTS_AT_ONCE_MAX: u32 = 256;
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::socket::{getsockname, sendto};
+
     use super::*;
+
+    fn netlink(protocol: SockProtocol) -> (OwnedFd, NetlinkAddr) {
+        let flags = SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol).unwrap();
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0)).unwrap();
+        let address = getsockname(socket.as_raw_fd()).unwrap();
+        (socket, address)
+    }
+
+    #[test]
+    fn a_datagram_of_a_process_is_not_the_kernels() {
+        // Each user may send to the sockets of this protocol.
+        let (receiver, address) = netlink(SockProtocol::NetlinkUserSock);
+        let (sender, _) = netlink(SockProtocol::NetlinkUserSock);
+        sendto(sender.as_raw_fd(), b"forged", &address, MsgFlags::empty()).unwrap();
+        assert_eq!(receive_from_kernel(&receiver, &mut [0; 64], None), Ok(None));
+        assert_eq!(receive_from_kernel(&receiver, &mut [0; 64], None), Err(Errno::EAGAIN));
+    }
+
+    #[test]
+    fn a_datagram_of_the_kernel_is_returned_with_its_length() {
+        let (socket, _) = netlink(SockProtocol::NetlinkRoute);
+        // NLMSG_NOOP with NLM_F_REQUEST and NLM_F_ACK: an acknowledgement of 36 bytes.
+        let header = [16_u32.to_ne_bytes(), [1, 0, 5, 0], [0; 4], [0; 4]].concat();
+        sendto(socket.as_raw_fd(), &header, &NetlinkAddr::new(0, 0), MsgFlags::empty()).unwrap();
+        let received = receive_from_kernel(&socket, &mut [0; 20], None);
+        assert_eq!(received, Ok(Some((36, Vec::new()))));
+    }
 
     #[test]
     fn an_error_has_its_reason_and_its_hint() {

@@ -8,13 +8,6 @@ use std::ptr;
 use nix::errno::Errno;
 use nix::libc;
 
-/// The control message of a datagram: its level, its type and the first four bytes of its data.
-pub type Control = (c_int, c_int, [u8; 4]);
-
-/// A buffer with the alignment of struct cmsghdr.
-#[repr(C, align(8))]
-struct ControlBuffer([u8; 64]);
-
 /// Binds a packet socket to a link and to an EtherType.
 pub fn bind_to_link(socket: BorrowedFd<'_>, index: u32, ethertype: u16) -> io::Result<()> {
     let (address, length) = link_address(index, ethertype)?;
@@ -86,84 +79,6 @@ pub fn attach_filter(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> i
     Ok(Errno::result(status).map(drop)?)
 }
 
-/// Receives a netlink datagram into the capacity of a buffer, without waiting. Returns the length of the datagram; if that is
-/// more than the capacity, the end of the datagram is lost. `None` if a process sent it.
-pub fn receive_from_kernel(
-    socket: &impl AsRawFd,
-    datagram: &mut Vec<u8>,
-) -> io::Result<Option<usize>> {
-    datagram.clear();
-    let room = datagram.spare_capacity_mut();
-    let (mut sender, mut sender_bytes) = empty_address();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    // SAFETY: the kernel writes at most `room.len()` bytes there, and at most `sender_bytes` bytes of the address.
-    let length = unsafe {
-        let (room_at, address) = (room.as_mut_ptr().cast(), (&raw mut sender).cast());
-        libc::recvfrom(
-            socket.as_raw_fd(),
-            room_at,
-            room.len(),
-            flags,
-            address,
-            &raw mut sender_bytes,
-        )
-    };
-    let length = Errno::result(length)?.unsigned_abs();
-    let written = length.min(room.len());
-    // SAFETY: the kernel has written these bytes.
-    unsafe { datagram.set_len(written) };
-    Ok(is_kernel(&sender, sender_bytes).then_some(length))
-}
-
-/// `receive_from_kernel` into a slice. Also returns the first control message.
-pub fn receive_from_kernel_with_control(
-    socket: BorrowedFd<'_>,
-    buffer: &mut [u8],
-) -> io::Result<Option<(usize, Option<Control>)>> {
-    let mut control = ControlBuffer([0; 64]);
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let (mut sender, sender_bytes) = empty_address();
-    // SAFETY: zero bytes are a valid msghdr. Its pointers are those of buffers that outlive the calls, with their lengths.
-    // CMSG_FIRSTHDR returns null or the address of a whole header in the control buffer, which is aligned for it. The
-    // copied data lie between the header and the end of the buffer.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_name = (&raw mut sender).cast();
-        message.msg_namelen = sender_bytes;
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = control.0.len() as _;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        let length = libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags);
-        let length = usize::try_from(Errno::result(length)?).unwrap_or_default();
-        if !is_kernel(&sender, message.msg_namelen) {
-            return Ok(None);
-        }
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        if header.is_null() {
-            return Ok(Some((length, None)));
-        }
-        let mut data = [0; 4];
-        ptr::copy_nonoverlapping(libc::CMSG_DATA(header), data.as_mut_ptr(), 4);
-        Ok(Some((length, Some(((*header).cmsg_level, (*header).cmsg_type, data)))))
-    }
-}
-
-/// An empty netlink address for the kernel to write the sender to, and its length.
-fn empty_address() -> (libc::sockaddr_nl, libc::socklen_t) {
-    // SAFETY: zero bytes are a valid address.
-    let sender: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-    let length = libc::socklen_t::try_from(size_of_val(&sender)).unwrap_or_default();
-    (sender, length)
-}
-
-/// Whether the kernel sent a datagram with this sender. Only the kernel sends from port 0: the kernel binds the socket of a
-/// process to another port before it sends.
-fn is_kernel(sender: &libc::sockaddr_nl, length: libc::socklen_t) -> bool {
-    length as usize == size_of_val(sender) && sender.nl_pid == 0
-}
-
 /// The bytes that a socket has accepted and the kernel has not sent yet, with the kernel's own overhead. A datagram that
 /// waits for the answer to an ARP request counts.
 pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
@@ -171,57 +86,4 @@ pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     // SAFETY: the request writes one number, which outlives the call.
     Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) })?;
     Ok(usize::try_from(count).unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::{AsFd, OwnedFd};
-
-    use nix::sys::socket::{
-        AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, getsockname,
-        sendto, socket,
-    };
-
-    use super::*;
-
-    fn netlink(protocol: SockProtocol) -> (OwnedFd, NetlinkAddr) {
-        let flags = SockFlag::SOCK_NONBLOCK;
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol).unwrap();
-        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0)).unwrap();
-        let address = getsockname(socket.as_raw_fd()).unwrap();
-        (socket, address)
-    }
-
-    #[test]
-    fn a_datagram_of_a_process_is_not_the_kernels() {
-        // Each user may send to the sockets of this protocol.
-        let (receiver, address) = netlink(SockProtocol::NetlinkUserSock);
-        let (sender, _) = netlink(SockProtocol::NetlinkUserSock);
-        for _ in 0..2 {
-            sendto(sender.as_raw_fd(), b"forged", &address, MsgFlags::empty()).unwrap();
-        }
-        let mut room = Vec::with_capacity(64);
-        assert_eq!(receive_from_kernel(&receiver, &mut room).unwrap(), None);
-        let received = receive_from_kernel_with_control(receiver.as_fd(), &mut [0; 64]);
-        assert!(received.unwrap().is_none());
-        assert!(receive_from_kernel(&receiver, &mut room).is_err(), "both are received");
-    }
-
-    #[test]
-    fn a_datagram_of_the_kernel_is_returned_with_its_length() {
-        let (socket, _) = netlink(SockProtocol::NetlinkRoute);
-        // NLMSG_NOOP with NLM_F_REQUEST and NLM_F_ACK: an acknowledgement of 36 bytes.
-        let request: Vec<u8> =
-            [&16_u32.to_ne_bytes()[..], &1_u16.to_ne_bytes(), &5_u16.to_ne_bytes(), &[0; 8]]
-                .concat();
-        let to_kernel = NetlinkAddr::new(0, 0);
-        for _ in 0..2 {
-            sendto(socket.as_raw_fd(), &request, &to_kernel, MsgFlags::empty()).unwrap();
-        }
-        let mut room = Vec::with_capacity(20);
-        assert_eq!(receive_from_kernel(&socket, &mut room).unwrap(), Some(36));
-        assert_eq!(room.len(), 20);
-        let received = receive_from_kernel_with_control(socket.as_fd(), &mut [0; 64]);
-        assert_eq!(received.unwrap().map(|(length, _)| length), Some(36));
-    }
 }

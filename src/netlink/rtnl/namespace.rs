@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use neli::consts::nl::NlmF;
+use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::libc::{self, sock_filter};
 use nix::sys::socket::{
-    AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket,
+    AddressFamily, ControlMessageOwned, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,9 +19,8 @@ use super::Rtnl;
 use super::consts::AF_UNSPEC;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::socket::{
-    attach_filter, receive_from_kernel_with_control, set_socket_option,
-};
+use crate::kernel::sys::socket::{attach_filter, set_socket_option};
+use crate::netlink::socket::receive_from_kernel;
 use crate::netlink::{self, Requests, attribute, datagram_messages, u32_at, u32_of};
 
 /// Attributes of RTM_NEWNSID, RTM_GETNSID and RTM_DELNSID (linux/net_namespace.h).
@@ -187,25 +187,18 @@ impl Ends {
 
     /// The next event; `None` if no event is pending.
     pub fn next(&self) -> Option<End> {
-        let mut buffer = [0; 8192];
+        let (mut buffer, mut control) = ([0; 8192], cmsg_space!(u32));
         loop {
-            let received = receive_from_kernel_with_control(self.socket.as_fd(), &mut buffer);
-            let (length, control) = match received {
+            let received = receive_from_kernel(&self.socket, &mut buffer, Some(&mut control));
+            let (length, controls) = match received {
                 Ok(Some(received)) => received,
                 // A process with CAP_NET_ADMIN in any container can send to the group.
-                Ok(None) => continue,
-                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-                    Some(Errno::EINTR) => continue,
-                    Some(Errno::EAGAIN) => return None,
-                    // ENOBUFS: the queue was full.
-                    _ => return Some(End::Unknown),
-                },
+                Ok(None) | Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => return None,
+                // ENOBUFS: the queue was full.
+                Err(_) => return Some(End::Unknown),
             };
-            // The value of the control message is the id of the sender's namespace.
-            let control = control.filter(|(level, kind, _)| {
-                *level == libc::SOL_NETLINK && *kind == libc::NETLINK_LISTEN_ALL_NSID
-            });
-            let sender = control.and_then(|(_, _, data)| u32_of(&data));
+            let sender = controls.iter().find_map(sender_in);
             let datagram = buffer.get(..length).unwrap_or(&buffer);
             if let Some(end) =
                 datagram_messages(datagram).find_map(|message| end_in(message, sender))
@@ -214,6 +207,15 @@ impl Ends {
             }
         }
     }
+}
+
+/// The id of the sender's namespace, if that is not the namespace of the socket.
+fn sender_in(control: &ControlMessageOwned) -> Option<u32> {
+    let ControlMessageOwned::Unknown(control) = control else { return None };
+    let header = &control.cmsg_header;
+    let is_nsid =
+        (header.cmsg_level, header.cmsg_type) == (libc::SOL_NETLINK, libc::NETLINK_LISTEN_ALL_NSID);
+    is_nsid.then(|| u32_of(control.data_bytes.get(..4)?)).flatten()
 }
 
 /// The event of a message. `sender` is the id of the namespace that sent the message; `None` is the namespace of the
