@@ -11,7 +11,8 @@ use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::Transport;
 use crate::netlink::{
-    self, AF_INET, AF_INET6, Attrs, Requests, Socket, attribute, fixed, ip_of, u8_of,
+    self, AF_INET, AF_INET6, Attrs, REQUESTS_AT_ONCE, Requests, Socket, attribute, fixed, ip_of,
+    u8_of,
 };
 
 /// A filter for connections. It always has a protocol and a port, so it never selects all connections.
@@ -295,9 +296,6 @@ impl<'a> Tuple<'a> {
 }
 
 const CANNOT_DELETE: &str = "cannot delete connections";
-
-/// The number of requests in one datagram: the receive buffer of a socket has room for about 256 answers.
-const REQUESTS_AT_ONCE: usize = 128;
 
 /// The number of connections of one list that are kept in memory, with a few hundred bytes each.
 const FLOWS_AT_ONCE: usize = 16 << 10;

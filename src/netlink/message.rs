@@ -348,6 +348,9 @@ fn aligned(length: usize) -> usize {
 pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
 
+/// The number of requests that callers put into one datagram: the receive buffer of a socket has room for about 256 answers.
+pub(crate) const REQUESTS_AT_ONCE: usize = 128;
+
 const NLA_F_NESTED: u16 = 0x8000;
 /// The bits of an attribute's type, without the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const NLA_TYPE_MASK: u16 = 0x3fff;

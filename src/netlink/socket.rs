@@ -381,8 +381,8 @@ impl Events {
     pub(crate) fn wait(&self, timeout: Duration) -> Result<(), Error> {
         let failed = |errno: Errno| Error::of("cannot wait for a change", &errno.into());
         // Rounded up: a timeout of 0 would make the last millisecond a busy loop.
-        let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX).saturating_add(1);
-        let timeout = PollTimeout::try_from(timeout_ms).unwrap_or(PollTimeout::MAX);
+        let timeout = timeout.saturating_add(Duration::from_millis(1));
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}

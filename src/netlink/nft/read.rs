@@ -14,7 +14,7 @@ use super::set::{Element, Set};
 use super::wire::{self, attribute, attributes_about, attributes_of, header, message_type};
 use super::{Family, Nft, Table};
 use crate::error::Result;
-use crate::netlink::{Attrs, Requests, text};
+use crate::netlink::{Attrs, REQUESTS_AT_ONCE, Requests, text};
 
 /// A table, a chain or a set, which can exist or be missing.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +198,3 @@ impl Object<'_> {
         requests.tolerate(libc::ENOENT);
     }
 }
-
-/// The number of requests in one datagram: the receive buffer of a socket has room for about 256 answers.
-const REQUESTS_AT_ONCE: usize = 128;

@@ -20,7 +20,7 @@ use nix::libc;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
-use crate::netlink::{self, Events, Requests, Socket};
+use crate::netlink::{self, Events, REQUESTS_AT_ONCE, Requests, Socket};
 
 pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
@@ -117,8 +117,6 @@ impl NetNs {
     }
 }
 
-/// The number of requests in one datagram: the receive buffer of a socket has room for about 256 answers.
-const REQUESTS_AT_ONCE: usize = 128;
 /// The longest datagram: less than the kernel's default send buffer, 212,992 bytes.
 const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 
