@@ -91,10 +91,11 @@ impl Firewalld {
         }
     }
 
-    /// Removes the address from the zone. An error reply is ignored, because the source or the zone can be missing.
+    /// Removes the address from the zone. Idempotent: succeeds if the source, the zone or firewalld is missing.
     pub(super) fn remove_source(&self, zone: &str, address: IpAddr) -> Result<()> {
         match self.call("removeSource", zone, address) {
-            Ok(_) | Err(Failure::Refused { .. }) => Ok(()),
+            Ok(_) => Ok(()),
+            Err(Failure::Refused { name, text }) if is_absent(&name, &text) => Ok(()),
             Err(failure) => Err(Error::internal(format_args!(
                 "cannot remove {address} from zone {zone} of firewalld"
             ))
@@ -156,3 +157,40 @@ const NO_OWNER: &str = "org.freedesktop.DBus.Error.NameHasNoOwner";
 
 /// The beginning of firewalld's error for an existing source.
 const ALREADY_SET: &str = "ZONE_ALREADY_SET";
+
+/// The beginnings of firewalld's errors for a source that the zone does not have: no zone has it, another zone has it, or there
+/// is no such zone.
+const NOT_IN_ZONE: [&str; 4] = ["UNKNOWN_SOURCE", "NOT_ENABLED", "ZONE_CONFLICT", "INVALID_ZONE"];
+
+/// The other errors of the bus for a service that ended. firewalld loses its sources when it ends.
+const ENDED: [&str; 2] =
+    ["org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.NoReply"];
+
+/// Whether an error reply to `removeSource` means that the zone does not have the source.
+fn is_absent(name: &str, text: &str) -> bool {
+    name == NO_OWNER
+        || ENDED.contains(&name)
+        || NOT_IN_ZONE.iter().any(|error| name.contains(error) || text.contains(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_some_errors_say_that_a_source_is_not_there() {
+        let exception = "org.fedoraproject.FirewallD1.Exception";
+        for (name, text, expected) in [
+            (exception, "UNKNOWN_SOURCE: '10.1.0.2/32' is not in any zone", true),
+            (exception, "ZONE_CONFLICT: remove_source(trusted, 10.1.0.2/32): zoso='home'", true),
+            (exception, "INVALID_ZONE: nowhere", true),
+            (exception, "COMMAND_FAILED: 'python-nftables' failed", false),
+            ("org.fedoraproject.FirewallD1.NotAuthorizedException", "zone", false),
+            (NO_OWNER, "Could not get owner of name ':1.5': no such name", true),
+            ("org.freedesktop.DBus.Error.NoReply", "Message recipient disconnected", true),
+            ("org.freedesktop.DBus.Error.AccessDenied", "Rejected send message", false),
+        ] {
+            assert_eq!(is_absent(name, text), expected, "{name}: {text}");
+        }
+    }
+}
