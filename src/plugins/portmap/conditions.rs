@@ -153,13 +153,9 @@ impl Term {
 
     /// The name of an interface, or a prefix of names with `*` at its end.
     fn name(&self, value: &str) -> Result<Condition, String> {
-        let is_iif = self.subject == Subject::Iifname;
-        let (text, is_prefix) = match value.strip_suffix('*') {
-            Some(prefix) => (prefix, true),
-            None => (value, false),
-        };
-        let name = IfName::new(text).map_err(|error| error.to_string())?;
-        Ok(match (is_iif, is_prefix) {
+        let name = IfName::new(value.strip_suffix('*').unwrap_or(value));
+        let name = name.map_err(|error| error.to_string())?;
+        Ok(match (self.subject == Subject::Iifname, value.ends_with('*')) {
             (true, false) => Condition::iifname(&name),
             (true, true) => Condition::iifname_begins(&name),
             (false, false) => Condition::oifname(&name),

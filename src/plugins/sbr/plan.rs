@@ -2,9 +2,8 @@
 
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-
 use crate::cni::success::Ip;
+use crate::names::IpFamily;
 use crate::netlink::rtnl::{Batch, Link, Route, Rule};
 use crate::steps::link::routing_tables::{
     KERNEL_TABLES, MAIN, RoutingTables, SCOPE_LINK, link_routes_first,
@@ -143,10 +142,7 @@ pub fn is_copied(route: &Route, ip: &Ip, ips: &[Ip]) -> bool {
 
 pub fn default_route(ip: &Ip, link: &Link, table: u32) -> Option<Route> {
     let gateway = ip.gateway?;
-    let everything: IpNet = match ip.address {
-        IpNet::V4(_) => Ipv4Net::default().into(),
-        IpNet::V6(_) => Ipv6Net::default().into(),
-    };
+    let everything = IpFamily::of(ip.address.addr()).everything();
     let dev = Some(link.index);
     Some(Route { via: Some(gateway), dev, table: Some(table), ..Route::to(everything) })
 }
