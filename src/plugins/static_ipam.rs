@@ -37,8 +37,6 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-
 use crate::cni::args::Args;
 use crate::cni::json::keys;
 use crate::cni::request::Request;
@@ -51,20 +49,21 @@ use crate::plugin::{Context, Expected, Ipam, Scope};
 
 impl Ipam for Static {
     fn add(&self, cx: &Context<'_>, _: &Attachment) -> Result<Success> {
-        let Config { addresses, routes, dns } = self.config(cx.request)?;
-        Ok(Success { ips: ips(addresses).collect(), routes, dns, ..Success::default() })
+        let ips = self.ips(cx.request)?;
+        let IpamKeys { routes, dns, .. } = self.ipam()?;
+        Ok(Success { ips, routes: routes.clone(), dns: dns.clone(), ..Success::default() })
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        let config = self.config(cx.request)?;
+        let ips = self.ips(cx.request)?;
         let prev_result = cx.request.required_prev_result()?;
-        for Address { net, gateway } in config.addresses {
-            let mut found = prev_result.ips.iter().filter(|ip| ip.address == net).peekable();
+        for Ip { address, gateway, .. } in ips {
+            let mut found = prev_result.ips.iter().filter(|ip| ip.address == address).peekable();
             let what = match found.peek() {
-                None => format!("address {net}"),
+                None => format!("address {address}"),
                 Some(_) => match gateway {
                     Some(gateway) if found.all(|ip| ip.gateway != Some(gateway)) => {
-                        format!("gateway {gateway} of address {net}")
+                        format!("gateway {gateway} of address {address}")
                     }
                     _ => continue,
                 },
@@ -82,32 +81,13 @@ impl Ipam for Static {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        self.config(cx.request).map(drop)
+        self.ips(cx.request).map(drop)
     }
 
     fn expected(&self, cx: &Context<'_>) -> Result<Expected> {
         let choice = |ip: Ip| vec![ip];
-        Ok(Expected::new(ips(self.config(cx.request)?.addresses).map(choice).collect()))
+        Ok(Expected::new(self.ips(cx.request)?.into_iter().map(choice).collect()))
     }
-}
-
-fn ips(addresses: Vec<Address>) -> impl Iterator<Item = Ip> {
-    let ip = |Address { net, gateway }| Ip { address: net, gateway, interface: None };
-    addresses.into_iter().map(ip)
-}
-
-/// The validated configuration, with the values of the runtime.
-#[derive(Debug)]
-struct Config {
-    addresses: Vec<Address>,
-    routes: Vec<Route>,
-    dns: Dns,
-}
-
-#[derive(Debug, PartialEq)]
-struct Address {
-    net: IpNet,
-    gateway: Option<IpAddr>,
 }
 
 keys! {
@@ -139,66 +119,68 @@ keys! {
 }
 
 impl Static {
-    /// Validates the keys and adds the values of CNI_ARGS.
-    fn config(&self, request: &Request) -> Result<Config> {
-        let Self { ipam, runtime_config, args } = self;
-        let Some(IpamKeys { addresses, routes, dns }) = ipam else {
-            return Err(Error::config("IPAM config missing 'ipam' key"));
-        };
+    fn ipam(&self) -> Result<&IpamKeys> {
+        self.ipam.as_ref().ok_or_else(|| Error::config("IPAM config missing 'ipam' key"))
+    }
+
+    /// Validates the keys. Returns the addresses, with the values of the runtime and of CNI_ARGS.
+    fn ips(&self, request: &Request) -> Result<Vec<Ip>> {
+        let IpamKeys { addresses, .. } = self.ipam()?;
         let from_env = Args::parse(&request.args)?;
         let env_ips: Vec<&str> = from_env.ip.map_or_else(Vec::new, |ips| ips.split(',').collect());
         let wanted = "the 'ip' field is expected to be";
         let mut env_ips = parse_all(&env_ips, Code::INVALID_ENVIRONMENT, wanted)?;
         set_gateways(&mut env_ips, from_env.gateway.unwrap_or_default())?;
         let wanted = "an entry in the 'ips' field is NOT";
-        let args_ips = parse_all(&args.cni.ips, Code::INVALID_CONFIG, wanted)?;
-        let runtime_ips = parse_all(&runtime_config.ips, Code::INVALID_CONFIG, wanted)?;
+        let args_ips = parse_all(&self.args.cni.ips, Code::INVALID_CONFIG, wanted)?;
+        let runtime_ips = parse_all(&self.runtime_config.ips, Code::INVALID_CONFIG, wanted)?;
         let mut replacing = [runtime_ips, args_ips].into_iter().filter(|ips| !ips.is_empty());
-        let addresses = match replacing.next() {
+        let ips = match replacing.next() {
             Some(ips) => ips,
             None => configured(addresses, env_ips)?,
         };
-        let v4_count = addresses.iter().filter(|address| address.net.addr().is_ipv4()).count();
-        if request.version < Version::V0_3_0 && (v4_count > 1 || addresses.len() - v4_count > 1) {
+        let v4_count = ips.iter().filter(|ip| ip.address.addr().is_ipv4()).count();
+        if request.version < Version::V0_3_0 && (v4_count > 1 || ips.len() - v4_count > 1) {
             return Err(Error::config(format_args!(
                 "CNI version {} does not support more than 1 address per family",
                 request.version
             )));
         }
-        Ok(Config { addresses, routes: routes.clone(), dns: dns.clone() })
+        Ok(ips)
     }
 }
 
 /// Parses the addresses of the configuration and adds those of CNI_ARGS. Called only if neither
 /// `runtimeConfig.ips` nor `args.cni.ips` replaces them.
-fn configured(keys: &[AddressKeys], env_ips: Vec<Address>) -> Result<Vec<Address>> {
-    let mut addresses = Vec::with_capacity(keys.len() + env_ips.len());
+fn configured(keys: &[AddressKeys], env_ips: Vec<Ip>) -> Result<Vec<Ip>> {
+    let mut ips = Vec::new();
     for AddressKeys { address, gateway } in keys {
-        let net = parse(address, Code::INVALID_CONFIG, "the 'address' field is expected to be")?;
-        addresses.push(Address { net, gateway: *gateway });
+        let wanted = "the 'address' field is expected to be";
+        ips.push(Ip { gateway: *gateway, ..parse(address, Code::INVALID_CONFIG, wanted)? });
     }
-    addresses.extend(env_ips);
-    Ok(addresses)
+    ips.extend(env_ips);
+    Ok(ips)
 }
 
-fn parse_all(texts: &[impl AsRef<str>], code: Code, wanted: &str) -> Result<Vec<Address>> {
-    let parse = |text: &str| Ok(Address { net: parse(text.trim(), code, wanted)?, gateway: None });
-    texts.iter().map(|text| parse(text.as_ref())).collect()
+fn parse_all(texts: &[impl AsRef<str>], code: Code, wanted: &str) -> Result<Vec<Ip>> {
+    texts.iter().map(|text| parse(text.as_ref().trim(), code, wanted)).collect()
 }
 
-fn parse(text: &str, code: Code, wanted: &str) -> Result<IpNet> {
-    text::parse_cidr(text)
-        .map_err(|_| Error::new(code, format_args!("{wanted} in CIDR notation, got: '{text}'")))
+/// The address without a gateway.
+fn parse(text: &str, code: Code, wanted: &str) -> Result<Ip> {
+    let address = text::parse_cidr(text)
+        .map_err(|_| Error::new(code, format_args!("{wanted} in CIDR notation, got: '{text}'")))?;
+    Ok(Ip { address, gateway: None, interface: None })
 }
 
 /// Sets the gateway of each address to the gateway of the list that is in its subnet. If several are, the last one is used.
-fn set_gateways(addresses: &mut [Address], gateways: &str) -> Result<()> {
+fn set_gateways(ips: &mut [Ip], gateways: &str) -> Result<()> {
     for text in gateways.split(',').map(str::trim).filter(|_| !gateways.is_empty()) {
         let gateway = text::parse_ip(text).map_err(|_| {
             Error::new(Code::INVALID_ENVIRONMENT, format_args!("invalid gateway address: {text}"))
         })?;
-        for address in addresses.iter_mut().filter(|address| address.net.contains(&gateway)) {
-            address.gateway = Some(gateway);
+        for ip in ips.iter_mut().filter(|ip| ip.address.contains(&gateway)) {
+            ip.gateway = Some(gateway);
         }
     }
     Ok(())
@@ -228,12 +210,12 @@ mod tests {
 
     fn addresses(ipam: &str, more: &str, args: &str) -> Result<String> {
         let request = request("ADD", ipam, more, args);
-        let config = request.json.read::<Static>("it")?.config(&request)?;
-        let show = |address: &Address| match address.gateway {
-            Some(gateway) => format!("{} via {gateway}", address.net),
-            None => address.net.to_string(),
+        let ips = request.json.read::<Static>("it")?.ips(&request)?;
+        let show = |ip: &Ip| match ip.gateway {
+            Some(gateway) => format!("{} via {gateway}", ip.address),
+            None => ip.address.to_string(),
         };
-        Ok(config.addresses.iter().map(show).collect::<Vec<_>>().join(", "))
+        Ok(ips.iter().map(show).collect::<Vec<_>>().join(", "))
     }
 
     const TWO: &str = r#"{"addresses":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"},{"address":"fd00::5/64"}]}"#;
