@@ -33,7 +33,7 @@
 //!   `ipam` it does not look for a master: the previous plugin of the chain will make it.
 
 use crate::cni::json::keys;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::netlink::rtnl::LinkProperty;
 use crate::plugin::{Context, Facts};
 use crate::steps::link::interface::{NewInterface, Property, SingleLink};
@@ -65,8 +65,13 @@ impl SingleLink for Ipvlan {
             kind: Self::KIND,
             option: "CONFIG_IPVLAN",
             properties: vec![
-                property("mode", &self.mode, MODES, LinkProperty::IpvlanMode)?,
-                property("flag", &self.flag, FLAGS, LinkProperty::IpvlanFlags)?,
+                Property::of_word(("ipvlan", "mode"), &self.mode, MODES, LinkProperty::IpvlanMode)?,
+                Property::of_word(
+                    ("ipvlan", "flag"),
+                    &self.flag,
+                    FLAGS,
+                    LinkProperty::IpvlanFlags,
+                )?,
             ],
             mtu: self.mtu,
             mtu_range: mtu::ETHERNET,
@@ -81,18 +86,5 @@ impl SingleLink for Ipvlan {
             }),
             uses_prev_result: true,
         })
-    }
-}
-
-fn property(
-    key: &str,
-    word: &str,
-    words: &[(&str, u16)],
-    value: fn(u16) -> LinkProperty<'static>,
-) -> Result<Property> {
-    let word = if word.is_empty() { words[0].0 } else { word };
-    match words.iter().find(|(known, _)| *known == word) {
-        Some((_, number)) => Ok(Property { title: format!("{key} {word}"), value: value(*number) }),
-        None => Err(Error::config(format_args!("unknown ipvlan {key} {word:?}"))),
     }
 }

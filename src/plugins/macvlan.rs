@@ -39,7 +39,7 @@
 //!   fails.
 
 use crate::cni::json::keys;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::netlink::rtnl::LinkProperty;
 use crate::plugin::{Context, Facts};
 use crate::steps::link::interface::{self, NewInterface, Property, SingleLink};
@@ -47,7 +47,7 @@ use crate::steps::link::mtu;
 use crate::steps::link::parent::Parent;
 
 /// The values of `mode`: MACVLAN_MODE_* (linux/if_link.h). The first value is the default.
-const MODES: [(&str, u32); 4] = [("bridge", 4), ("private", 1), ("vepa", 2), ("passthru", 8)];
+const MODES: &[(&str, u32)] = &[("bridge", 4), ("private", 1), ("vepa", 2), ("passthru", 8)];
 
 pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[Facts::ON_LO], ..Facts::NONE };
 
@@ -68,14 +68,9 @@ impl SingleLink for Macvlan {
     const KIND: &'static str = "macvlan";
 
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {
-        let mode = if self.mode.is_empty() { MODES[0].0 } else { &self.mode };
-        let Some((_, number)) = MODES.iter().find(|(name, _)| *name == mode) else {
-            return Err(Error::config(format_args!("unknown macvlan mode {mode:?}")));
-        };
-        let mut properties = vec![Property {
-            title: format!("mode {mode}"),
-            value: LinkProperty::MacvlanMode(*number),
-        }];
+        let mode =
+            Property::of_word(("macvlan", "mode"), &self.mode, MODES, LinkProperty::MacvlanMode)?;
+        let mut properties = vec![mode];
         let length = self.broadcast_queue_length;
         if length != 0 {
             properties.push(Property {

@@ -88,6 +88,22 @@ pub struct Property {
     pub value: LinkProperty<'static>,
 }
 
+impl Property {
+    /// The property that a key of the plugin `kind` names by a word. The first of `words` is the default.
+    pub fn of_word<T: Copy>(
+        (kind, key): (&str, &str),
+        word: &str,
+        words: &[(&str, T)],
+        value: fn(T) -> LinkProperty<'static>,
+    ) -> Result<Self> {
+        let word = if word.is_empty() { words[0].0 } else { word };
+        let Some((_, number)) = words.iter().find(|(known, _)| *known == word) else {
+            return Err(Error::config(format_args!("unknown {kind} {key} {word:?}")));
+        };
+        Ok(Self { title: format!("{key} {word}"), value: value(*number) })
+    }
+}
+
 /// The requested MAC address. The keys for one container override `mac` of the configuration.
 pub fn requested_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> {
     let requested = conf::requested_mac(&cx.request.json, &cx.request.args)?;
