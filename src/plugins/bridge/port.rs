@@ -45,19 +45,16 @@ impl Bridge {
     }
 
     pub(super) fn check_port(&self, host: &Rtnl, bridge: &Link, port: &Link) -> Result<()> {
-        let name = &port.name;
+        let is_not = |state: &str| {
+            let (port, bridge) = (&port.name, &bridge.name);
+            Error::internal(format_args!("port {port} of bridge {bridge} is not {state}"))
+        };
         let flags = port.port.unwrap_or_default();
         if self.hairpin_mode && !flags.hairpin {
-            return Err(Error::internal(format_args!(
-                "port {name} of bridge {} is not in hairpin mode",
-                bridge.name
-            )));
+            return Err(is_not("in hairpin mode"));
         }
         if self.port_isolation && !flags.isolated {
-            return Err(Error::internal(format_args!(
-                "port {name} of bridge {} is not isolated",
-                bridge.name
-            )));
+            return Err(is_not("isolated"));
         }
         // If ADD leaves the container's end down, the port has no carrier and is in the state disabled.
         if self.disable_container_interface { Ok(()) } else { check_state(host, bridge, port) }

@@ -52,25 +52,15 @@ impl Bridge {
         }
         host_link::restore_accept_ra(&port.name, parts);
         if self.macspoofchk {
-            let mac = mac_of(&result, at)?;
-            self.restore_spoof_check(cx, at, (&port.name, mac), &own.nets(), parts)?;
+            let (nft, network) = (cx.session.nft()?, &cx.request.network);
+            let rules = Rules {
+                owner: &Owner::new(network, at),
+                masquerades: self.masquerades(cx),
+                nets: &own.nets(),
+                checked: Some((&port.name, Some(mac_of(&result, at)?))),
+            };
+            parts.ensure(&|| spoof_check::check(nft, network, at), &mut || rules.set(cx));
         }
-        Ok(())
-    }
-
-    fn restore_spoof_check(
-        &self,
-        cx: &Context<'_>,
-        at: &Attachment,
-        (port, mac): (&str, Mac),
-        nets: &[IpNet],
-        parts: &mut Parts,
-    ) -> Result<()> {
-        let network = &cx.request.network;
-        let (nft, owner) = (cx.session.nft()?, Owner::new(network, at));
-        let masquerades = self.masquerades(cx);
-        let rules = Rules { owner: &owner, masquerades, nets, checked: Some((port, Some(mac))) };
-        parts.ensure(&|| spoof_check::check(nft, network, at), &mut || rules.set(cx));
         Ok(())
     }
 }

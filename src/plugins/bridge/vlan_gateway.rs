@@ -168,17 +168,17 @@ fn has_container(
     gateway: u32,
     vlan: u16,
 ) -> Result<bool> {
-    let is_other = |port: &&PortVlans| ![port.bridge, gateway].contains(&port.index);
-    let others = || {
-        let of_bridge =
-            all.iter().filter(move |port| Some(port.bridge) == bridge && port.is_in(vlan));
-        of_bridge.filter(is_other)
+    let is_other = |port: &&PortVlans| {
+        Some(port.bridge) == bridge
+            && port.is_in(vlan)
+            && ![port.bridge, gateway].contains(&port.index)
     };
+    let others: Vec<&PortVlans> = all.iter().filter(is_other).collect();
     // A port with a peer counts as a veth, so its kind is not requested.
-    if others().any(|port| port.peer.is_some()) {
+    if others.iter().any(|port| port.peer.is_some()) {
         return Ok(true);
     }
-    for port in others() {
+    for port in others {
         let kind = host.link_at(port.index)?.and_then(|link| link.kind);
         if matches!(kind.as_deref(), Some(VETH | "tun")) {
             return Ok(true);
