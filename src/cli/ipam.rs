@@ -171,14 +171,22 @@ impl Ipam {
         Error::joined(errors)
     }
 
+    /// Releases an address. Fails if the release needs --force, and it is not given.
     fn release_one(&self, runtime: &Runtime, pool: &Pool, owned: &OwnedReservation) -> Result<()> {
-        if let Some(error) = self.refusal(pool, owned) {
-            return Err(error);
+        let address = owned.reservation.address;
+        let unproven = match &owned.state {
+            OwnerState::Alive(reason) => Some(("is alive", reason)),
+            OwnerState::Unknown(reason) => Some(("may be alive", reason)),
+            OwnerState::Gone(_) | OwnerState::Reserved => None,
+        };
+        if let Some((is, reason)) = unproven.filter(|_| !self.force) {
+            let owner = title(&pool.network, &owned.reservation.holder);
+            let msg = format!("cannot release {address}: {owner} {is}: {reason}");
+            return Err(Error::internal(msg).with_details("--force releases it"));
         }
         if self.dry_run || runtime.release(pool, &owned.reservation)? {
             return Ok(());
         }
-        let address = owned.reservation.address;
         let msg = format!("cannot release {address}: its reservation has changed meanwhile");
         Err(Error::internal(msg))
     }
@@ -187,18 +195,6 @@ impl Ipam {
     fn print_change(&self, verb: &str, text: &str) {
         let (would, past) = if self.dry_run { ("would ", " ") } else { ("", "d ") };
         print_line(format_args!("{would}{verb}{past}{text}"));
-    }
-
-    /// The error if the release needs --force, and it is not given.
-    fn refusal(&self, pool: &Pool, owned: &OwnedReservation) -> Option<Error> {
-        let (is, reason) = match &owned.state {
-            OwnerState::Alive(reason) => ("is alive", reason),
-            OwnerState::Unknown(reason) => ("may be alive", reason),
-            OwnerState::Gone(_) | OwnerState::Reserved => return None,
-        };
-        let owner = title(&pool.network, &owned.reservation.holder);
-        let msg = format!("cannot release {}: {owner} {is}: {reason}", owned.reservation.address);
-        (!self.force).then(|| Error::internal(msg).with_details("--force releases it"))
     }
 
     fn reserve(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {

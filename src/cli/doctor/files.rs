@@ -1,5 +1,6 @@
 //! Plugin files and their directories: finds other builds, damaged files, and files that other users than root can change.
 
+use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -20,13 +21,13 @@ pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut directories: Vec<&Path> = vec![&host.runtime.configurations];
     directories.extend(host.path().iter().map(PathBuf::as_path));
     let root = fs::metadata("/").map_err(|error| failed(Path::new("/"), &error))?;
-    let mut seen: Vec<PathBuf> = Vec::new();
+    let mut seen: HashSet<PathBuf> = HashSet::new();
     for directory in directories {
         // Known limit: a symbolic link in the given path can be replaced, too. Only the real path is checked, whose permissions
         // matter most.
         let Ok(real) = directory.canonicalize() else { continue };
         for path in real.ancestors() {
-            if seen.iter().any(|other| other == path) {
+            if !seen.insert(path.to_owned()) {
                 continue;
             }
             let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
@@ -35,7 +36,6 @@ pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             if !is_sticky {
                 report_if_writable(path, &metadata, &root, found);
             }
-            seen.push(path.to_owned());
         }
     }
     for directory in host.path() {
