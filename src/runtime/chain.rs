@@ -99,16 +99,18 @@ impl<'a> Chain<'a> {
         let calls = self.calls(Verb::Add(at.clone()));
         let mut result = None;
         for (index, plugin) in self.network.plugins.iter().enumerate() {
-            let added = calls.call(plugin, result.take()).and_then(|success| {
-                version::lowered(success.unwrap_or_default(), self.network.version)
+            let prepared = calls.prepare(plugin, result.take());
+            let is_ours = matches!(prepared, Ok((_, Program::Ours(_))));
+            let added = prepared.and_then(|(request, program)| {
+                let success = calls.call(&request, &program)?.unwrap_or_default();
+                version::lowered(success, self.network.version)
             });
-            let failed = |error| self.with_plugin("add", plugin, error);
             result = Some(added.map_err(|error| FailedAdd {
-                error: failed(error),
-                changed_nothing: index == 0 && self.has_ours(plugin),
+                error: calls.with_plugin(plugin, error),
+                changed_nothing: index == 0 && is_ours,
             })?);
             if sys::is_interrupted() {
-                let error = failed(Error::internal("interrupted"));
+                let error = calls.with_plugin(plugin, Error::internal("interrupted"));
                 return Err(FailedAdd { error, changed_nothing: false });
             }
         }
@@ -128,7 +130,8 @@ impl<'a> Chain<'a> {
     fn run_until_error(&self, verb: Verb, result: Option<Success>) -> Result<()> {
         let calls = self.calls(verb);
         self.network.plugins.iter().try_for_each(|plugin| {
-            let called = calls.call(plugin, result.clone());
+            let prepared = calls.prepare(plugin, result.clone());
+            let called = prepared.and_then(|(request, program)| calls.call(&request, &program));
             called.map(drop).map_err(|error| calls.with_plugin(plugin, error))
         })
     }
@@ -185,12 +188,8 @@ impl<'a> Chain<'a> {
 
     /// Whether all plugins of the list are in this executable.
     pub fn is_ours(&self) -> bool {
-        self.network.plugins.iter().all(|plugin| self.has_ours(plugin))
-    }
-
-    /// Whether a plugin is in this executable.
-    fn has_ours(&self, plugin: &Json) -> bool {
-        matches!(self.program(conf::kind(plugin)), Ok(Program::Ours(_)))
+        let is_ours = |plugin| matches!(self.program(conf::kind(plugin)), Ok(Program::Ours(_)));
+        self.network.plugins.iter().all(is_ours)
     }
 
     /// Deletes several ended attachments together. All plugins of the list must be in this executable. Continues after a plugin
@@ -262,17 +261,16 @@ impl<'a> Chain<'a> {
 }
 
 impl Calls<'_> {
-    /// Calls a plugin. `previous` is its `prevResult`.
-    fn call(&self, plugin: &Json, previous: Option<Success>) -> Result<Option<Success>> {
-        let (request, program) = self.prepare(plugin, previous)?;
+    /// Calls a plugin.
+    fn call(&self, request: &Request, program: &Program) -> Result<Option<Success>> {
         match program {
             Program::Ours(entry) => {
                 let started = Instant::now();
-                let called = self.context(&request).and_then(|cx| entry.call(&cx, &self.verb));
-                self.log(&request, started, called.as_ref().err());
+                let called = self.context(request).and_then(|cx| entry.call(&cx, &self.verb));
+                self.log(request, started, called.as_ref().err());
                 called
             }
-            Program::Executable(file) => self.execute(&file, &request),
+            Program::Executable(file) => self.execute(file, request),
         }
     }
 
@@ -300,7 +298,7 @@ impl Calls<'_> {
         }
     }
 
-    /// The request of a call, and the program of the plugin.
+    /// The request of a call, and the program of the plugin. `previous` is its `prevResult`.
     fn prepare(&self, plugin: &Json, previous: Option<Success>) -> Result<(Request, Program)> {
         let request = self.request(plugin, previous)?;
         let program = self.chain.program(&request.conf.kind)?;

@@ -5,7 +5,7 @@
 //! the reference has no owner.
 
 use super::tuned::Tuned;
-use crate::cni::json::{Json, Map, keys};
+use crate::cni::json::Json;
 use crate::error::Result;
 use crate::kernel::file;
 use crate::kernel::netns::NetNs;
@@ -13,15 +13,6 @@ use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::flow::undo::Failures;
 use crate::steps::state;
-
-keys! {
-    /// The keys of cnibox.
-    struct OwnKeys {
-        "sysctl" => sysctls: Map<String>,
-        "owner" => owner: Option<String>,
-        "netns" => netns: Option<String>,
-    }
-}
 
 /// The content of the file of an attachment: the values from before ADD, the owner, and the namespace.
 #[derive(Debug, Default)]
@@ -35,9 +26,9 @@ pub struct Backup {
 impl Backup {
     pub fn parse(content: &[u8]) -> Self {
         let Ok(json) = Json::parse(content) else { return Self::default() };
-        let OwnKeys { sysctls, owner, netns } = json.read("record").unwrap_or_default();
-        let before = Tuned::read(&json).ok();
-        Self { before: before.map(|tuned| Tuned { sysctls: sysctls.0, ..tuned }), owner, netns }
+        let text = |key: &str| json.text_at(key).map(str::to_owned);
+        let (owner, netns) = (text("owner"), text("netns"));
+        Self { before: saved_values(&json).ok(), owner, netns }
     }
 
     /// Whether the file belongs to another attachment with the same file name, such as that of another network.
@@ -54,6 +45,19 @@ impl Backup {
     pub fn is_of_another_netns(&self, id: Option<&str>) -> bool {
         self.netns.as_deref().zip(id).is_some_and(|(then, now)| then != now)
     }
+}
+
+/// The saved attributes and sysctls of a file.
+fn saved_values(json: &Json) -> Result<Tuned> {
+    let mut tuned = Tuned::read(json)?;
+    if let Some(Json::Object(entries)) = json.get("sysctl") {
+        for (path, value) in entries {
+            if let Json::String(value) = value {
+                tuned.sysctls.push((path.clone(), value.clone()));
+            }
+        }
+    }
+    Ok(tuned)
 }
 
 /// Identifies a namespace by the boot id and the namespace cookie of the kernel. On a kernel without cookies (before 5.14), by
