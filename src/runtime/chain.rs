@@ -101,17 +101,16 @@ impl<'a> Chain<'a> {
         for (index, plugin) in self.network.plugins.iter().enumerate() {
             let prepared = calls.prepare(plugin, result.take());
             let is_ours = matches!(prepared, Ok((_, Program::Ours(_))));
-            let added = prepared.and_then(|(request, program)| {
-                let success = calls.call(&request, &program)?.unwrap_or_default();
-                version::lowered(success, self.network.version)
-            });
-            result = Some(added.map_err(|error| FailedAdd {
+            let failed = |error, changed_nothing| FailedAdd {
                 error: calls.with_plugin(plugin, error),
-                changed_nothing: index == 0 && is_ours,
-            })?);
+                changed_nothing,
+            };
+            let called = prepared.and_then(|(request, program)| calls.call(&request, &program));
+            let success = called.map_err(|error| failed(error, index == 0 && is_ours))?;
+            let lowered = version::lowered(success.unwrap_or_default(), self.network.version);
+            result = Some(lowered.map_err(|error| failed(error, false))?);
             if sys::is_interrupted() {
-                let error = calls.with_plugin(plugin, Error::internal("interrupted"));
-                return Err(FailedAdd { error, changed_nothing: false });
+                return Err(failed(Error::internal("interrupted"), false));
             }
         }
         Ok(result.unwrap_or_default())
