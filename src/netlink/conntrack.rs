@@ -185,7 +185,7 @@ impl Conntrack {
         // deleted; then the rest is listed again.
         for _ in 0..LISTS_MAX {
             let mut found = Vec::new();
-            let listed = self.socket.dump_each(&request, |message| match message {
+            let listed = self.socket.dump_each(&request, &mut |message| match message {
                 None => found.clear(),
                 Some(_) if found.len() == FLOWS_AT_ONCE => {}
                 Some(message) => {

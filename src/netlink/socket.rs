@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind, IoSliceMut};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -22,9 +23,13 @@ use super::message::{Message, Requests, messages};
 use crate::fault;
 use crate::kernel::sys;
 
-/// A request that failed.
+/// A request that failed. It is one pointer wide, as `crate::error::Error` is, and for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
+pub struct Error(Box<Fields>);
+
+/// The fields of an `Error`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fields {
     /// The request that failed: `cannot add link eth0`.
     pub doing: String,
     pub errno: i32,
@@ -59,7 +64,7 @@ impl Error {
     }
 
     pub fn new(doing: String, errno: i32, hint: Option<String>) -> Self {
-        Self { doing, errno, hint }
+        Self(Box::new(Fields { doing, errno, hint }))
     }
 
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -69,6 +74,20 @@ impl Error {
 
     fn of(doing: &str, error: &io::Error) -> Self {
         Self::new(doing.into(), error.raw_os_error().unwrap_or(libc::EIO), None)
+    }
+}
+
+impl Deref for Error {
+    type Target = Fields;
+
+    fn deref(&self) -> &Fields {
+        &self.0
+    }
+}
+
+impl DerefMut for Error {
+    fn deref_mut(&mut self) -> &mut Fields {
+        &mut self.0
     }
 }
 
@@ -144,8 +163,7 @@ impl Socket {
         if requests.is_empty() {
             return Ok(());
         }
-        let on = |message: &Message<'_>| on(message.payload);
-        self.exchange(&requests, NlmF::ACK, Until::Acknowledged, on)
+        self.exchange(&requests, NlmF::ACK, Until::Acknowledged, &mut |message| on(message.payload))
     }
 
     /// Reads one object.
@@ -168,7 +186,7 @@ impl Socket {
             return Ok(found);
         }
         let first = self.sequence.get();
-        self.exchange(&requests, NlmF::empty(), Until::Answer, |message| {
+        self.exchange(&requests, NlmF::empty(), Until::Answer, &mut |message| {
             if let Some(object) = found.get_mut(message.sequence.wrapping_sub(first) as usize) {
                 *object = read(message.payload);
             }
@@ -193,7 +211,7 @@ impl Socket {
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
         let (mut list, mut bytes) = (Vec::new(), 0);
-        self.dump_each(&request, |payload| {
+        self.dump_each(&request, &mut |payload| {
             let Some(payload) = payload else {
                 list.clear();
                 bytes = 0;
@@ -214,11 +232,28 @@ impl Socket {
         Ok(list)
     }
 
+    /// Reads only the first object of a list. Consumes the socket: the rest of the list would come before the answers to later
+    /// requests.
+    pub(crate) fn first<T>(
+        self,
+        request: &Requests,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let _ = self.socket.enable_strict_checking(true);
+        let mut first = None;
+        self.exchange(request, NlmF::DUMP, Until::Answer, &mut |message| {
+            if first.is_none() && !message.is(Nlmsg::Done) {
+                first = read(message.payload);
+            }
+        })?;
+        Ok(first)
+    }
+
     /// Calls `on` with each object, and with `None` when the list begins again.
     pub(crate) fn dump_each(
         &self,
         request: &Requests,
-        mut on: impl FnMut(Option<&[u8]>),
+        on: &mut dyn FnMut(Option<&[u8]>),
     ) -> Result<(), Error> {
         if !self.is_strict.replace(true) {
             // An old kernel refuses strict checking. Its dumps are longer, and the caller filters them.
@@ -227,7 +262,7 @@ impl Socket {
         for _ in 0..DUMP_ATTEMPTS_MAX {
             on(None);
             let mut is_whole = true;
-            self.exchange(request, NlmF::DUMP, Until::Done, |message| {
+            self.exchange(request, NlmF::DUMP, Until::Done, &mut |message| {
                 is_whole &= !message.flags.contains(NlmF::DUMP_INTR);
                 // The end of the dump has no object.
                 if !message.is(Nlmsg::Done) {
@@ -253,7 +288,7 @@ impl Socket {
         requests: &Requests,
         last_flags: NlmF,
         until: Until,
-        mut on: impl FnMut(&Message<'_>),
+        on: &mut dyn FnMut(&Message<'_>),
     ) -> Result<(), Error> {
         let first = self.sequence.get();
         let count = u32::try_from(requests.list.len()).unwrap_or(u32::MAX);

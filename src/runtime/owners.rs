@@ -25,10 +25,15 @@ const KINDS: [&str; 6] = ["ifb", "macvlan", "ipvlan", "vlan", "dummy", "tun"];
 /// The owners in the comments of elements, in the tables of cnibox and in its map in the table of iptables, and in link
 /// aliases.
 pub fn on_host() -> Result<Vec<String>> {
-    let mut links = Rtnl::open()?.links()?;
-    links.retain(|link| link.kind.as_deref().is_some_and(|kind| KINDS.contains(&kind)));
-    let mut owners: Vec<String> =
-        links.iter().filter_map(host_link::owner_of).map(str::to_owned).collect();
+    let host = Rtnl::open()?;
+    let mut owners = Vec::new();
+    for kind in KINDS {
+        // A list of all links of a host with thousands of containers changes while it is read.
+        if Rtnl::open()?.has_kind(kind)? {
+            let links = host.links_of_kind(kind)?;
+            owners.extend(links.iter().filter_map(host_link::owner_of).map(str::to_owned));
+        }
+    }
     if let Some(nft) = Nft::open_if_supported()? {
         add_in_tables(&nft, &mut owners)?;
     }

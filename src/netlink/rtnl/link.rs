@@ -133,10 +133,16 @@ impl Rtnl {
     }
 
     pub fn links_of_kind(&self, kind: &str) -> Result<Vec<Link>> {
-        let filter = |attrs: &mut Attrs| {
-            attrs.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, kind));
-        };
+        let filter = |attrs: &mut Attrs| filter_kind(attrs, kind);
         self.list_links(filter, |link| link.kind.as_deref() == Some(kind))
+    }
+
+    /// Whether there is a link of a kind. Reads only the first link of the list: for an unknown kind the kernel lists all
+    /// links.
+    pub fn has_kind(self, kind: &str) -> Result<bool> {
+        let request = links_request(|attrs| filter_kind(attrs, kind));
+        let first = self.socket.first(&request, Link::parse)?;
+        Ok(first.is_some_and(|link| link.kind.as_deref() == Some(kind)))
     }
 
     /// Deletes a link. A missing link is no error.
@@ -194,14 +200,21 @@ impl Rtnl {
         filter: impl FnOnce(&mut Attrs),
         keep: impl Fn(&Link) -> bool,
     ) -> Result<Vec<Link>> {
-        let doing = "cannot list links";
-        let request = Requests::one(libc::RTM_GETLINK, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&header(0, 0, 0));
-            attrs.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
-            filter(attrs);
-        });
+        let request = links_request(filter);
         Ok(self.socket.dump(request, |payload| Link::parse(payload).filter(&keep))?)
     }
+}
+
+fn links_request(filter: impl FnOnce(&mut Attrs)) -> Requests {
+    Requests::one(libc::RTM_GETLINK, NlmF::empty(), "cannot list links", |attrs| {
+        attrs.raw(&header(0, 0, 0));
+        attrs.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        filter(attrs);
+    })
+}
+
+fn filter_kind(attrs: &mut Attrs, kind: &str) {
+    attrs.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, kind));
 }
 
 impl Link {
