@@ -1,6 +1,6 @@
 //! The daemon: serves each request on its socket in a separate thread, until a signal ends it. The leases are in `Table`.
 
-use std::io::{self, BufReader, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::Builder;
@@ -14,7 +14,7 @@ use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::Journal;
 use crate::dhcp::journal::Listed;
 use crate::dhcp::lease::Key;
-use crate::dhcp::line::{read_line, write_line};
+use crate::dhcp::line::{Lines, write_line};
 use crate::dhcp::protocol::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::dhcp::site::prefixed;
 use crate::dhcp::table::Table;
@@ -155,7 +155,7 @@ fn serve_in_thread(mut stream: Stream, table: &Arc<Table>, active: &Arc<()>) {
         let spawned = Builder::new().spawn(move || {
             let _active = active;
             // An error needs no report: the client sees that the connection is closed.
-            let _ = answer(&mut stream, &table);
+            let _ = answer(stream, &table);
         });
         if let Err(error) = spawned {
             // The connection is closed; the client tries again.
@@ -166,8 +166,10 @@ fn serve_in_thread(mut stream: Stream, table: &Arc<Table>, active: &Arc<()>) {
     let _ = write_line(&mut stream, &Answer::new(Err::<(), _>(refusal)));
 }
 
-fn answer(stream: &mut Stream, table: &Arc<Table>) -> io::Result<()> {
-    let line = read_line(&mut BufReader::new(&mut *stream), REQUEST_BYTES_MAX)?;
+fn answer(stream: Stream, table: &Arc<Table>) -> io::Result<()> {
+    let mut lines = Lines::new(stream);
+    let line = lines.next(REQUEST_BYTES_MAX)?;
+    let stream = lines.stream();
     if line.is_empty() {
         return Ok(());
     }

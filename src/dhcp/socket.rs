@@ -1,7 +1,7 @@
 //! The plugin's side of the daemon's socket: sends requests to the daemon, and starts one for `"daemon": "auto"`.
 
 use std::fmt::Display;
-use std::io::{self, BufReader, ErrorKind};
+use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::cni::json;
 use crate::dhcp::journal;
-use crate::dhcp::line::{read_line, write_line};
+use crate::dhcp::line::{Lines, write_line};
 use crate::dhcp::protocol::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::error::{Code, Error, Result};
 use crate::kernel::child;
@@ -100,10 +100,9 @@ fn ask_once(
             }
         })?;
     // A daemon that refuses the request does not read it, so the write can fail. The answer then has the reason.
-    let mut stream = BufReader::new(stream);
-    let sent = write_line(stream.get_mut(), request);
-    let line =
-        read_line(&mut stream, HEAD_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
+    let mut lines = Lines::new(stream);
+    let sent = write_line(lines.stream(), request);
+    let line = lines.next(HEAD_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
     if line.is_empty() {
         let reason = sent.err().map_or_else(|| CLOSED.into(), |error| sys::reason(&error));
         let msg = format!("cannot ask the DHCP daemon at {path}: {reason}");
@@ -119,10 +118,9 @@ fn ask_once(
     let mut answer: Answer = read(&line)?;
     // A daemon that refuses the request answers at once.
     if let Answer::Within(within) = answer {
-        stream.get_mut().deadline =
+        lines.stream().deadline =
             deadline.unwrap_or_else(|| Instant::now() + within.into() + ANSWER_GRACE);
-        let line =
-            read_line(&mut stream, ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
+        let line = lines.next(ANSWER_BYTES_MAX).map_err(|error| unanswered(socket, &error))?;
         if line.is_empty() {
             return Err(Failure::Silent(silent(socket, CLOSED)));
         }

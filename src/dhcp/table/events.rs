@@ -60,9 +60,9 @@ impl Table {
     /// Posts an event for each lease whose deadline has passed, and starts the threads that could not be started before.
     fn tick(self: &Arc<Self>, state: &mut Shared) {
         let now = Time::now();
-        let is_due = |entry: &&LeaseEntry| entry.deadline().is_some_and(|at| at <= now);
-        let due: Vec<Key> =
-            state.leases.values().filter(is_due).map(|entry| entry.key().clone()).collect();
+        let due =
+            state.leases.values().filter(|entry| entry.deadline().is_some_and(|at| at <= now));
+        let due: Vec<Key> = due.map(|entry| entry.key().clone()).collect();
         for key in &due {
             self.post_if_idle(state, key);
         }

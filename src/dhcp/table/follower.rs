@@ -90,8 +90,7 @@ impl Table {
     pub(super) fn follow(self: &Arc<Self>, state: &mut Shared) {
         let now = Time::now();
         let due = state.leases.values().filter(|entry| entry.following.is_due(now));
-        let (applied, others): (Vec<&LeaseEntry>, Vec<&LeaseEntry>) =
-            due.partition(|entry| entry.is_applied());
+        let (applied, others): (Vec<_>, Vec<_>) = due.partition(|entry| entry.is_applied());
         let is_due = !applied.is_empty();
         let others = others.into_iter().filter(|entry| entry.is_idle());
         let others: Vec<_> =
@@ -115,8 +114,8 @@ impl Table {
         let mut state = self.state.lock();
         loop {
             let now = Time::now();
-            let is_due = |entry: &&LeaseEntry| entry.following.is_due(now) && entry.is_applied();
-            let due = state.leases.values().filter(is_due);
+            let due = state.leases.values();
+            let due = due.filter(|entry| entry.following.is_due(now) && entry.is_applied());
             let records: Vec<LeaseRecord> = due.map(|entry| entry.record.clone()).collect();
             if records.is_empty() {
                 break;

@@ -207,7 +207,7 @@ fn a_link_of_the_host_with_the_index_of_a_master_elsewhere_is_no_uplink() {
         ip link set plug master sw up; ip link set cable up
         ip link add over link cable type macvlan mode bridge; ip link set over netns {netns} name eth0"
     )]);
-    site.script("ip link add other index 77 type dummy");
+    site.script("ip link add other index 77 type bridge");
     let config =
         json!({"cniVersion": "1.0.0", "name": "net", "type": "dhcp", "ipam": {"type": "dhcp"}});
     let held = address(&c1.call("dhcp", "ADD", &config).run().success());

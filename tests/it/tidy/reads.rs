@@ -8,9 +8,9 @@ const READS: [(&str, &[&str]); 9] = [
     ("read_to_string", &[]),
     // `file::read_to_end` has a limit.
     (".read_to_end", &["kernel/file.rs", "cni/request.rs"]),
-    (".read_until", &["kernel/file.rs", "plugins/firewall/dbus.rs"]),
+    (".read_until", &["dhcp/line.rs", "kernel/file.rs", "plugins/firewall/dbus.rs"]),
     (".read_line", &["cli/doctor.rs"]),
-    ("BufReader", &["kernel/file.rs", "plugins/firewall/dbus.rs"]),
+    ("BufReader", &["dhcp/line.rs", "kernel/file.rs", "plugins/firewall/dbus.rs"]),
     ("from_reader", &[]),
     ("io::copy", &[]),
     ("File::open(", &OPENS),
