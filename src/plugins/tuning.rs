@@ -31,6 +31,7 @@
 //! - Unicode classes (`\pL`), quotes (`\Q..\E`), octal numbers (`\123`), surrogates (`\x{D800}`), and `\<`, `\>` and `\b{`
 //! - flags and names of groups: `(?i)`, `(?P<n>a)`; `(?:a)` is allowed
 //! - a `{` as a literal: `a{,2}`, `a{02}`; `a\{` is allowed
+//! - a number of repetitions of a group: `(ab){2}`; `(ab)*` and `a{2}` are allowed
 //! - in a class: `[a[b]`, `&&`, `--` and `~~` as literals, a range that begins with `\d` or the first `-` or `]`, and `-[`
 //! - more than about 20 nested groups, or a compiled size of more than 10 MB
 //!
