@@ -414,7 +414,7 @@ mod tests {
         assert_eq!((refused.kind, refused.error.as_str()), (ERROR, "org.example.Error"));
         for bytes in [text, boolean, error] {
             for end in 0..bytes.len() {
-                read(&bytes[..end]);
+                assert!(read(&bytes[..end]).is_none());
                 for wrong in [0, 1, b'g', 0x7f, 0xff] {
                     let mut bytes = bytes.clone();
                     bytes[end] = wrong;

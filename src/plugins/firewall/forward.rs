@@ -161,9 +161,9 @@ impl OwnRule<'_> {
 
 /// The rules of FORWARD and CNI-FORWARD.
 fn present_rules(nft: &Nft, family: Family) -> Result<Vec<Rule>> {
-    let [forward, cni_forward] =
-        [FORWARD, CNI_FORWARD].map(|chain| nft.rules_of(table(family), chain));
-    Ok([forward?, cni_forward?].concat())
+    let mut rules = nft.rules_of(table(family), FORWARD)?;
+    rules.extend(nft.rules_of(table(family), CNI_FORWARD)?);
+    Ok(rules)
 }
 
 /// Whether the rule is an unconditional jump to the chain.
@@ -257,7 +257,7 @@ pub(super) fn add_to_program(
     admin_chain: &str,
 ) -> Result<()> {
     for own in own_rules(family, admin_chain)? {
-        if !own.is_in(family, program.rules()) {
+        if !own.is_in(family, program.rules_of(own.chain)) {
             program.add(own.new_rule(family, || Ok(is_answer()))?);
         }
     }

@@ -82,14 +82,14 @@ pub(super) fn remove(
     recorded: Vec<ZoneSource>,
     others: Vec<ZoneSource>,
 ) -> (Vec<ZoneSource>, Result<()>) {
-    let (has_recorded, mut sources) = (!recorded.is_empty(), recorded);
+    let (recorded_count, mut sources) = (recorded.len(), recorded);
     sources.extend(others);
     if sources.is_empty() {
         return (sources, Ok(()));
     }
     let firewalld = match Firewalld::find(cx) {
         Ok(FirewalldState::Running(firewalld)) => firewalld,
-        Ok(FirewalldState::Unreachable(error)) | Err(error) if has_recorded => {
+        Ok(FirewalldState::Unreachable(error)) | Err(error) if recorded_count > 0 => {
             return (sources, Err(error));
         }
         // firewalld loses its sources when it ends.
@@ -104,7 +104,11 @@ pub(super) fn remove(
     };
     while let Some(source) = sources.last() {
         if let Err(error) = firewalld.remove_source(&source.zone, source.address) {
-            return (sources, Err(error));
+            if sources.len() <= recorded_count {
+                return (sources, Err(error));
+            }
+            // Without a record it is not certain that firewalld has the source.
+            cx.warn(error);
         }
         sources.pop();
         if scope.one().is_none() {
