@@ -244,7 +244,7 @@ impl Plugin for Bridge {
         let mut own =
             Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
         let gateways = self.complete_result(&mut own);
-        verify::host_addresses(host, &gateway, &gateways)?;
+        verify::has_addresses(host, &gateway, &gateways)?;
         forwarding::check(gateways.iter().map(IpNet::addr))?;
         let network = &cx.request.network;
         if self.masquerades(cx) {

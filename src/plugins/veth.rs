@@ -146,7 +146,7 @@ impl Plugin for Veth {
         own.ips.retain(|ip| ip.gateway.is_some());
         verify::kernel_routes(rtnl, &subnet_routes(&own, link.index))?;
         verify::kernel_routes(host, &host_routes(&own, host_end.index))?;
-        verify::host_addresses(host, &host_end, &gateways(&own))?;
+        verify::has_addresses(host, &host_end, &gateways(&own))?;
         forwarding::check(own.ips.iter().map(|ip| ip.address.addr()))?;
         if self.masquerades(cx) {
             masquerade::check(cx.session.nft()?, &cx.request.network, at, &own.nets())?;
@@ -174,7 +174,7 @@ impl Plugin for Veth {
                 batch.add_address(end.index, &end.name, &gateway_address(net));
                 host.commit(batch)
             };
-            parts.ensure(&|| verify::host_addresses(host, &end, &[net]), make);
+            parts.ensure(&|| verify::has_addresses(host, &end, &[net]), make);
         }
         for route in host_routes(&own, end.index) {
             let make = &mut || {

@@ -167,18 +167,16 @@ impl<'a> Chain<'a> {
                 errors.push(error.context("cannot call the other plugins"));
                 break;
             }
-            let called =
-                calls.prepare(plugin, result.clone()).and_then(
-                    |(request, program)| match program {
-                        Program::Ours(entry) => {
-                            entry.run(&calls.context(&request)?, &calls.verb).map(drop)
-                        }
-                        Program::Executable(file) => {
-                            errors.extend(calls.commit().err());
-                            calls.execute(&file, &request).map(drop)
-                        }
-                    },
-                );
+            let called = match calls.prepare(plugin, result.clone()) {
+                Ok((request, Program::Ours(entry))) => {
+                    calls.context(&request).and_then(|cx| entry.run(&cx, &calls.verb))
+                }
+                Ok((request, Program::Executable(file))) => {
+                    errors.extend(calls.commit().err());
+                    calls.execute(&file, &request)
+                }
+                Err(error) => Err(error),
+            };
             errors.extend(called.err().map(|error| calls.with_plugin(plugin, error)));
         }
         errors.extend(calls.commit().err());

@@ -91,7 +91,10 @@ impl Confirmation {
     /// Drops an object from the current run, because GC removes the object. A later object with its name must be found by two
     /// runs again.
     pub(super) fn remove(&mut self, object: &str) {
-        self.found.retain(|found| found.object != object);
+        // The last one: the objects of several directories can have one name, and GC removes an object soon after it is found.
+        if let Some(at) = self.found.iter().rposition(|found| found.object == object) {
+            self.found.remove(at);
+        }
     }
 
     /// Writes the file at the end of a run. A run for one network keeps the earlier objects of other networks.

@@ -43,8 +43,13 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         }
     }
     for owner in &remains.owners {
-        let title =
-            Owner::named(owner).map_or_else(|| owner.clone(), |(network, at)| at.title(&network));
+        // An owner with the hash of a long name has a title, too.
+        let title = match Owner::parts(owner) {
+            Some([network, id, ifname]) => {
+                format!("{ifname} of container {id} in network {network}")
+            }
+            None => owner.clone(),
+        };
         add(
             format!("rules or links name {title}, which has ended"),
             "Another container can get the address that they apply to.",

@@ -71,9 +71,9 @@ fn check_gateway(state: &HostState<'_>, bridge: &Link, gateways: &[IpNet]) -> Re
         Some(name) => {
             let ports = host.bridge_ports()?;
             let link = vlan_gateway::check(host, bridge, name, validated.vlans.access, &ports)?;
-            verify::host_addresses(host, &link, gateways)
+            verify::has_addresses(host, &link, gateways)
         }
-        None => verify::host_addresses(host, bridge, gateways),
+        None => verify::has_addresses(host, bridge, gateways),
     }
 }
 

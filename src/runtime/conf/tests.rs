@@ -38,8 +38,9 @@ fn lists_come_before_single_configurations_and_each_in_the_order_of_names() {
     std::fs::create_dir(dir.path().join("01.conflist")).unwrap();
     assert_eq!(find(&dir, "net"), (Ok("20.conflist".into()), vec![]));
     assert_eq!(find(&dir, "only"), (Ok("05.json".into()), vec![]));
-    let files = files(dir.path()).unwrap();
-    let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap()).collect();
+    let all = Network::all(dir.path()).unwrap();
+    let files = all.iter().flatten().map(|network| network.file.file_name().unwrap());
+    let names: Vec<_> = files.collect();
     assert_eq!(names, ["20.conflist", "30.conflist", "05.json", "06.conf", "10.conf"]);
     let path = dir.path().join("30.conflist");
     assert_eq!(Network::load(&path).unwrap().file, path);

@@ -50,7 +50,7 @@ pub fn check_up(link: &Link) -> Result<()> {
 /// Fails if the link lacks an address of the interface with this index in the result.
 pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Result<()> {
     let expected: Vec<IpNet> = result.ips_of(index).map(|ip| ip.address).collect();
-    host_addresses(rtnl, link, &expected)
+    has_addresses(rtnl, link, &expected)
 }
 
 /// Fails if the container lacks a route of the result.
@@ -104,7 +104,7 @@ fn first_missing<'a, T>(
 }
 
 /// Fails if a link lacks one of these addresses.
-pub fn host_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()> {
+pub fn has_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()> {
     let present = rtnl.addresses(link.index)?;
     match expected.iter().find(|net| !present.iter().any(|address| address.net == **net)) {
         Some(net) => {
