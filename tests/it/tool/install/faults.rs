@@ -27,10 +27,7 @@ fn sweep(words: &[&str], prepare: &dyn Fn(&Node)) -> u32 {
         let effect = Effect::on(&outcome);
         if effect == Effect::Failure {
             let stderr = &outcome.stderr;
-            assert!(
-                stderr.contains("cnibox: cannot ") && stderr.contains("Input/output"),
-                "{stderr}"
-            );
+            assert!(stderr.contains("cnibox: cannot ") && stderr.contains("I/O error"), "{stderr}");
             if words[0] == "install" && manifest() == old_manifest {
                 assert_eq!(node.files(), before, "{number}: {stderr}");
             }
