@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 
 use crate::plugin::Entry;
 
-/// The allocator of musl returns most freed blocks to the kernel at once. Each block is then mapped and faulted in again, which is a
-/// fifth of the CPU time of an ADD.
+/// The allocator of musl returns most freed blocks to the kernel at once. Each block is then mapped and faulted in again, which is
+/// a fifth of the CPU time of an ADD.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -28,7 +28,8 @@ pub enum Event<'a, L> {
     Release,
 }
 
-/// An output of a client with packets of type `P` and addresses of type `A`. The caller executes the actions of a step in their order.
+/// An output of a client with packets of type `P` and addresses of type `A`. The caller executes the actions of a step in their
+/// order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<P, A> {
     Send(P),

@@ -1,5 +1,6 @@
 //! The clients of one interface: one for each family that the configuration names.
 
+use std::mem;
 use std::net::Ipv6Addr;
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub struct Clients {
     /// In a box, as most interfaces have a client of one family only.
     pub v4: Option<Box<Exchange<Sockets4>>>,
     pub v6: Option<Box<Exchange<Sockets6>>>,
-    pub slaac: Option<Slaac>,
+    pub slaac: Option<Box<Slaac>>,
     limit: Time,
 }
 
@@ -75,7 +76,7 @@ impl Clients {
         Ok(Self {
             v4: settings.families.v4.then(v4).transpose()?.map(Box::new),
             v6: settings.families.v6.then(v6).transpose()?.map(Box::new),
-            slaac: settings.families.slaac.then(Slaac::default),
+            slaac: settings.families.slaac.then(Box::default),
             limit: flags.times.resend_timeout,
         })
     }
@@ -102,8 +103,8 @@ impl Clients {
 
     /// Returns the events since the last call.
     pub fn take_events(&mut self) -> Vec<ClientEvent> {
-        let v4 = self.v4.iter_mut().flat_map(|v4| v4.events.drain(..));
-        let v6 = self.v6.iter_mut().flat_map(|v6| v6.events.drain(..));
+        let v4 = self.v4.iter_mut().flat_map(|v4| mem::take(&mut v4.events));
+        let v6 = self.v6.iter_mut().flat_map(|v6| mem::take(&mut v6.events));
         let slaac = self.slaac.iter_mut().filter_map(|slaac| slaac.event.take());
         v4.chain(v6).chain(slaac).collect()
     }
@@ -130,7 +131,7 @@ impl Clients {
     pub fn deadline(&self) -> Option<Time> {
         let v4 = self.v4.as_ref().and_then(|v4| v4.deadline());
         let v6 = self.v6.as_ref().and_then(|v6| v6.deadline());
-        let slaac = self.slaac.as_ref().and_then(Slaac::deadline);
+        let slaac = self.slaac.as_ref().and_then(|slaac| slaac.deadline());
         Time::first(v4, Time::first(v6, slaac))
     }
 

@@ -301,11 +301,18 @@ fn boot() -> Result<&'static str> {
 }
 
 fn read_record(content: &[u8], boot: &str) -> Result<LeaseRecord> {
-    let JournalFile { boot: of, record } = json::read(content)
-        .map_err(|error: serde_json::Error| Error::new(Code::DECODE, error.to_string()))?;
+    #[derive(Deserialize)]
+    struct BootField {
+        boot: String,
+    }
+
+    let unreadable = |error: serde_json::Error| Error::new(Code::DECODE, error.to_string());
+    // A file of an earlier boot can be of another version.
+    let BootField { boot: of } = json::read(content).map_err(unreadable)?;
     if of != boot {
         return Err(Error::internal("it is of an earlier boot"));
     }
+    let JournalFile { record, .. } = json::read(content).map_err(unreadable)?;
     Ok(record)
 }
 

@@ -62,7 +62,8 @@ pub struct Table {
 
 #[derive(Default)]
 struct Shared {
-    leases: BTreeMap<Key, LeaseEntry>,
+    /// In boxes: the map has room for twice as many entries.
+    leases: BTreeMap<Key, Box<LeaseEntry>>,
     /// Attachments whose lease is being released. A new lease of such an attachment waits.
     releasing: Vec<Key>,
     /// Leases with events that no thread handles yet, in the order of the events.
@@ -150,7 +151,7 @@ impl Table {
             entry.is_new = false;
             entry.following = Following::adopted(&entry.record);
             entry.bound = entry.record.is_complete().then(|| apply::success(&entry.record, &[]));
-            state.leases.insert(key.clone(), entry);
+            state.leases.insert(key.clone(), Box::new(entry));
             self.post(&mut state, &key, LeaseEvent::Adopt);
         }
         Ok(())
@@ -206,7 +207,7 @@ impl Table {
                 }
                 None => {
                     let answer = Arc::clone(&new.answer);
-                    state.leases.insert(key.clone(), new);
+                    state.leases.insert(key.clone(), Box::new(new));
                     self.post(&mut state, key, LeaseEvent::Start);
                     break (answer, true);
                 }
@@ -236,7 +237,7 @@ impl Table {
             rtnl.commit(batch)?;
         }
         let host = Rtnl::open()?;
-        let host_id = rtnl.ensure_nsid(&self.own_netns, None).ok();
+        let host_id = rtnl.nsid_of(&self.own_netns).ok().flatten();
         let mut request = request.clone();
         // All ipvlan links have the MAC address of their master, which delivers a frame by the IP address of its packet. A
         // client without an address receives broadcasts only.
@@ -347,7 +348,7 @@ impl Table {
             };
             Listed { record: entry.record.clone(), state }
         };
-        self.state.lock().leases.values().map(listed).collect()
+        self.state.lock().leases.values().map(|entry| listed(entry)).collect()
     }
 
     /// Releases a lease, if there is one, and waits until it is removed.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::dhcp::exchange::Pollable;
 use crate::dhcp::lease::Key;
 use crate::dhcp::site::{NO_LINK, NO_NAMESPACE};
-use crate::dhcp::table::{LeaseEntry, LeaseEvent, Shared, Table};
+use crate::dhcp::table::{LeaseEvent, Shared, Table};
 use crate::dhcp::time::Time;
 use crate::kernel::clock;
 use crate::kernel::sys::warn;
@@ -52,7 +52,7 @@ impl Table {
     }
 
     fn post_if_idle(self: &Arc<Self>, state: &mut Shared, key: &Key) {
-        if state.leases.get(key).is_some_and(LeaseEntry::is_idle) {
+        if state.leases.get(key).is_some_and(|entry| entry.is_idle()) {
             self.post(state, key, LeaseEvent::Due);
         }
     }

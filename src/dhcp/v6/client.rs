@@ -24,6 +24,7 @@ type Action = client::Action<Vec<u8>, Ipv6Addr>;
 
 /// The socket stays open for this time after a packet, and is closed for the rest of a longer wait.
 const LISTEN_TIME: Time = Time::from_secs(10);
+
 /// The identity of a client, and the timeout for its first lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
