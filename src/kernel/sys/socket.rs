@@ -79,6 +79,49 @@ pub fn attach_filter(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> i
     Ok(Errno::result(status).map(drop)?)
 }
 
+/// Receives a netlink datagram into the capacity of a buffer, without waiting. Returns the length of the datagram; if that is
+/// more than the capacity, the end of the datagram is lost. `None` if a process sent it.
+pub fn receive_from_kernel(
+    socket: &impl AsRawFd,
+    datagram: &mut Vec<u8>,
+) -> io::Result<Option<usize>> {
+    datagram.clear();
+    let room = datagram.spare_capacity_mut();
+    let (mut sender, mut sender_bytes) = empty_address();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: the kernel writes at most `room.len()` bytes there, and at most `sender_bytes` bytes of the address.
+    let length = unsafe {
+        let (room_at, address) = (room.as_mut_ptr().cast(), (&raw mut sender).cast());
+        libc::recvfrom(
+            socket.as_raw_fd(),
+            room_at,
+            room.len(),
+            flags,
+            address,
+            &raw mut sender_bytes,
+        )
+    };
+    let length = Errno::result(length)?.unsigned_abs();
+    let written = length.min(room.len());
+    // SAFETY: the kernel has written these bytes.
+    unsafe { datagram.set_len(written) };
+    Ok(is_kernel(&sender, sender_bytes).then_some(length))
+}
+
+/// An empty netlink address for the kernel to write the sender to, and its length.
+fn empty_address() -> (libc::sockaddr_nl, libc::socklen_t) {
+    // SAFETY: zero bytes are a valid address.
+    let sender: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    let length = libc::socklen_t::try_from(size_of_val(&sender)).unwrap_or_default();
+    (sender, length)
+}
+
+/// Whether the kernel sent a datagram with this sender. Only the kernel sends from port 0: the kernel binds the socket of a
+/// process to another port before it sends.
+fn is_kernel(sender: &libc::sockaddr_nl, length: libc::socklen_t) -> bool {
+    length as usize == size_of_val(sender) && sender.nl_pid == 0
+}
+
 /// The bytes that a socket has accepted and the kernel has not sent yet, with the kernel's own overhead. A datagram that
 /// waits for the answer to an ARP request counts.
 pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {

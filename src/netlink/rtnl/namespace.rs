@@ -2,7 +2,7 @@
 //! namespace is open, because that would keep the namespace alive.
 
 use std::fmt::{self, Display};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::libc::{self, sock_filter};
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket,
+    AddressFamily, ControlMessageOwned, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType,
+    bind, recvmsg, socket,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,6 @@ use super::consts::AF_UNSPEC;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::socket::{attach_filter, set_socket_option};
-use crate::netlink::socket::receive_from_kernel;
 use crate::netlink::{self, Requests, attribute, datagram_messages, u32_at, u32_of};
 
 /// Attributes of RTM_NEWNSID, RTM_GETNSID and RTM_DELNSID (linux/net_namespace.h).
@@ -189,16 +189,20 @@ impl Ends {
     pub fn next(&self) -> Option<End> {
         let (mut buffer, mut control) = ([0; 8192], cmsg_space!(u32));
         loop {
-            let received = receive_from_kernel(&self.socket, &mut buffer, Some(&mut control));
-            let (length, controls) = match received {
-                Ok(Some(received)) => received,
-                // A process with CAP_NET_ADMIN in any container can send to the group.
-                Ok(None) | Err(Errno::EINTR) => continue,
+            let (fd, flags) = (self.socket.as_raw_fd(), MsgFlags::MSG_DONTWAIT);
+            let mut parts = [IoSliceMut::new(&mut buffer)];
+            let received = match recvmsg::<NetlinkAddr>(fd, &mut parts, Some(&mut control), flags) {
+                // A process with CAP_NET_ADMIN in any container can send to the group. Only the kernel sends from port 0.
+                Ok(received) if received.address.is_none_or(|sender| sender.pid() != 0) => continue,
+                Ok(received) => received,
+                Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) => return None,
                 // ENOBUFS: the queue was full.
                 Err(_) => return Some(End::Unknown),
             };
-            let sender = controls.iter().find_map(sender_in);
+            let sender =
+                received.cmsgs().ok().and_then(|mut controls| controls.find_map(sender_in));
+            let length = received.bytes;
             let datagram = buffer.get(..length).unwrap_or(&buffer);
             if let Some(end) =
                 datagram_messages(datagram).find_map(|message| end_in(message, sender))
@@ -210,7 +214,7 @@ impl Ends {
 }
 
 /// The id of the sender's namespace, if that is not the namespace of the socket.
-fn sender_in(control: &ControlMessageOwned) -> Option<u32> {
+fn sender_in(control: ControlMessageOwned) -> Option<u32> {
     let ControlMessageOwned::Unknown(control) = control else { return None };
     let header = &control.cmsg_header;
     let is_nsid =
