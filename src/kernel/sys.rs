@@ -174,7 +174,7 @@ pub fn forget_interrupt() {
 pub fn end_with_parent(command: &mut Command) {
     let parent = getpid();
     let begin = move || {
-        set_pdeathsig(Signal::SIGKILL)?;
+        let _ = set_pdeathsig(Signal::SIGKILL); // a filter of system calls can refuse it
         SigSet::empty().thread_set_mask()?;
         // The parent may have ended before.
         if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }

@@ -91,6 +91,10 @@ impl Requests {
 
     /// Splits the requests into parts with at most that many requests and bytes. A longer request gets its own part.
     pub(super) fn parts(self, requests_max: usize, bytes_max: usize) -> Vec<Self> {
+        // Then none is sent: see `datagram`.
+        if self.list.iter().any(|request| request.payload.too_long) {
+            return vec![self];
+        }
         let (mut parts, mut bytes): (Vec<Self>, _) = (Vec::new(), 0);
         for request in self.list {
             bytes += request.byte_count();

@@ -250,7 +250,8 @@ impl Socket {
         Ok(first)
     }
 
-    /// Calls `on` with each object, and with `None` when the list begins again.
+    /// Calls `on` with each object, and with `None` when the list begins again. (A generic function would be compiled to a
+    /// kilobyte for each type.)
     pub(crate) fn dump_each(
         &self,
         request: &Requests,
@@ -301,7 +302,8 @@ impl Socket {
         self.send(&datagram).map_err(|error| Error::of(last_doing, &error))?;
 
         let (mut result, mut has_overflowed) = (Ok(()), false);
-        // Only the pages that the kernel writes to are faulted in. Those of a buffer of zeros are a tenth of the CPU time of a CHECK.
+        // Only the pages that the kernel writes to are faulted in. Those of a buffer of zeros are a tenth of the CPU time of a
+        // CHECK.
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
         loop {
             match self.receive(&mut datagram) {

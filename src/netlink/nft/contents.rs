@@ -141,6 +141,7 @@ impl Contents {
         {
             found.catch_all = Some(raw.remove(at).interval);
         }
+        // The first key after an interval.
         let is_end = |element: &RawElement| element.flags & libc::NFT_SET_ELEM_INTERVAL_END != 0;
         // With the same key, the end of an interval is sorted before the beginning of another one.
         raw.sort_by(|a, b| (&a.interval.first, !is_end(a)).cmp(&(&b.interval.first, !is_end(b))));

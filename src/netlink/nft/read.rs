@@ -112,7 +112,10 @@ impl Nft {
             let table = text(attribute(list, NFTA_TABLE_NAME)?).into_owned();
             Some((table, Chain::read(list)?))
         };
-        Ok(self.socket.dump(request, read)?)
+        match self.socket.dump(request, read) {
+            Err(error) if error.is_not_found() => Ok(Vec::new()),
+            result => Ok(result?),
+        }
     }
 
     pub fn sets(&self, table: Table<'_>) -> Result<Vec<Set>> {

@@ -44,7 +44,8 @@ impl Register {
         let word = match number {
             libc::NFT_REG_VERDICT => return None,
             libc::NFT_REG_1..libc::NFT_REG32_00 => (number - libc::NFT_REG_1).checked_mul(4)?,
-            _ => number - libc::NFT_REG32_00,
+            // These share the memory of the older registers.
+            _ => number.checked_sub(libc::NFT_REG32_00)?,
         };
         u8::try_from(word).ok().filter(|word| *word < Self::COUNT).map(Self)
     }
@@ -59,7 +60,7 @@ mod tests {
         for (number, word) in [(1, 0), (2, 4), (4, 12), (8, 0), (9, 1), (23, 15)] {
             assert_eq!(Register::of(number), Some(Register(word)), "{number}");
         }
-        for number in [0, 5, 7, 24, c_int::MAX, -1] {
+        for number in [0, 5, 7, 24, c_int::MAX, c_int::MIN, -1] {
             assert_eq!(Register::of(number), None, "{number}");
         }
         for word in 0..Register::COUNT {
