@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use crate::error::Result;
 use crate::names::{Attachment, IpFamily, NetworkName};
-use crate::netlink::fixed;
 use crate::netlink::nft::{Condition, Field, Nft, Rule, Table, Transport};
+use crate::netlink::{fixed, u16_at};
 
 /// The chain of iptables with one rule for each container. The rule jumps to the chain with the published ports of the
 /// container.
@@ -111,7 +111,7 @@ impl HostPort {
 fn xt_port(rule: &Rule) -> Option<u16> {
     let offsets = [("tcp", 4), ("udp", 4), ("sctp", 0)];
     let (info, at) = offsets.into_iter().find_map(|(name, at)| Some((rule.xt_match(name)?, at)))?;
-    let [first, last] = [at, at + 2].map(|at| fixed(info, at).map(u16::from_ne_bytes));
+    let [first, last] = [at, at + 2].map(|at| u16_at(info, at));
     first.filter(|_| first == last)
 }
 

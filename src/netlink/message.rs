@@ -89,10 +89,15 @@ impl Requests {
         self.list.is_empty()
     }
 
+    /// Whether an attribute is too long for its length field.
+    fn is_too_long(&self) -> bool {
+        self.list.iter().any(|request| request.payload.too_long)
+    }
+
     /// Splits the requests into parts with at most that many requests and bytes. A longer request gets its own part.
     pub(super) fn parts(self, requests_max: usize, bytes_max: usize) -> Vec<Self> {
         // Then none is sent: see `datagram`.
-        if self.list.iter().any(|request| request.payload.too_long) {
+        if self.is_too_long() {
             return vec![self];
         }
         let (mut parts, mut bytes): (Vec<Self>, _) = (Vec::new(), 0);
@@ -123,6 +128,9 @@ impl Requests {
     /// The datagram, with consecutive sequence numbers and with further flags in the last request; `None` if an attribute is too
     /// long.
     pub(super) fn datagram(&self, first_sequence: u32, last_flags: NlmF) -> Option<Vec<u8>> {
+        if self.is_too_long() {
+            return None;
+        }
         let mut datagram = Vec::with_capacity(self.byte_count());
         let mut sequence = first_sequence;
         for (index, request) in self.list.iter().enumerate() {
@@ -132,8 +140,7 @@ impl Requests {
             sequence = sequence.wrapping_add(1);
         }
         self.end.iter().for_each(|end| end.write(0, NlmF::empty(), &mut datagram));
-        let is_too_long = self.list.iter().any(|request| request.payload.too_long);
-        (!is_too_long).then_some(datagram)
+        Some(datagram)
     }
 }
 

@@ -5,14 +5,14 @@ use nix::libc::{self, c_int};
 use super::consts::{
     NFT_SET_ELEM_CATCHALL, NFTA_EXPR_NAME, NFTA_SET_DESC, NFTA_SET_DESC_CONCAT, NFTA_SET_ELEM_DATA,
     NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_FIELD_LEN,
-    NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_NAME,
+    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_LIST_SET, NFTA_SET_FIELD_LEN, NFTA_SET_FLAGS,
+    NFTA_SET_KEY_LEN, NFTA_SET_NAME,
 };
 use super::expr::Verdict;
 use super::packet::{Byte, Fit, at_least, at_most};
 use super::set::Datum;
 use super::value::WORD_BYTES;
-use super::wire::{attribute, be32_of, data_of, elements_of};
+use super::wire::{attribute, be32_of, data_of, set_elements};
 use super::{Nft, Table};
 use crate::error::Result;
 use crate::netlink::{Attrs, attributes, text};
@@ -105,8 +105,7 @@ struct RawElement {
 
 impl RawElement {
     fn read_all(list: &[u8]) -> Vec<Self> {
-        let elements = attribute(list, NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
-        elements_of(elements).map(Self::read).collect()
+        set_elements(list).map(Self::read).collect()
     }
 
     fn read(element: &[u8]) -> Self {

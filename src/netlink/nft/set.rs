@@ -5,12 +5,12 @@ use nix::libc::{self, c_int};
 use super::comment::Comment;
 use super::consts::{
     NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_ELEM_DATA,
-    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS,
-    NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_USERDATA,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE,
+    NFTA_SET_NAME, NFTA_SET_USERDATA,
 };
 use super::expr::Verdict;
 use super::value::Type;
-use super::wire::{attribute, be32, be32_of, data, data_of, elements_of};
+use super::wire::{attribute, be32, be32_of, data, data_of, set_elements};
 use crate::netlink::{Attrs, text};
 
 /// A set or map to be added. Both are hash tables: a lookup takes constant time.
@@ -121,8 +121,7 @@ impl Element {
 
     /// Reads the elements in the attributes of a message.
     pub(super) fn read_all(list: &[u8]) -> Vec<Self> {
-        let elements = attribute(list, NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
-        elements_of(elements).filter_map(Self::read).collect()
+        set_elements(list).filter_map(Self::read).collect()
     }
 
     fn read(element: &[u8]) -> Option<Self> {
@@ -146,6 +145,7 @@ impl Datum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::nft::consts::NFTA_SET_ELEM_LIST_ELEMENTS;
     use crate::netlink::nft::value::{Transport, Value, pack};
     use crate::netlink::rows;
 

@@ -3,7 +3,9 @@
 use neli::consts::nl::NlmF;
 use nix::libc::{self, c_int};
 
-use super::consts::{NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_TABLE_NAME};
+use super::consts::{
+    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_TABLE_NAME,
+};
 use super::{Family, Table};
 use crate::netlink::{Attrs, Requests, attributes, fixed, text};
 
@@ -54,6 +56,11 @@ pub(super) fn attributes_about<'a>(table: &str, message: &'a [u8]) -> Option<&'a
 /// The elements of a list in an attribute: expressions, or elements of a set.
 pub(super) fn elements_of(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     attributes(list).filter(|(kind, _)| *kind == NFTA_LIST_ELEM).map(|(_, element)| element)
+}
+
+/// The elements of a set in the attributes of a message.
+pub(super) fn set_elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    elements_of(attribute(list, NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default())
 }
 
 pub(super) fn be32(attrs: &mut Attrs, kind: u16, value: c_int) {

@@ -214,7 +214,7 @@ impl Rtnl {
     }
 
     /// The ingress queueing discipline of a link.
-    pub fn ingress_discipline(&self, link: u32) -> Result<Option<Traffic>> {
+    fn ingress_discipline(&self, link: u32) -> Result<Option<Traffic>> {
         self.get_traffic(libc::RTM_GETQDISC, header(link, 0, TC_H_INGRESS, 0))
     }
 

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use crate::error::{Error, Result};
 use crate::names::{IfName, IpFamily};
 use crate::netlink::nft::{Condition, Expr, Family, Field, Transport, in_range, not_in_range};
+use crate::netlink::octets;
 use crate::plugin::owner;
 
 /// The parsed list `conditionsV4` or `conditionsV6`.
@@ -205,10 +206,7 @@ fn net(family: IpFamily, text: &str) -> Result<IpNet, String> {
 }
 
 fn address_bytes(family: IpFamily, text: &str) -> Result<Vec<u8>, String> {
-    Ok(match net(family, text)? {
-        IpNet::V4(net) => net.addr().octets().into(),
-        IpNet::V6(net) => net.addr().octets().into(),
-    })
+    Ok(octets(net(family, text)?.addr()))
 }
 
 fn port(text: &str) -> Result<u16, String> {

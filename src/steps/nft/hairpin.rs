@@ -36,6 +36,7 @@ use crate::netlink::nft::{
     Base, Batch, ChainKind, Condition, Element, Expr, Field, Hook, Lookup, NewSet, Nft, Policy,
     Register, SetKind, Table, Type, Value, Verdict, pack,
 };
+use crate::netlink::octets;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 use crate::steps::nft::shared_set::SharedSet;
 
@@ -216,12 +217,10 @@ pub fn pass_on(
 /// `ip saddr & 255.255.0.0`, the next free register, and the length of an address in bytes
 fn source(family: IpFamily, prefix_length: u8) -> (Vec<Expr>, Register, u8) {
     let [saddr, _] = Field::addresses(family);
-    let (bytes, mask) =
-        match IpNet::new(family.everything().addr(), prefix_length).map(|net| net.netmask()) {
-            Ok(IpAddr::V6(mask)) => (16, mask.octets().to_vec()),
-            Ok(IpAddr::V4(mask)) => (4, mask.octets().to_vec()),
-            Err(_) => (0, Vec::new()),
-        };
+    let (bytes, mask) = match IpNet::new(family.everything().addr(), prefix_length) {
+        Ok(net) => (saddr.bytes(), octets(net.netmask())),
+        Err(_) => (0, Vec::new()),
+    };
     let first = Register::FIRST;
     let exprs = vec![
         Expr::Load { field: saddr, bytes, to: first },
