@@ -44,7 +44,7 @@ use std::time::Duration;
 #[cfg(feature = "tool")]
 use crate::cni::json::Json;
 use crate::cni::json::keys;
-use crate::cni::success::{Interface, Success};
+use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, Mac};
@@ -119,7 +119,7 @@ impl Plugin for Bandwidth {
         let Shaped { host, ifbs, end, limits, .. } = &shaped;
         let existing = ifbs.find(Some(end))?;
         if are_already_set(&shaped, &existing)? {
-            result.interfaces.extend(existing.into_iter().map(result_interface));
+            result.interfaces.extend(existing.iter().map(host_link::result_interface));
             return Ok(result);
         }
         let delete = |ifbs: &[Link]| ifbs.iter().try_for_each(|ifb| host.del_link(ifb.index));
@@ -136,7 +136,7 @@ impl Plugin for Bandwidth {
             let ifb = ifbs.make(end, limit)?;
             shaped.shape(&ifb, limit)?;
             shaped.redirect(&ifb)?;
-            result.interfaces.push(result_interface(ifb));
+            result.interfaces.push(host_link::result_interface(&ifb));
         }
         undo.keep();
         Ok(result)
@@ -291,12 +291,4 @@ pub fn warnings(plugin: &Json, mtu: u32) -> Vec<String> {
     let limits =
         plugin.read::<Bandwidth>("network configuration").and_then(|plugin| plugin.limits());
     limits.map_or_else(|_| Vec::new(), |limits| limits.burst_warnings(mtu))
-}
-
-fn result_interface(ifb: Link) -> Interface {
-    Interface {
-        mac: ifb.mac.map_or_else(String::new, |mac| mac.to_string()),
-        name: ifb.name,
-        ..Interface::default()
-    }
 }

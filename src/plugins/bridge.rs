@@ -68,7 +68,7 @@ use ipnet::IpNet;
 
 use crate::cni::json::keys;
 use crate::cni::request::Verb;
-use crate::cni::success::{Interface, Success};
+use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::sysctl;
@@ -80,7 +80,7 @@ use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::verify;
-use crate::steps::link::{configure, forwarding, veth};
+use crate::steps::link::{configure, forwarding, host_link, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{masquerade, spoof_check};
 use vlan::{Trunk, Vlans};
@@ -221,8 +221,7 @@ impl Plugin for Bridge {
         verify::routes(rtnl, &result)?;
 
         let host = cx.session.host()?;
-        let bridge = device::existing_bridge(host, &bridge_name)?
-            .ok_or_else(|| Error::internal(format_args!("bridge {bridge_name} not found")))?;
+        let bridge = device::require_bridge(host, &bridge_name)?;
         verify::check_up(&bridge)?;
         if self.promisc_mode && !bridge.promiscuous {
             return Err(Error::internal(format_args!(
@@ -327,14 +326,9 @@ impl Bridge {
         }
         // The last step: a failing ADD does not disable IP forwarding again.
         forwarding::enable(cx.session.host()?, gateways.iter().map(IpNet::addr))?;
-        let of_link = |link: &Link| Interface {
-            name: link.name.clone(),
-            mac: link.mac.map_or_else(String::new, |mac| mac.to_string()),
-            ..Interface::default()
-        };
-        success.interfaces = vec![of_link(&bridge)];
+        success.interfaces = vec![host_link::result_interface(&bridge)];
         success.interfaces.extend(pair.interfaces(cx, at));
-        success.interfaces.extend(vlan_gateway.as_ref().map(of_link));
+        success.interfaces.extend(vlan_gateway.as_ref().map(host_link::result_interface));
         success.dns = cx.request.conf.dns.or(success.dns);
         Ok(success)
     }

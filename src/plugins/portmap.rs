@@ -76,7 +76,7 @@ use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Facts, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
-use crate::steps::nft::localnet;
+use crate::steps::nft::{localnet, shared_rules};
 pub use config::Portmap;
 use config::Settings;
 use ports::Ports;
@@ -182,20 +182,13 @@ impl Plugin for Portmap {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.settings()?;
-        let missing = cx.session.nft().and_then(|nft| {
+        let possible = cx.session.nft().and_then(|nft| {
             let all = [Family::Ip, Family::Ip6].into_iter().filter(|family| is_present(*family));
             let features: Vec<(Family, Feature)> =
                 all.flat_map(|family| FEATURES.map(|feature| (family, feature))).collect();
-            Ok(nft.missing(&features)?)
+            shared_rules::require(nft, &features, "publish ports")
         });
-        match missing.map_err(Error::into_not_available)?.as_slice() {
-            [] => Ok(()),
-            missing => Err(Error::internal(format_args!(
-                "cannot publish ports: the kernel lacks {}",
-                missing.join(", ")
-            ))
-            .into_not_available()),
-        }
+        possible.map_err(Error::into_not_available)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::compat::rules;
 use crate::error::{Error, Result};
 use crate::names::Attachment;
 use crate::netlink;
-use crate::netlink::rtnl::{Batch, Link, LinkChange, NewLink, Rtnl, Traffic};
+use crate::netlink::rtnl::{Link, LinkChange, NewLink, Rtnl, Traffic};
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 
@@ -49,7 +49,6 @@ impl<'a> Ifbs<'a> {
             let ifb = host
                 .link(name)?
                 .ok_or_else(|| Error::internal(format_args!("cannot find link {name}")))?;
-            let mut batch = Batch::new();
             let change = LinkChange {
                 up: Some(true),
                 alias: Some(&self.alias),
@@ -57,8 +56,7 @@ impl<'a> Ifbs<'a> {
                 tx_queue_len: Some(if limit.selector.is_some() { QUEUE_PACKETS } else { 0 }),
                 ..LinkChange::default()
             };
-            batch.change_link(ifb.index, name, &change);
-            host.commit(batch)?;
+            host.change_link(ifb.index, name, &change)?;
             return Ok(ifb);
         }
         let name = &self.names[0];

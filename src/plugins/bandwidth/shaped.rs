@@ -123,10 +123,8 @@ impl Shaped<'_> {
         let compare = || self.up(find()?.as_ref()).map(drop).map_err(Error::internal);
         parts.ensure(&compare, &mut || match find()? {
             Some(ifb) => {
-                let mut batch = Batch::new();
                 let up = LinkChange { up: Some(true), ..LinkChange::default() };
-                batch.change_link(ifb.index, &ifb.name, &up);
-                self.host.commit(batch)
+                self.host.change_link(ifb.index, &ifb.name, &up)
             }
             None => self.ifbs.make(&self.end, limit).map(drop),
         });

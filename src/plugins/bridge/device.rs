@@ -27,6 +27,12 @@ pub(super) fn existing_bridge(host: &Rtnl, name: &IfName) -> Result<Option<Link>
     }
 }
 
+/// The bridge with this name. Fails if it does not exist.
+pub(super) fn require_bridge(host: &Rtnl, name: &IfName) -> Result<Link> {
+    existing_bridge(host, name)?
+        .ok_or_else(|| Error::internal(format_args!("bridge {name} not found")))
+}
+
 impl Bridge {
     /// Finds or makes the bridge. If the ADD fails, `undo` removes a bridge that this ADD made, unless another container uses
     /// it.

@@ -30,8 +30,7 @@ impl Bridge {
         let lock = cx.session.host_netns()?.lock_shared(LOCK_TIMEOUT)?;
         let state = HostState { host, lock: lock.as_ref(), validated: &validated };
         let name = &validated.bridge;
-        let bridge = device::existing_bridge(host, name)?
-            .ok_or_else(|| Error::internal(format_args!("bridge {name} not found")))?;
+        let bridge = device::require_bridge(host, name)?;
         let mut own =
             Success { ips: chained::ips(&result, at).cloned().collect(), ..Success::default() };
         let gateways = self.complete_result(&mut own);

@@ -85,8 +85,7 @@ pub fn to_host(
 /// Moves a link of a container to the host under a name that the container cannot choose, and brings it down.
 pub fn to_host_as(container: &Rtnl, host_netns: &NetNs, link: &Link, name: &str) -> Result<()> {
     let mut batch = Batch::new();
-    let marks = link.alt_names.iter().filter(|name| saved_state::is_name(name));
-    marks.for_each(|mark| batch.del_alt_name(&link.name, mark));
+    del_saved_states(&mut batch, link);
     let change = LinkChange {
         netns: Some(host_netns),
         name: Some(name),
@@ -137,6 +136,12 @@ fn del_alt_name(batch: &mut Batch, link: &Link, saved: &SavedState) {
     }
 }
 
+/// Removes saved states from the alternative names.
+fn del_saved_states(batch: &mut Batch, link: &Link) {
+    let states = link.alt_names.iter().filter(|name| saved_state::is_name(name));
+    states.for_each(|state| batch.del_alt_name(&link.name, state));
+}
+
 /// Removes the saved state from the alternative names and the alias of a restored link.
 fn remove_marks(host: &Rtnl, saved: &SavedState) -> Result<()> {
     let Some(link) = host.link(&saved.name)? else { return Ok(()) };
@@ -145,7 +150,6 @@ fn remove_marks(host: &Rtnl, saved: &SavedState) -> Result<()> {
         let change = LinkChange { alias: Some(""), ..LinkChange::default() };
         batch.change_link(link.index, &link.name, &change);
     }
-    let marks = link.alt_names.iter().filter(|name| saved_state::is_name(name));
-    marks.for_each(|mark| batch.del_alt_name(&link.name, mark));
+    del_saved_states(&mut batch, &link);
     host.commit(batch)
 }

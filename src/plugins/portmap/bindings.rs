@@ -76,7 +76,7 @@ impl<'a> PortBindings<'a> {
     }
 
     pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
-        self.settings.mappings.iter().filter(|mapping| mapping.host_ip.is_in(self.family))
+        self.settings.mappings_in(self.family)
     }
 
     /// Whether the family has no port to publish.

@@ -101,6 +101,11 @@ impl HostIp {
 }
 
 impl Settings {
+    /// The mappings that apply to a family.
+    pub fn mappings_in(&self, family: IpFamily) -> impl Iterator<Item = &Mapping> {
+        self.mappings.iter().filter(move |mapping| mapping.host_ip.is_in(family))
+    }
+
     pub fn conditions(&self, family: IpFamily) -> &Conditions {
         match family {
             IpFamily::V4 => &self.conditions_v4,

@@ -77,10 +77,8 @@ impl Removal<'_> {
         let mut groups = vec![group.secondary(interface), group];
         // At ADD the configuration may have had no conditions.
         groups.extend(Some(Group::main()).filter(|main| !groups.contains(main)));
-        let mappings =
-            settings.mappings.iter().filter(|mapping| mapping.host_ip.is_in(self.family));
         let (on, on_all): (Vec<&Mapping>, Vec<&Mapping>) =
-            mappings.partition(|mapping| mapping.host_ip.one().is_some());
+            settings.mappings_in(self.family).partition(|mapping| mapping.host_ip.one().is_some());
         let keys =
             |mappings: Vec<&Mapping>| mappings.into_iter().map(rules::key).collect::<Vec<_>>();
         let (on, on_all) = (keys(on), keys(on_all));

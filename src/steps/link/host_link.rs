@@ -1,11 +1,21 @@
 //! Links of attachments: their owner in the alias, and IPv6 settings of links on the host.
 
+use crate::cni::success::Interface;
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
 use crate::plugin::restore::Parts;
+
+/// A link of the host, as a result lists it.
+pub fn result_interface(link: &Link) -> Interface {
+    Interface {
+        name: link.name.clone(),
+        mac: link.mac.map_or_else(String::new, |mac| mac.to_string()),
+        ..Interface::default()
+    }
+}
 
 /// The prefix of the alternative name (altname) that `host-device` gives to a device in a container. `host-device` uses the
 /// alias as the reference does, so the alias cannot name the owner. The part after the next `.` is the hash of the owner.
