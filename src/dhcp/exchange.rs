@@ -201,7 +201,7 @@ impl<S: Sockets> Exchange<S> {
         self.tick(site, now);
     }
 
-    /// Reads the received packets and passes them to the client.
+    /// Reads the received packets and passes them to the client. Then polls the probe.
     fn receive(&mut self, site: &Site<'_>, now: Time) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_AT_ONCE_MAX {
@@ -215,7 +215,7 @@ impl<S: Sockets> Exchange<S> {
         self.poll_probe(site, now);
     }
 
-    /// Handles the deadlines that have passed: those of the start, of the probe and of the client.
+    /// Handles the deadlines of the start and of the client that have passed.
     fn tick(&mut self, site: &Site<'_>, now: Time) {
         if let Some(start) = self.start.as_mut().filter(|start| start.next_poll <= now) {
             match S::are_ready(site) {
@@ -226,9 +226,6 @@ impl<S: Sockets> Exchange<S> {
                     return self.step(Event::Start, site, now);
                 }
             }
-        }
-        if self.probe.as_ref().is_some_and(|probe| probe.next_at() <= now) {
-            self.poll_probe(site, now);
         }
         if self.client.deadline().is_some_and(|at| at <= now) {
             self.step(Event::Timeout, site, now);

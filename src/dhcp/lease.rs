@@ -179,18 +179,7 @@ pub mod v6 {
         pub fn terms(&self) -> Self {
             let (since, renew_at, rebind_at) = (Time::ZERO, Time::ZERO, Time::ZERO);
             let (server, preferred_until, ends_at) = (Vec::new(), None, None);
-            let (dns, search) = (self.dns.clone(), self.search.clone());
-            Self {
-                server,
-                since,
-                renew_at,
-                rebind_at,
-                preferred_until,
-                ends_at,
-                dns,
-                search,
-                ..*self
-            }
+            Self { server, since, renew_at, rebind_at, preferred_until, ends_at, ..self.clone() }
         }
 
         /// Whether the valid lifetime has ended.

@@ -28,7 +28,7 @@ use crate::kernel::clock::Alarm;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
-use crate::netlink::rtnl::{Batch, Ends, LinkChange, Nsid, Rtnl};
+use crate::netlink::rtnl::{Ends, LinkChange, Nsid, Rtnl};
 use crate::steps::renumber::Follow;
 
 use follower::Following;
@@ -213,13 +213,9 @@ impl Table {
                 }
             }
         };
-        while answer.get().is_none() {
-            let waited = self.changed.wait_until(&mut state, deadline);
-            if waited.timed_out() && answer.get().is_none() {
-                return Err(cannot_get(key, "the daemon is too slow"));
-            }
-        }
-        let answer = answer.get().cloned().unwrap_or_else(|| Err(cannot_get(key, RELEASED)));
+        self.changed.wait_while_until(&mut state, |_| answer.get().is_none(), deadline);
+        let answer = answer.get().cloned();
+        let answer = answer.unwrap_or_else(|| Err(cannot_get(key, "the daemon is too slow")));
         answer.map(|success| (success, is_new))
     }
 
@@ -231,10 +227,8 @@ impl Table {
         let link = rtnl.link(name)?.ok_or_else(|| cannot_get(&request.key, "it does not exist"))?;
         let mac = link.mac.ok_or_else(|| cannot_get(&request.key, "it has no Ethernet address"))?;
         if !link.up {
-            let mut batch = Batch::new();
             let up = LinkChange { up: Some(true), ..LinkChange::default() };
-            batch.change_link(link.index, name, &up);
-            rtnl.commit(batch)?;
+            rtnl.change_link(link.index, name, &up)?;
         }
         let host = Rtnl::open()?;
         let host_id = rtnl.nsid_of(&self.own_netns).ok().flatten();
@@ -300,13 +294,9 @@ impl Table {
         for key in &stale {
             self.post(&mut state, key, LeaseEvent::End(RELEASED));
         }
-        let deadline = Instant::now() + RELEASE_TIMEOUT;
-        while stale.iter().any(|key| state.has_lease_or_is_busy(key)) {
-            // On timeout, go on: other threads release the remaining leases soon.
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                break;
-            }
-        }
+        let is_left = |state: &mut Shared| stale.iter().any(|key| state.has_lease_or_is_busy(key));
+        // On timeout, go on: other threads release the remaining leases soon.
+        self.changed.wait_while_for(&mut state, is_left, RELEASE_TIMEOUT);
         for record in MutexGuard::unlocked(&mut state, || self.journal.read_all())? {
             let key = &record.request.key;
             if !is_stale(key) {
@@ -369,11 +359,9 @@ impl Table {
         key: &Key,
         condition: impl Fn(&Shared) -> bool,
     ) -> Result<()> {
-        let deadline = Instant::now() + RELEASE_TIMEOUT;
-        while condition(state) {
-            if self.changed.wait_until(state, deadline).timed_out() && condition(state) {
-                return Err(cannot_get(key, "an earlier lease is still being released"));
-            }
+        self.changed.wait_while_for(state, |state| condition(state), RELEASE_TIMEOUT);
+        if condition(state) {
+            return Err(cannot_get(key, "an earlier lease is still being released"));
         }
         Ok(())
     }

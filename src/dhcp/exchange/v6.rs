@@ -143,7 +143,7 @@ pub fn socket(site: &Site<'_>) -> Result<LinkUdp, SiteError> {
 }
 
 /// Sends a message to all servers and relays of the link.
-pub fn send(socket: &LinkUdp, payload: &[u8], site: &Site<'_>) -> Result<(), SiteError> {
+fn send(socket: &LinkUdp, payload: &[u8], site: &Site<'_>) -> Result<(), SiteError> {
     let servers = SocketAddrV6::new(SERVERS, SERVER_PORT, 0, site.record.ifindex);
     socket.send(payload, servers.into()).map_err(cannot_send)
 }

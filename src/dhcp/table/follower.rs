@@ -80,8 +80,9 @@ impl LeaseEntry {
 
     /// The time of the next attempt for this lease. `None` if no attempt is due, or one is running.
     pub(super) fn follows_at(&self, has_follower: bool) -> Option<Time> {
+        let at = self.following.at?;
         let is_running = if self.is_applied() { has_follower } else { !self.is_idle() };
-        self.following.at.filter(|_| !is_running)
+        (!is_running).then_some(at)
     }
 }
 

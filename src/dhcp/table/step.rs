@@ -269,9 +269,9 @@ impl LeaseWork {
     fn renew_record(&mut self) {
         let v4 = self.clients.v4.as_ref().and_then(|v4| v4.client.lease()).cloned();
         let v6 = self.clients.v6.as_ref().and_then(|v6| v6.client.lease()).cloned();
-        let (old, new) = (self.record.leases.clone(), Leases { v4, v6 });
-        if !self.is_new && !old.same_terms(&new) {
-            self.record.keep_former(old, &new);
+        let new = Leases { v4, v6 };
+        if !self.is_new && !self.record.leases.same_terms(&new) {
+            self.record.keep_former(self.record.leases.clone(), &new);
             self.has_changed = true;
         }
         for subnet in admission::subnets(&new) {
