@@ -15,7 +15,7 @@ use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::remains::Remains;
-use crate::runtime::reservations::{OwnerState, RangeUse, Survey};
+use crate::runtime::reservations::{RangeUse, Survey};
 
 use super::output::print_text;
 use super::{attachments, ipam, parameters};
@@ -55,8 +55,7 @@ impl Metrics {
             // The collector runs as another user, so others can read the file. It reads only names that end in `.prom`, not the
             // temporary file.
             Some(path) => file::replace(path, text.as_bytes(), 0o666).map_err(|error| {
-                let msg = format_args!("cannot write {}", path.display());
-                Error::internal(msg).with_details(error)
+                Error::os(format_args!("cannot write {}", path.display()), &error)
             })?,
         }
         Ok(0)
@@ -116,12 +115,8 @@ fn write_stale(text: &mut String, remains: &Remains) {
             count(&mut stale, &entry.network, "attachment");
         }
     }
-    for pool in &remains.survey.pools {
-        for reservation in &pool.reservations {
-            if matches!(reservation.state, OwnerState::Gone(_)) {
-                count(&mut stale, &pool.network, "reservation");
-            }
-        }
+    for (pool, ..) in remains.reservations() {
+        count(&mut stale, &pool.network, "reservation");
     }
     for owner in &remains.owners {
         if let Some([network, ..]) = Owner::parts(owner) {

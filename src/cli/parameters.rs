@@ -8,6 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::cni::json::Json;
+use crate::cni::request::is_true;
 use crate::error::{Error, Result};
 use crate::names::{Mac, NetworkName};
 use crate::plugin::log::Log;
@@ -29,12 +30,11 @@ pub(super) const TIMEOUT_S: u64 = 180;
 pub(super) fn runtime(timeout_s: u64) -> Runtime {
     let (configurations, path) = directories();
     let value = |name: &str| variable(name)?.into_string().ok();
-    let is_true = |value: OsString| value == "1" || value.eq_ignore_ascii_case("true");
     let settings = CallSettings {
         plugins: PLUGINS,
         path,
         timeout: Duration::from_secs(timeout_s),
-        netns_override: variable("CNI_NETNS_OVERRIDE").is_some_and(is_true),
+        netns_override: variable("CNI_NETNS_OVERRIDE").is_some_and(|value| is_true(&value)),
         turns: std::sync::Arc::default(),
         log: Log::open(value("CNIBOX_LOG").as_deref(), value("TRACEPARENT")),
     };

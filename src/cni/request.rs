@@ -270,6 +270,11 @@ fn prev_result_in(json: &Json) -> Result<Option<&Json>> {
     }
 }
 
+/// Whether the value of an environment variable such as CNI_NETNS_OVERRIDE is true.
+pub fn is_true(value: &OsStr) -> bool {
+    value == "1" || value.eq_ignore_ascii_case("true")
+}
+
 fn unknown_command(command: &str) -> Error {
     Error::new(Code::INVALID_ENVIRONMENT, format_args!("unknown CNI_COMMAND: {command}"))
 }
@@ -342,7 +347,7 @@ impl Environment {
             attachment,
             netns_path,
             netns_override: text("CNI_NETNS_OVERRIDE")?
-                .is_some_and(|value| value == "1" || value.eq_ignore_ascii_case("true")),
+                .is_some_and(|value| is_true(value.as_ref())),
             depth: text(DEPTH)?.and_then(|depth| depth.parse().ok()).unwrap_or_default(),
             args: text("CNI_ARGS")?.unwrap_or_default(),
             bus_address: env("DBUS_SYSTEM_BUS_ADDRESS"),

@@ -291,10 +291,10 @@ impl Runtime {
         if network.disable_check {
             return Ok(());
         }
-        let netns = target.netns.unwrap_or(&known.netns).to_owned();
-        let result = Some(known.result.clone()).filter(|result| *result != Json::Null);
         let entry = merged_entry(&network, target, Some(known));
-        self.chain(&entry, &network, &netns).check(&entry.at, result.as_ref())
+        let netns = target.netns.unwrap_or(&entry.netns);
+        let result = Some(&entry.result).filter(|result| **result != Json::Null);
+        self.chain(&entry, &network, netns).check(&entry.at, result)
     }
 
     /// Runs STATUS of each plugin. Fails if an ADD would fail. Returns false, and runs no plugin, if the version of the network has

@@ -110,11 +110,10 @@ impl Timer {
         // Remove the link first: without it systemd starts none of the units.
         for name in [LINK, TIMER, FILES[0].0] {
             let path = self.unit_path(name);
-            if name != LINK && is_link(&path)? {
+            let found = existing("examine", &path, fs::symlink_metadata(&path))?;
+            let Some(metadata) = found else { continue };
+            if name != LINK && metadata.is_symlink() {
                 report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
-                continue;
-            }
-            if existing("examine", &path, fs::symlink_metadata(&path))?.is_none() {
                 continue;
             }
             if !is_dry_run {

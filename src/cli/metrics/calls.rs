@@ -51,8 +51,7 @@ pub(super) fn write(log: &Path, text: &mut String) -> Result<()> {
     if let Err(error) = read
         && error.kind() != ErrorKind::NotFound
     {
-        let msg = format_args!("cannot read {}", log.display());
-        return Err(Error::internal(msg).with_details(error));
+        return Err(Error::os(format_args!("cannot read {}", log.display()), &error));
     }
     text.push_str("# TYPE cnibox_call_seconds histogram\n# UNIT cnibox_call_seconds seconds\n");
     text.push_str("# HELP cnibox_call_seconds Durations of the calls of plugins in the log.\n");
