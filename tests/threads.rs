@@ -230,7 +230,7 @@ fn transaction() -> Result<String> {
         batch.delete_chain(TABLE, "absent");
     })?;
     call("second", |batch| {
-        batch.add_table(TABLE, None);
+        batch.add_table(TABLE);
     })?;
     let refused = session.commit().err().map_or_else(String::new, |error| error.to_string());
     let is_there = session.nft()?.exist(&[Object::Table(TABLE)])?;

@@ -15,8 +15,6 @@ use crate::plugin::owner::{Owner, Owners};
 /// The table of the nftables backend of `ipMasq`.
 const MASQUERADE: Table<'static> = Table::inet("cni_plugins_masquerade");
 
-const IP_FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
-
 /// Removes the rules of `ipMasq`, of both backends. A chain of iptables is shared by all interfaces of a container in the
 /// network: if the addresses of the attachment are known, only the rules with these addresses are removed.
 pub fn remove_masquerade(
@@ -37,7 +35,7 @@ pub fn remove_masquerade(
             leads_to.starts_with("CNI-") && is_outside_keep_set(comment, "name: ", owners)
         }
     };
-    IP_FAMILIES.into_iter().try_for_each(|family| {
+    Family::IP.into_iter().try_for_each(|family| {
         remove_chains(nft, batch, Table { family, name: "nat" }, "POSTROUTING", is_stale)
     })
 }
@@ -63,7 +61,7 @@ pub fn has_masquerade(
 
 /// Whether rules of the Go plugins name an attachment: a Go plugin may have attached it again.
 pub fn have_attachment(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<bool> {
-    for family in IP_FAMILIES {
+    for family in Family::IP {
         if has_masquerade(nft, family, network, at)? {
             return Ok(true);
         }
@@ -79,7 +77,7 @@ pub fn remove_portmap(
     owners: &Owners,
     addresses: &[IpAddr],
 ) -> Result<()> {
-    IP_FAMILIES
+    Family::IP
         .into_iter()
         .try_for_each(|family| remove_portmap_of_family(nft, batch, family, owners, addresses))
 }

@@ -202,7 +202,7 @@ impl Plugin for Firewall {
         if uses_firewalld {
             return Ok(());
         }
-        for family in FAMILIES {
+        for family in Family::IP {
             // A kernel without tables for IPv6 is accepted, because an ADD for IPv4 does not need them.
             let tables = nft.missing(&[(family, Feature::Tables)]);
             if !tables.map_err(|error| Error::from(error).into_not_available())?.is_empty() {
@@ -360,7 +360,6 @@ impl Wanted<'_> {
 }
 
 /// The families of the nf_tables tables in which the plugin lists addresses.
-const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
 fn remove_rules(
     nft: &Nft,
@@ -368,7 +367,7 @@ fn remove_rules(
     reference_addresses: &[IpAddr],
     owners: &Owners,
 ) -> Result<()> {
-    for family in FAMILIES {
+    for family in Family::IP {
         ruleset::remove(nft, batch, family, owners)?;
         forward::remove(nft, batch, family, owners)?;
     }
@@ -392,7 +391,7 @@ fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
         let is_own = |address: &IpAddr| address.is_ipv4() == (family == Family::Ip);
         (family, addresses.iter().copied().filter(is_own).collect())
     };
-    let families = FAMILIES.into_iter().map(in_family);
+    let families = Family::IP.into_iter().map(in_family);
     families.filter(|(_, own): &(_, Vec<IpAddr>)| !own.is_empty()).collect()
 }
 

@@ -183,7 +183,7 @@ impl Plugin for Portmap {
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.settings()?;
         let possible = cx.session.nft().and_then(|nft| {
-            let all = [Family::Ip, Family::Ip6].into_iter().filter(|family| is_present(*family));
+            let all = Family::IP.into_iter().filter(|family| is_present(*family));
             let features: Vec<(Family, Feature)> =
                 all.flat_map(|family| FEATURES.map(|feature| (family, feature))).collect();
             shared_rules::require(nft, &features, "publish ports")

@@ -4,11 +4,10 @@ use neli::consts::nl::NlmF;
 use nix::libc::{self, c_int};
 
 use super::chain::{ChainKind, NewChain};
-use super::comment::Comment;
 use super::consts::{
     NFNL_BATCH_GENID, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFTA_CHAIN_NAME, NFTA_RULE_CHAIN,
     NFTA_RULE_HANDLE, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ID,
-    NFTA_SET_NAME, NFTA_TABLE_USERDATA,
+    NFTA_SET_NAME,
 };
 use super::feature::Feature;
 use super::rule::{NewRule, Position};
@@ -49,13 +48,11 @@ impl Batch {
         self.changes.is_empty()
     }
 
-    /// Adds a table. An existing table is no error, and keeps its comment.
-    pub fn add_table(&mut self, table: Table<'_>, comment: Option<&Comment>) -> &mut Self {
+    /// Adds a table. An existing table is no error.
+    pub fn add_table(&mut self, table: Table<'_>) -> &mut Self {
         self.features.push((table.family, Feature::Tables));
         let doing = format!("cannot add table {table}");
-        self.push(libc::NFT_MSG_NEWTABLE, NlmF::CREATE, table, doing, |attrs| {
-            Comment::write(comment, attrs, NFTA_TABLE_USERDATA);
-        })
+        self.push(libc::NFT_MSG_NEWTABLE, NlmF::CREATE, table, doing, |_| {})
     }
 
     /// Adds a chain. An existing equal chain is no error, but then the close of the socket takes milliseconds. So callers read
@@ -111,13 +108,13 @@ impl Batch {
     }
 
     /// Adds a set. An existing equal set is no error.
-    pub fn add_set(&mut self, table: Table<'_>, set: NewSet<'_>) -> &mut Self {
+    pub fn add_set(&mut self, table: Table<'_>, set: &NewSet) -> &mut Self {
         self.sets += 1;
         // The id of the set, unique in the transaction.
         let id = self.sets;
         let doing = format!("cannot add set {} to table {table}", set.name);
         self.push(libc::NFT_MSG_NEWSET, NlmF::CREATE, table, doing, |attrs| {
-            attrs.string(NFTA_SET_NAME, set.name);
+            attrs.string(NFTA_SET_NAME, &set.name);
             be32(attrs, NFTA_SET_ID, id);
             set.write(attrs);
         })
@@ -260,7 +257,7 @@ mod tests {
         let mut batch = Batch::expecting(Generation(7));
         assert!(batch.is_empty());
         let table = Table { family: Family::Ip, name: "cnibox" };
-        batch.add_table(table, None).delete_rule(table, "c", 4);
+        batch.add_table(table).delete_rule(table, "c", 4);
         assert!(!batch.is_empty());
         let [transaction] = &batch.transactions(usize::MAX)[..] else { panic!("it is one") };
         assert_eq!(

@@ -30,6 +30,18 @@ pub struct Base {
     pub policy: Policy,
 }
 
+impl Base {
+    /// `type filter hook HOOK priority PRIORITY; policy accept;`
+    pub const fn filter(hook: Hook, priority: i32) -> Self {
+        Self { kind: ChainKind::Filter, hook, priority, policy: Policy::Accept }
+    }
+
+    /// `type nat hook HOOK priority PRIORITY; policy accept;`
+    pub const fn nat(hook: Hook, priority: i32) -> Self {
+        Self { kind: ChainKind::Nat, hook, priority, policy: Policy::Accept }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainKind {
     Filter,

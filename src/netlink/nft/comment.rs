@@ -3,10 +3,7 @@
 use std::fmt::{self, Display};
 use std::ops::Deref;
 
-use super::consts::{
-    NFTNL_UDATA_COMMENT, NFTNL_UDATA_SET_COMMENT, NFTNL_UDATA_SET_DATABYTEORDER,
-    NFTNL_UDATA_SET_KEYBYTEORDER,
-};
+use super::consts::NFTNL_UDATA_COMMENT;
 use crate::error::{Error, Result};
 use crate::netlink::{Attrs, text};
 
@@ -19,7 +16,7 @@ pub const COMMENT_BYTES_MAX: usize = 253;
 /// Source: libnftnl's NFTNL_UDATA_COMMENT_MAXLEN.
 pub const COMMENT_BYTES_MAX_IN_NFT: usize = 128;
 
-/// The comment of a table, chain, rule, set or element.
+/// The comment of a chain, rule or element.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Comment(String);
 
@@ -34,66 +31,29 @@ impl Comment {
         Ok(Self(text))
     }
 
-    /// Writes the comment of an object other than a set.
+    /// Writes the comment as user data, an entry of kind, length, text and NUL.
     pub(super) fn write(comment: Option<&Self>, attrs: &mut Attrs, kind: u16) {
-        if let Some(comment) = comment {
-            attrs.bytes(kind, &comment.entry(NFTNL_UDATA_COMMENT));
+        if let Some(Self(text)) = comment {
+            let length = u8::try_from(text.len() + 1).expect("`new` limits the length");
+            attrs.bytes(kind, &[&[NFTNL_UDATA_COMMENT, length], text.as_bytes(), &[0]].concat());
         }
     }
 
-    /// Writes the user data of a set: the byte orders of its keys and of its data, without which nft shows numbers reversed
-    /// and names empty, and the comment.
-    pub(super) fn write_for_set(
-        comment: Option<&Self>,
-        [of_keys, of_data]: [Option<u32>; 2],
-        attrs: &mut Attrs,
-        kind: u16,
-    ) {
-        let mut data = Vec::new();
-        for (kind, byte_order) in
-            [(NFTNL_UDATA_SET_KEYBYTEORDER, of_keys), (NFTNL_UDATA_SET_DATABYTEORDER, of_data)]
-        {
-            if let Some(byte_order) = byte_order {
-                data.extend_from_slice(&[kind, 4]);
-                data.extend_from_slice(&byte_order.to_ne_bytes());
+    /// The comment among the entries of the user data.
+    pub(super) fn read(mut user_data: &[u8]) -> Option<Self> {
+        loop {
+            let [kind, length, rest @ ..] = user_data else { return None };
+            let (value, rest) = rest.split_at_checked(usize::from(*length))?;
+            if *kind == NFTNL_UDATA_COMMENT {
+                return Some(Self::from_text(value));
             }
+            user_data = rest;
         }
-        if let Some(comment) = comment {
-            data.extend(comment.entry(NFTNL_UDATA_SET_COMMENT));
-        }
-        if !data.is_empty() {
-            attrs.bytes(kind, &data);
-        }
-    }
-
-    pub(super) fn read(user_data: &[u8]) -> Option<Self> {
-        Self::find(user_data, NFTNL_UDATA_COMMENT)
-    }
-
-    pub(super) fn read_for_set(user_data: &[u8]) -> Option<Self> {
-        Self::find(user_data, NFTNL_UDATA_SET_COMMENT)
     }
 
     /// The comment in the data of the iptables match `comment`: the text up to the first NUL.
     pub(super) fn from_text(value: &[u8]) -> Self {
         Self(text(value).into_owned())
-    }
-
-    /// An entry of the user data: kind, length, text, NUL.
-    fn entry(&self, kind: u8) -> Vec<u8> {
-        let length = u8::try_from(self.0.len() + 1).expect("`new` limits the length");
-        [&[kind, length], self.0.as_bytes(), &[0]].concat()
-    }
-
-    fn find(mut user_data: &[u8], wanted: u8) -> Option<Self> {
-        loop {
-            let [kind, length, rest @ ..] = user_data else { return None };
-            let (value, rest) = rest.split_at_checked(usize::from(*length))?;
-            if *kind == wanted {
-                return Some(Self::from_text(value));
-            }
-            user_data = rest;
-        }
     }
 }
 
@@ -123,19 +83,15 @@ mod tests {
         assert_eq!(rows(attrs.as_slice()), "0f000700 00096e65 74206574 68300000");
         let (_, data) = attributes(attrs.as_slice()).next().unwrap();
         assert_eq!(Comment::read(data).as_deref(), Some("net eth0"));
-        assert_eq!(Comment::read_for_set(data), None);
     }
 
     #[test]
-    fn the_comment_of_a_set_is_found_among_other_entries() {
-        let mut attrs = Attrs::default();
-        let comment = Comment::new("c").unwrap();
-        Comment::write_for_set(Some(&comment), [Some(1), Some(1)], &mut attrs, 13);
-        let (_, data) = attributes(attrs.as_slice()).next().unwrap();
-        assert_eq!(Comment::read_for_set(data), Some(comment));
+    fn a_comment_is_found_among_other_entries() {
+        let data = [1, 4, 1, 0, 0, 0, NFTNL_UDATA_COMMENT, 2, b'c', 0];
+        assert_eq!(Comment::read(&data).as_deref(), Some("c"));
         // A shorter message has no comment, and causes no panic.
         for end in 0..data.len() {
-            assert_eq!(Comment::read_for_set(&data[..end]), None, "{end}");
+            assert_eq!(Comment::read(&data[..end]), None, "{end}");
         }
     }
 

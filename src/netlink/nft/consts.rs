@@ -19,7 +19,6 @@ pub(super) const NFTA_TABLE_NAME: u16 = 1;
 pub(super) const NFTA_TABLE_FLAGS: u16 = 2;
 pub(super) const NFT_TABLE_F_DORMANT: c_int = 1;
 pub(super) const NFT_TABLE_F_OWNER: c_int = 2;
-pub(super) const NFTA_TABLE_USERDATA: u16 = 6;
 
 pub(super) const NFTA_CHAIN_HANDLE: u16 = 2;
 pub(super) const NFTA_CHAIN_NAME: u16 = 3;
@@ -163,6 +162,5 @@ pub(super) const TYPE_BITS: c_int = 6;
 pub(super) const NFTNL_UDATA_COMMENT: u8 = 0;
 pub(super) const NFTNL_UDATA_SET_KEYBYTEORDER: u8 = 0;
 pub(super) const NFTNL_UDATA_SET_DATABYTEORDER: u8 = 1;
-pub(super) const NFTNL_UDATA_SET_COMMENT: u8 = 7;
 /// Source: nftables' include/datatype.h.
 pub(super) const BYTEORDER_HOST_ENDIAN: u32 = 1;

@@ -53,7 +53,7 @@ pub use program::{Doubt, DroppedBy, NOT_IN_KERNEL, Outcome, Program, RuleLocatio
 pub use read::Object;
 pub use register::Register;
 pub use rule::{NewRule, Rule};
-pub use set::{Datum, Element, NewSet, SetKind};
+pub use set::{Datum, Element, NewSet};
 pub use value::{Transport, Type, Value, pack};
 pub use xt::xt_ct_state;
 
@@ -237,6 +237,9 @@ impl<'a> Table<'a> {
 }
 
 impl Family {
+    /// The families of tables for one version of IP.
+    pub const IP: [Self; 2] = [Self::Ip, Self::Ip6];
+
     fn number(self) -> u8 {
         self as u8
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nix::libc;
 
 use super::batch::Batch;
-use super::chain::{Base, ChainKind, Hook, NewChain, Policy};
+use super::chain::{Base, Hook, NewChain};
 use super::condition::{Condition, CtState};
 use super::expr::{Expr, dnat_to, redirect_to, reject_prohibited};
 use super::feature::Feature;
@@ -51,7 +51,7 @@ impl Nft {
         let mut batch = Batch::new();
         for (family, feature) in features {
             let table = Table { family: *family, name: SCRATCH_TABLE };
-            batch.add_table(table, None);
+            batch.add_table(table);
             batch.add_chain(table, NewChain { name: "rules", base: None, comment: None });
             use_in(&mut batch, table, *feature);
         }
@@ -105,14 +105,8 @@ fn use_in(batch: &mut Batch, table: Table<'_>, feature: Feature) {
     let rule = match feature {
         Feature::Tables => return,
         Feature::Nat => {
-            let base = Base {
-                kind: ChainKind::Nat,
-                hook: Hook::Prerouting,
-                priority: 0,
-                policy: Policy::Accept,
-            };
-            batch
-                .add_chain(table, NewChain { name: "prerouting", base: Some(base), comment: None });
+            let base = Some(Base::nat(Hook::Prerouting, 0));
+            batch.add_chain(table, NewChain { name: "prerouting", base, comment: None });
             rule.with(dnat_to(address, 1))
         }
         Feature::Masquerade => rule.then(Expr::Masquerade),

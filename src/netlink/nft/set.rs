@@ -6,31 +6,27 @@ use super::comment::Comment;
 use super::consts::{
     NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_ELEM_DATA,
     NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE,
-    NFTA_SET_NAME, NFTA_SET_USERDATA,
+    NFTA_SET_NAME, NFTA_SET_USERDATA, NFTNL_UDATA_SET_DATABYTEORDER, NFTNL_UDATA_SET_KEYBYTEORDER,
 };
 use super::expr::Verdict;
 use super::value::Type;
 use super::wire::{attribute, be32, be32_of, data, data_of, set_elements};
 use crate::netlink::{Attrs, text};
 
-/// A set or map to be added. Both are hash tables: a lookup takes constant time.
-#[derive(Clone, Copy, Debug)]
-pub struct NewSet<'a> {
-    pub name: &'a str,
-    /// Several types are a concatenation: `inet_proto . inet_service`.
-    pub key: &'a [Type],
-    pub kind: SetKind<'a>,
-    pub comment: Option<&'a Comment>,
+/// A set or map to be added. Both are hash tables: a lookup takes constant time. Several types are a concatenation:
+/// `inet_proto . inet_service`.
+#[derive(Clone, Debug)]
+pub struct NewSet {
+    pub name: String,
+    key: Vec<Type>,
+    data: DataType,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub enum SetKind<'a> {
-    /// `set { type ifname; }`
-    Set,
-    /// `map { type inet_proto . inet_service : ipv4_addr . inet_service; }`
-    Map(&'a [Type]),
-    /// `map { type ipv4_addr : verdict; }`
-    VerdictMap,
+#[derive(Clone, Debug)]
+enum DataType {
+    None,
+    Value(Vec<Type>),
+    Verdict,
 }
 
 /// A set or map that the kernel has.
@@ -38,7 +34,6 @@ pub enum SetKind<'a> {
 pub struct Set {
     pub name: String,
     pub is_map: bool,
-    pub comment: Option<Comment>,
 }
 
 /// An element of a set or map.
@@ -58,26 +53,45 @@ pub enum Datum {
     Verdict(Verdict),
 }
 
-impl NewSet<'_> {
+impl NewSet {
+    /// `set { type ifname; }`
+    pub fn set(name: impl Into<String>, key: impl Into<Vec<Type>>) -> Self {
+        Self { name: name.into(), key: key.into(), data: DataType::None }
+    }
+
+    /// `map { type inet_proto . inet_service : ipv4_addr . inet_service; }`
+    pub fn map(
+        name: impl Into<String>,
+        key: impl Into<Vec<Type>>,
+        data: impl Into<Vec<Type>>,
+    ) -> Self {
+        Self { data: DataType::Value(data.into()), ..Self::set(name, key) }
+    }
+
+    /// `map { type ipv4_addr : verdict; }`
+    pub fn verdict_map(name: impl Into<String>, key: impl Into<Vec<Type>>) -> Self {
+        Self { data: DataType::Verdict, ..Self::set(name, key) }
+    }
+
     pub(super) fn write(&self, attrs: &mut Attrs) {
-        let flags = if matches!(self.kind, SetKind::Set) { 0 } else { libc::NFT_SET_MAP };
-        be32(attrs, NFTA_SET_FLAGS, flags);
-        write_type(attrs, self.key, NFTA_SET_KEY_TYPE, NFTA_SET_KEY_LEN);
-        match self.kind {
-            SetKind::Set => {}
-            SetKind::Map(types) => {
+        let is_map = !matches!(self.data, DataType::None);
+        be32(attrs, NFTA_SET_FLAGS, if is_map { libc::NFT_SET_MAP } else { 0 });
+        write_type(attrs, &self.key, NFTA_SET_KEY_TYPE, NFTA_SET_KEY_LEN);
+        // The byte orders of keys and of data. Without them nft shows numbers reversed, and names empty.
+        let mut user_data = Type::byte_order(&self.key, NFTNL_UDATA_SET_KEYBYTEORDER);
+        match &self.data {
+            DataType::None => {}
+            DataType::Value(types) => {
                 write_type(attrs, types, NFTA_SET_DATA_TYPE, NFTA_SET_DATA_LEN);
+                user_data.extend(Type::byte_order(types, NFTNL_UDATA_SET_DATABYTEORDER));
             }
-            SetKind::VerdictMap => {
-                be32(attrs, NFTA_SET_DATA_TYPE, libc::NFT_DATA_VERDICT.cast_signed())
+            DataType::Verdict => {
+                be32(attrs, NFTA_SET_DATA_TYPE, libc::NFT_DATA_VERDICT.cast_signed());
             }
         }
-        let of_data = match self.kind {
-            SetKind::Map(types) => Type::byte_order(types),
-            SetKind::Set | SetKind::VerdictMap => None,
-        };
-        let byte_orders = [Type::byte_order(self.key), of_data];
-        Comment::write_for_set(self.comment, byte_orders, attrs, NFTA_SET_USERDATA);
+        if !user_data.is_empty() {
+            attrs.bytes(NFTA_SET_USERDATA, &user_data);
+        }
     }
 }
 
@@ -94,7 +108,6 @@ impl Set {
         Some(Self {
             name: text(attribute(list, NFTA_SET_NAME)?).into_owned(),
             is_map: flags & libc::NFT_SET_MAP != 0,
-            comment: attribute(list, NFTA_SET_USERDATA).and_then(Comment::read_for_set),
         })
     }
 }
@@ -198,12 +211,11 @@ mod tests {
     /// The bytes that nft 1.0.6 sends, without its user data.
     #[test]
     fn a_map() {
-        let set = NewSet {
-            name: "ports",
-            key: &[Type::InetProto, Type::InetService],
-            kind: SetKind::Map(&[Type::Ipv4Addr, Type::InetService]),
-            comment: None,
-        };
+        let set = NewSet::map(
+            "ports",
+            [Type::InetProto, Type::InetService],
+            [Type::Ipv4Addr, Type::InetService],
+        );
         let mut attrs = Attrs::default();
         set.write(&mut attrs);
         assert_eq!(
@@ -216,15 +228,8 @@ mod tests {
     fn sets_are_read() {
         let mut attrs = Attrs::default();
         attrs.string(NFTA_SET_NAME, "links");
-        let comment = Comment::new("why").unwrap();
-        let set = NewSet {
-            name: "links",
-            key: &[Type::IfName],
-            kind: SetKind::VerdictMap,
-            comment: Some(&comment),
-        };
-        set.write(&mut attrs);
-        let expected = Set { name: "links".into(), is_map: true, comment: Some(comment) };
+        NewSet::verdict_map("links", [Type::IfName]).write(&mut attrs);
+        let expected = Set { name: "links".into(), is_map: true };
         assert_eq!(Set::read(attrs.as_slice()), Some(expected));
         assert_eq!(Set::read(&attrs.as_slice()[..5]), None);
     }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use nix::libc::c_int;
 
+use super::Family;
 use super::consts::{
     BYTEORDER_HOST_ENDIAN, TYPE_BITS, TYPE_ETHERADDR, TYPE_IFNAME, TYPE_INET_PROTOCOL,
     TYPE_INET_SERVICE, TYPE_IP6ADDR, TYPE_IPADDR, TYPE_MARK,
@@ -68,6 +69,11 @@ impl Transport {
 }
 
 impl Type {
+    /// The type of addresses in a table of the family ip or ip6.
+    pub fn address(family: Family) -> Self {
+        if family == Family::Ip6 { Self::Ipv6Addr } else { Self::Ipv4Addr }
+    }
+
     /// The number of the type, and the length of its values in bytes.
     fn definition(self) -> (c_int, usize) {
         match self {
@@ -91,9 +97,15 @@ impl Type {
         (number, bytes)
     }
 
-    /// The byte order of values of these types, if nft needs it to print them: only for a single `ifname` or `mark`.
-    pub(super) fn byte_order(types: &[Self]) -> Option<u32> {
-        matches!(types, [Self::IfName | Self::Mark]).then_some(BYTEORDER_HOST_ENDIAN)
+    /// The byte order of values of these types as an entry of user data, if nft needs it to print them: only for a single
+    /// `ifname` or `mark`.
+    pub(super) fn byte_order(types: &[Self], entry: u8) -> Vec<u8> {
+        match types {
+            [Self::IfName | Self::Mark] => {
+                [&[entry, 4], &BYTEORDER_HOST_ENDIAN.to_ne_bytes()[..]].concat()
+            }
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -29,9 +29,9 @@ use std::net::IpAddr;
 use super::ruleset::{self, Listing};
 use crate::error::{Error, Result};
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature,
-    Field, Hook, Lookup, NewChain, NewRule, NewSet, Nft, Object, Policy, Program, Rule, SetKind,
-    Table, Verdict, verdict_map, xt_ct_state,
+    Base, Batch, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature, Field, Hook,
+    Lookup, NewChain, NewRule, NewSet, Nft, Object, Program, Rule, Table, Type, Verdict,
+    verdict_map, xt_ct_state,
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules;
@@ -48,8 +48,7 @@ const MAP: &str = accepted(Family::Ip).name;
 const CHAIN_BYTES_MAX: usize = 28;
 
 /// The base chain FORWARD as iptables creates it: at NF_IP_PRI_FILTER (linux/netfilter_ipv4.h), and its equivalent for IPv6.
-const BASE: Base =
-    Base { kind: ChainKind::Filter, hook: Hook::Forward, priority: 0, policy: Policy::Accept };
+const BASE: Base = Base::filter(Hook::Forward, 0);
 
 const fn table(family: Family) -> Table<'static> {
     accepted(family).table
@@ -221,7 +220,7 @@ fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, admin_chain: &str
     let (has_table, has_map) = (is_there[0], is_there[1]);
     let present = present_rules(nft, family)?;
     if !has_table {
-        batch.add_table(table, None);
+        batch.add_table(table);
     }
     for ((name, base), is_there) in chains.into_iter().zip(&is_there[2..]) {
         if !is_there {
@@ -229,8 +228,7 @@ fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, admin_chain: &str
         }
     }
     if !has_map {
-        let (key, kind) = (&[ruleset::address_type(family)], SetKind::VerdictMap);
-        batch.add_set(table, NewSet { name: MAP, key, kind, comment: None });
+        batch.add_set(table, &NewSet::verdict_map(MAP, [Type::address(family)]));
     }
     // With the match `conntrack` of iptables, if the kernel has it.
     let is_answer = || {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Comment, Element, Family, Field, Hook, NewSet, Nft,
-    Policy as ChainPolicy, SetKind, Table, Type, Value, Verdict, in_set, not_in_set, pack,
+    Base, Batch, Comment, Element, Family, Field, Hook, NewSet, Nft, Table, Type, Value, Verdict,
+    in_set, not_in_set, pack,
 };
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
@@ -162,8 +162,8 @@ pub(super) fn set_port(
         policy_links.and_then(PolicyLinks::isolated_port).into_iter().collect();
     if !port.is_empty() {
         let mut shared = shared();
-        shared.sets.push(GATEWAYS.into());
-        shared.ensure(nft, batch, declare)?;
+        shared.sets.push(NewSet::set(GATEWAYS, [Type::IfName; 2]));
+        shared.ensure(nft, batch)?;
     }
     let gateways = policy_links.map(PolicyLinks::gateways).unwrap_or_default();
     for (set, wanted) in [(PORTS, port), (GATEWAYS, gateways)] {
@@ -204,7 +204,7 @@ pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Res
 ///
 /// Packets to the bridge itself, and those that the host routes, do not pass the forward hook of the bridge. Packets to a
 /// gateway that is the other end of a port pass it; the second set has the container's port together with that port.
-fn shared() -> SharedRules<'static> {
+fn shared() -> SharedRules {
     let [iif, oif] = [Field::Iifname, Field::Oifname];
     let drops = |own: Field, other: Option<Field>| {
         let mut rule = in_set(&[own], PORTS);
@@ -212,22 +212,11 @@ fn shared() -> SharedRules<'static> {
         rule.push(Verdict::Drop.into());
         rule
     };
-    let base = Base {
-        kind: ChainKind::Filter,
-        hook: Hook::Forward,
-        priority: PRIORITY,
-        policy: ChainPolicy::Accept,
-    };
+    let base = Base::filter(Hook::Forward, PRIORITY);
     let former = Chain::base(FORMER_CHAIN, base, vec![drops(iif, None), drops(oif, None)]);
     let rules = vec![drops(iif, Some(oif)), drops(oif, Some(iif))];
     let chains = vec![Chain::base(CHAIN, base, rules).replacing(former)];
-    SharedRules { table: TABLE, sets: vec![PORTS.into()], chains }
-}
-
-fn declare(batch: &mut Batch, name: &str) {
-    let key = [Type::IfName; 2];
-    let key = if name == GATEWAYS { &key[..] } else { &key[..1] };
-    batch.add_set(TABLE, NewSet { name, key, kind: SetKind::Set, comment: None });
+    SharedRules { table: TABLE, sets: vec![NewSet::set(PORTS, [Type::IfName])], chains }
 }
 
 const TABLE: Table<'static> = shared_rules::table(Family::Bridge);

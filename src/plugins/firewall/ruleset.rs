@@ -43,8 +43,8 @@ use super::ingress::PolicyLinks;
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Comment, Condition, Datum, Element, Expr, Family, Field, Hook, NewSet,
-    Nft, Object, Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
+    Base, Batch, Comment, Condition, Datum, Element, Expr, Family, Field, Hook, NewSet, Nft,
+    Object, Table, Type, Value, Verdict, in_set, pack,
 };
 use crate::plugin::owner::Owners;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
@@ -70,10 +70,6 @@ const FORMER_WITHIN_CHAIN: &str = "firewall-within";
 
 pub(super) fn key(address: IpAddr) -> Vec<u8> {
     pack(&[Value::Address(address)])
-}
-
-pub(super) fn address_type(family: Family) -> Type {
-    if family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr }
 }
 
 pub(super) const fn set(family: Family, name: &'static str) -> SharedSet<'static> {
@@ -260,26 +256,26 @@ fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, has_policy: bool)
     let mut shared = shared(family, has_policy);
     let table = shared.table;
     let lacks_targets = has_policy && nft.exist(&[Object::Set(table, targets::SET)])? == [false];
-    shared.sets.extend(lacks_targets.then(|| targets::SET.into()));
-    shared.ensure(nft, batch, |batch, name| declare(batch, table, name))?;
+    shared.sets.extend(lacks_targets.then(|| targets::set(family)));
+    shared.ensure(nft, batch)?;
     if lacks_targets { targets::fill(nft, batch, table) } else { Ok(()) }
 }
 
 /// The table with its sets. With `has_policy` also the sets, maps and rules that isolate bridges.
-fn shared(family: Family, has_policy: bool) -> SharedRules<'static> {
+fn shared(family: Family, has_policy: bool) -> SharedRules {
+    let address = [Type::address(family)];
     let mut shared = SharedRules {
         table: shared_rules::table(family),
-        sets: vec![ADDRESSES.into()],
+        sets: vec![NewSet::set(ADDRESSES, address)],
         chains: Vec::new(),
     };
     if has_policy {
-        shared.sets.extend([SAME_BRIDGE, ISOLATED, BRIDGES, WITHIN, ALONE].map(String::from));
-        let base = Base {
-            kind: ChainKind::Filter,
-            hook: Hook::Forward,
-            priority: PRIORITY,
-            policy: Policy::Accept,
-        };
+        shared
+            .sets
+            .extend([SAME_BRIDGE, ISOLATED].map(|n| NewSet::map(n, address, [Type::IfName])));
+        shared.sets.extend([BRIDGES, ALONE].map(|name| NewSet::set(name, [Type::IfName])));
+        shared.sets.push(NewSet::set(WITHIN, [Type::IfName; 2]));
+        let base = Base::filter(Hook::Forward, PRIORITY);
         let former_rules = vec![within(FORMER_WITHIN_CHAIN), between(Verdict::Drop)];
         let former = Chain::base(FORMER_CHAIN, base, former_rules);
         let former_within = Chain::regular(FORMER_WITHIN_CHAIN, vec![drop_alone(None)]);
@@ -294,18 +290,6 @@ fn shared(family: Family, has_policy: bool) -> SharedRules<'static> {
         ];
     }
     shared
-}
-
-fn declare(batch: &mut Batch, table: Table<'_>, name: &str) {
-    let address = [address_type(table.family)];
-    let (key, kind): (&[Type], _) = match name {
-        ADDRESSES => (&address, SetKind::Set),
-        SAME_BRIDGE | ISOLATED => (&address, SetKind::Map(&[Type::IfName])),
-        WITHIN => (&[Type::IfName, Type::IfName], SetKind::Set),
-        targets::SET => return targets::declare(batch, table),
-        _ => (&[Type::IfName], SetKind::Set),
-    };
-    batch.add_set(table, NewSet { name, key, kind, comment: None });
 }
 
 /// The priority of the chain `firewall-policy`: NF_IP_PRI_FILTER (linux/netfilter_ipv4.h) and its equivalent for IPv6; nft

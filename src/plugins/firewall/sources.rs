@@ -12,11 +12,10 @@
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
-use super::FAMILIES;
 use super::firewalld::{Firewalld, FirewalldState};
 use super::ruleset::{self, Listing};
 use crate::error::Result;
-use crate::netlink::nft::{Batch, Element, Family, NewSet, Nft, SetKind};
+use crate::netlink::nft::{Batch, Element, Family, NewSet, Nft, Type};
 use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
 use crate::steps::nft::renumber::Move;
@@ -41,18 +40,15 @@ pub(super) fn record(
 ) -> Result<()> {
     let table = shared_rules::table(listing.family);
     let set = format!("{PREFIX}{zone}");
-    let shared = SharedRules { table, sets: vec![set.clone()], chains: Vec::new() };
-    let key = [ruleset::address_type(listing.family)];
-    shared.ensure(nft, batch, |batch, name| {
-        batch.add_set(table, NewSet { name, key: &key, kind: SetKind::Set, comment: None });
-    })?;
+    let sets = vec![NewSet::set(set.as_str(), [Type::address(listing.family)])];
+    SharedRules { table, sets, chains: Vec::new() }.ensure(nft, batch)?;
     listing.put(nft, batch, SharedSet { table, name: &set }, &listing.elements(None)).map(drop)
 }
 
 /// The zones with recorded sources, each with its family and the name of its set.
 fn zones(nft: &Nft) -> Result<Vec<(Family, String, String)>> {
     let mut zones = Vec::new();
-    for family in FAMILIES {
+    for family in Family::IP {
         let sets = nft.sets(shared_rules::table(family))?.into_iter();
         let zone = |set: String| Some((family, set.strip_prefix(PREFIX)?.to_owned(), set));
         zones.extend(sets.filter_map(|set| zone(set.name)));

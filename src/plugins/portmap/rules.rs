@@ -29,9 +29,8 @@ use super::config::{Mapping, Settings, Snat};
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Base, Batch, COMMENT_BYTES_MAX_IN_NFT, ChainKind, Comment, Condition, Element, Expr, Field,
-    Hook, NewSet, Nft, Object, Policy, SetKind, Table, Type, Value, Verdict, dnat_to_map, in_set,
-    pack,
+    Base, Batch, COMMENT_BYTES_MAX_IN_NFT, Comment, Condition, Element, Expr, Field, Hook, NewSet,
+    Nft, Object, Table, Type, Value, Verdict, dnat_to_map, in_set, pack,
 };
 use crate::plugin::owner::{self, Owner};
 use crate::steps::nft::hairpin::{self, Sources};
@@ -66,10 +65,6 @@ const SECONDARY: &str = "-secondary";
 const PRIORITY: i32 = -80;
 const FORMER_PRIORITY: i32 = -100;
 
-const fn nat(hook: Hook, priority: i32) -> Base {
-    Base { kind: ChainKind::Nat, hook, priority, policy: Policy::Accept }
-}
-
 /// The shared rules that a network needs in one family.
 pub struct Rules<'a> {
     pub family: IpFamily,
@@ -85,19 +80,13 @@ impl Rules<'_> {
     pub fn ensure(&self, nft: &Nft, batch: &mut Batch) -> Result<()> {
         let table = table(self.family);
         let mut sets = self.sets();
-        sets.extend(self.sources.iter().map(|sources| sources.set()));
-        sets.extend(Some(localnet::SET.to_owned()).filter(|_| self.serves_loopback()));
+        sets.extend(self.sources.iter().map(|of| hairpin::new_sources(self.family, *of)));
+        sets.extend(self.serves_loopback().then(localnet::set));
         if self.family == IpFamily::V4 {
-            sets.extend(self.groups().iter().map(Group::unmasqueraded));
+            let unmasqueraded = self.groups().into_iter().map(|group| group.unmasqueraded());
+            sets.extend(unmasqueraded.map(|name| new_set(self.family, name)));
         }
-        let shared = SharedRules { table, sets, chains: self.chains(|_| true)? };
-        shared.ensure(nft, batch, |batch, name| match name {
-            localnet::SET => localnet::declare(batch),
-            name if hairpin::length(name).is_some() || Sources::of(name).is_some() => {
-                hairpin::declare(batch, self.family, name);
-            }
-            name => declare(batch, self.family, name),
-        })
+        SharedRules { table, sets, chains: self.chains(|_| true)? }.ensure(nft, batch)
     }
 
     /// Fails if a set, map, chain or rule is missing. Accepts the rules of an earlier release, which has no sets of sources, no
@@ -125,13 +114,15 @@ impl Rules<'_> {
         groups
     }
 
-    fn sets(&self) -> Vec<String> {
-        let mut sets = vec![OWNERS.to_owned()];
-        sets.extend(self.groups().iter().flat_map(Group::sets));
+    fn sets(&self) -> Vec<NewSet> {
+        let mut names = vec![OWNERS.to_owned()];
+        names.extend(self.groups().iter().flat_map(Group::sets));
+        let mut sets: Vec<NewSet> =
+            names.into_iter().map(|name| new_set(self.family, name)).collect();
         let mut lengths: Vec<u8> =
             self.sources.iter().map(|sources| sources.prefix_length).collect();
         lengths.dedup();
-        sets.extend(lengths.into_iter().map(hairpin::set));
+        sets.extend(lengths.into_iter().map(|length| hairpin::new_pairs(self.family, length)));
         sets
     }
 
@@ -163,8 +154,9 @@ impl Rules<'_> {
             (PREROUTING, FORMER_PREROUTING, Hook::Prerouting),
             (OUTPUT, FORMER_OUTPUT, Hook::Output),
         ] {
-            let former = Chain::base(former, nat(hook, FORMER_PRIORITY), vec![jump_to_main()]);
-            let chain = Chain::base(name, nat(hook, PRIORITY), base_rules(family));
+            let former =
+                Chain::base(former, Base::nat(hook, FORMER_PRIORITY), vec![jump_to_main()]);
+            let chain = Chain::base(name, Base::nat(hook, PRIORITY), base_rules(family));
             chains.push(chain.replacing(former));
         }
         chains.extend(Some(localnet::chain()).filter(|_| self.serves_loopback()));
@@ -176,23 +168,17 @@ pub fn table(family: IpFamily) -> Table<'static> {
     shared_rules::table(family.into())
 }
 
-/// Adds the set or map of this name.
-fn declare(batch: &mut Batch, family: IpFamily, name: &str) {
-    let address = match family {
-        IpFamily::V4 => Type::Ipv4Addr,
-        IpFamily::V6 => Type::Ipv6Addr,
-    };
+/// The set or map of this name: the index of owners, or a set or map of a group.
+fn new_set(family: IpFamily, name: String) -> NewSet {
+    let address = Type::address(family.into());
     let port = [Type::InetProto, Type::InetService];
-    let with_address = [address, Type::InetProto, Type::InetService];
     let target = [address, Type::InetService];
-    let base = Group::parse(name).map_or(name, |(base, _)| base);
-    let (key, kind): (&[Type], _) = match base {
-        PUBLISHED => (&port, SetKind::Map(&target)),
-        PUBLISHED_ON => (&with_address, SetKind::Map(&target)),
-        PUBLISHED_ON_PORTS | UNMASQUERADED => (&port, SetKind::Set),
-        _ => (&[Type::Mark, Type::Mark], SetKind::Set),
-    };
-    batch.add_set(table(family), NewSet { name, key, kind, comment: None });
+    match Group::parse(&name).map_or(name.as_str(), |(base, _)| base) {
+        PUBLISHED => NewSet::map(name, port, target),
+        PUBLISHED_ON => NewSet::map(name, [address, port[0], port[1]], target),
+        PUBLISHED_ON_PORTS | UNMASQUERADED => NewSet::set(name, port),
+        _ => NewSet::set(name, [Type::Mark; 2]),
+    }
 }
 
 /// The rules of the base chains. For IPv6 they begin with the addresses that the kernel does not forward:

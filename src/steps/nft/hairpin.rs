@@ -33,8 +33,8 @@ use ipnet::IpNet;
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Condition, Element, Expr, Field, Hook, Lookup, NewSet, Nft, Policy,
-    Register, SetKind, Table, Type, Value, Verdict, pack,
+    Base, Batch, Condition, Element, Expr, Field, Hook, Lookup, NewSet, Nft, Register, Table, Type,
+    Value, Verdict, pack,
 };
 use crate::netlink::octets;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
@@ -54,10 +54,6 @@ const FORMER_SRCNAT: &str = "portmap-postrouting";
 /// The priority of the chain `portmap-srcnat`: before `srcnat` (100), as in the reference.
 const PRIORITY: i32 = 99;
 const FORMER_PRIORITY: i32 = 100;
-
-const fn base(priority: i32) -> Base {
-    Base { kind: ChainKind::Nat, hook: Hook::Postrouting, priority, policy: Policy::Accept }
-}
 
 /// The set of sources of one prefix length, whose packets get one bit of the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,13 +138,16 @@ pub fn chains(family: IpFamily, all: &[Sources]) -> [Chain; 3] {
         let translated = Condition::ct_status_dnat().into_iter();
         translated.chain(masquerade(family, sources.prefix_length)).collect()
     };
-    let former =
-        Chain::base(FORMER_SRCNAT, base(FORMER_PRIORITY), all.iter().map(former).collect());
+    let former = Chain::base(
+        FORMER_SRCNAT,
+        Base::nat(Hook::Postrouting, FORMER_PRIORITY),
+        all.iter().map(former).collect(),
+    );
     let masquerade = all.iter().map(|sources| sources.masquerade(family)).collect();
     [
         Chain::regular(MARK, all.iter().map(|sources| sources.set_mark(family)).collect()),
         Chain::regular(UNMARK, bits.iter().map(unmark).collect()),
-        Chain::base(SRCNAT, base(PRIORITY), masquerade),
+        Chain::base(SRCNAT, Base::nat(Hook::Postrouting, PRIORITY), masquerade),
     ]
     .map(|chain| chain.replacing(former.clone()))
 }
@@ -158,24 +157,21 @@ pub fn jumps() -> [Verdict; 2] {
     [MARK, UNMARK].map(|chain| Verdict::Jump(chain.into()))
 }
 
-/// Adds the set with this name, of sources or of pairs.
-pub fn declare(batch: &mut Batch, family: IpFamily, name: &str) {
-    let address = match family {
-        IpFamily::V4 => Type::Ipv4Addr,
-        IpFamily::V6 => Type::Ipv6Addr,
-    };
-    let both = [address, address];
-    let key = if Sources::of(name).is_some() { &both[..1] } else { &both[..] };
-    let table = shared_rules::table(family.into());
-    batch.add_set(table, NewSet { name, key, kind: SetKind::Set, comment: None });
+/// The set of pairs of source and container.
+pub fn new_pairs(family: IpFamily, prefix_length: u8) -> NewSet {
+    NewSet::set(set(prefix_length), [Type::address(family.into()); 2])
+}
+
+/// The set of sources.
+pub fn new_sources(family: IpFamily, sources: Sources) -> NewSet {
+    NewSet::set(sources.set(), [Type::address(family.into())])
 }
 
 /// Adds the set of sources, the set of pairs of the same prefix length, and their rules, if they are missing.
 pub fn ensure(nft: &Nft, batch: &mut Batch, family: IpFamily, sources: Sources) -> Result<()> {
     let table = shared_rules::table(family.into());
-    let sets = vec![set(sources.prefix_length), sources.set()];
-    let shared = SharedRules { table, sets, chains: chains(family, &[sources]).into() };
-    shared.ensure(nft, batch, |batch, name| declare(batch, family, name))
+    let sets = vec![new_pairs(family, sources.prefix_length), new_sources(family, sources)];
+    SharedRules { table, sets, chains: chains(family, &[sources]).into() }.ensure(nft, batch)
 }
 
 /// Adds elements to the set of sources. An existing element keeps its owner.

@@ -24,8 +24,8 @@ use crate::error::Result;
 use crate::kernel::sysctl;
 use crate::names::{IfName, IpFamily};
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Condition, Element, Expr, Family, Field, Hook, NewSet, Nft, Object,
-    Policy, SetKind, Table, Type, Value, Verdict, in_set, pack,
+    Base, Batch, Condition, Element, Expr, Family, Field, Hook, NewSet, Nft, Object, Table, Type,
+    Value, Verdict, in_set, pack,
 };
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::Owner;
@@ -38,12 +38,7 @@ const FORMER_CHAIN: &str = "portmap-loopback";
 const TABLE: Table<'static> = shared_rules::table(Family::Ip);
 
 /// Hook and priority of the chain. It runs before conntrack, which translates the destination of replies back to 127.0.0.1.
-const RAW: Base = Base {
-    kind: ChainKind::Filter,
-    hook: Hook::Prerouting,
-    priority: -300,
-    policy: Policy::Accept,
-};
+const RAW: Base = Base::filter(Hook::Prerouting, -300);
 
 /// The loopback network, 127.0.0.0/8.
 pub fn loopback() -> IpNet {
@@ -59,10 +54,9 @@ pub fn chain() -> Chain {
     Chain::base(CHAIN, RAW, vec![covered]).replacing(Chain::base(FORMER_CHAIN, RAW, vec![former]))
 }
 
-/// Adds the set of links, `portmap-localnet`.
-pub fn declare(batch: &mut Batch) {
-    let (key, kind) = (&[Type::IfName][..], SetKind::Set);
-    batch.add_set(TABLE, NewSet { name: SET, key, kind, comment: None });
+/// The set of links, `portmap-localnet`.
+pub fn set() -> NewSet {
+    NewSet::set(SET, [Type::IfName])
 }
 
 /// Adds links to the set, if they are not in it.

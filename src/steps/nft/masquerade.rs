@@ -32,14 +32,13 @@ use crate::compat::rules;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet,
-    Nft, Policy, SetKind, Table, Type, Value, Verdict, pack, verdict_map,
+    Base, Batch, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet, Nft, Table,
+    Type, Value, Verdict, pack, verdict_map,
 };
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
 
-const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The map from each source to the chain of its subnet.
 pub const MAP: &str = "masquerade-sources";
 const CHAIN: &str = "masquerade-srcnat";
@@ -57,12 +56,12 @@ const FORMER_PRIORITY: i32 = 100;
 /// Adds shared rules that are missing.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     let comment = shared_rules::comment(owner)?;
-    for family in FAMILIES {
+    for family in Family::IP {
         let nets = of_family(nets, family);
         if nets.is_empty() {
             continue;
         }
-        ensure(nft, batch, family, &nets)?;
+        shared(family, &nets).ensure(nft, batch)?;
         let wanted = |net: &IpNet| Element { comment: Some(comment.clone()), ..element(*net) };
         let wanted: Vec<Element> = nets.iter().map(wanted).collect();
         put(nft, batch, family, (owner, &nets), &wanted).map_err(|error| {
@@ -102,14 +101,14 @@ pub fn address_elements(
 
 /// Removes the elements of these addresses that belong to the owner or to owners that have ended.
 pub fn clear(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
-    FAMILIES
+    Family::IP
         .into_iter()
         .try_for_each(|family| put(nft, batch, family, (owner, &of_family(nets, family)), &[]))
 }
 
 /// Removes the elements of the owners, and the chains of subnets that have no other element.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    for family in FAMILIES {
+    for family in Family::IP {
         let is_stale = |element: &Element| shared_rules::is_of(element, owners);
         let changed = set(family).remove(nft, batch, &is_stale)?;
         if owners.one().is_none() || !changed.gone.is_empty() {
@@ -122,7 +121,7 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 /// Fails if an element or rule of `add` is missing, and the reference did not masquerade the attachment.
 pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) -> Result<()> {
     let comment = shared_rules::comment(&Owner::new(network, at))?;
-    for family in FAMILIES {
+    for family in Family::IP {
         let nets = of_family(nets, family);
         for net in &nets {
             let missing =
@@ -145,7 +144,7 @@ pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) 
 
 /// For STATUS: fails with code 50 if the kernel lacks NAT or masquerading in nf_tables.
 pub fn status(nft: &Nft) -> Result<()> {
-    let needed = FAMILIES
+    let needed = Family::IP
         .iter()
         .flat_map(|family| [Feature::Nat, Feature::Masquerade].map(|feature| (*family, feature)));
     shared_rules::require(nft, &needed.collect::<Vec<_>>(), "masquerade")
@@ -155,19 +154,13 @@ const fn set(family: Family) -> SharedSet<'static> {
     SharedSet { table: shared_rules::table(family), name: MAP }
 }
 
-/// Adds the map and the chains for these addresses if they are missing.
-pub fn ensure(nft: &Nft, batch: &mut Batch, family: Family, nets: &[IpNet]) -> Result<()> {
-    let shared = shared(family, nets);
-    shared.ensure(nft, batch, |batch, name| add_map(batch, shared.table, name))
-}
-
 /// Table, map and chains for the addresses of a family:
 /// `type nat hook postrouting priority 120; policy accept;` with
 /// `ip saddr vmap @masquerade-sources`, and for each subnet
 /// `ip daddr 10.1.0.0/16 return`,
 /// `ip daddr 224.0.0.0/4 return` and
 /// `masquerade`
-fn shared(family: Family, nets: &[IpNet]) -> SharedRules<'static> {
+pub fn shared(family: Family, nets: &[IpNet]) -> SharedRules {
     let mut subnets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
     subnets.sort_unstable();
     subnets.dedup();
@@ -180,23 +173,14 @@ fn shared(family: Family, nets: &[IpNet]) -> SharedRules<'static> {
         rules.push(vec![Expr::Masquerade]);
         Chain::regular(&subnet_chain(*subnet), rules)
     };
-    let base = |priority| Base {
-        kind: ChainKind::Nat,
-        hook: Hook::Postrouting,
-        priority,
-        policy: Policy::Accept,
-    };
+    let base = |priority| Base::nat(Hook::Postrouting, priority);
     let saddr = if family == Family::Ip { Field::IpSaddr } else { Field::Ip6Saddr };
     let by_source: Vec<Vec<Expr>> = vec![verdict_map(&[saddr], MAP).into_iter().collect()];
     let former = Chain::base(FORMER_CHAIN, base(FORMER_PRIORITY), by_source.clone());
     let mut chains = vec![Chain::base(CHAIN, base(PRIORITY), by_source).replacing(former)];
     chains.extend(subnets.iter().map(of_subnet));
-    SharedRules { table: shared_rules::table(family), sets: vec![MAP.into()], chains }
-}
-
-fn add_map(batch: &mut Batch, table: Table<'_>, name: &str) {
-    let key = &[if table.family == Family::Ip { Type::Ipv4Addr } else { Type::Ipv6Addr }];
-    batch.add_set(table, NewSet { name, key, kind: SetKind::VerdictMap, comment: None });
+    let map = NewSet::verdict_map(MAP, [Type::address(family)]);
+    SharedRules { table: shared_rules::table(family), sets: vec![map], chains }
 }
 
 /// Deletes the chains of subnets that have no element after a change of the map. The chains of the subnets of `nets` stay.

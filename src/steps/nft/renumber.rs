@@ -96,7 +96,7 @@ fn put(
     } else if hairpin::length(name).is_some() {
         put_source(nft, batch, change, (set, old), (name, new))?;
     } else if set.name == masquerade::MAP {
-        masquerade::ensure(nft, batch, family.into(), &[change.to])?;
+        masquerade::shared(family.into(), &[change.to]).ensure(nft, batch)?;
         if let Some(changed) = set.put(nft, batch, owner, &keys, &[new])? {
             masquerade::delete_chains(nft, batch, family.into(), &changed, &[change.to])?;
         }

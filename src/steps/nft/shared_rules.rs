@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use crate::error::{Code, Error, Result};
 use crate::netlink::nft::{
-    self, Base, Batch, Comment, Element, Expr, Family, Feature, NewChain, NewRule, Nft, Object,
-    Rule, Table,
+    self, Base, Batch, Comment, Element, Expr, Family, Feature, NewChain, NewRule, NewSet, Nft,
+    Object, Rule, Table,
 };
 use crate::plugin::owner::{Owner, Owners};
 
@@ -24,10 +24,9 @@ pub fn comment(owner: &Owner) -> Result<Comment> {
 
 /// The objects that all attachments share in a table. ADD adds only those that are missing, because adding an existing chain
 /// takes milliseconds.
-pub struct SharedRules<'a> {
-    pub table: Table<'a>,
-    /// The names of the sets and maps.
-    pub sets: Vec<String>,
+pub struct SharedRules {
+    pub table: Table<'static>,
+    pub sets: Vec<NewSet>,
     /// In an order in which the target of a jump comes before the chain that jumps to it.
     pub chains: Vec<Chain>,
 }
@@ -46,17 +45,12 @@ pub struct Chain {
     pub former: Option<Box<Self>>,
 }
 
-impl SharedRules<'_> {
-    /// Adds objects and rules that are missing. `declare` adds a set or map by its name.
-    pub fn ensure(
-        &self,
-        nft: &Nft,
-        batch: &mut Batch,
-        declare: impl Fn(&mut Batch, &str),
-    ) -> Result<()> {
+impl SharedRules {
+    /// Adds objects and rules that are missing.
+    pub fn ensure(&self, nft: &Nft, batch: &mut Batch) -> Result<()> {
         let table = self.table;
         let mut objects = vec![Object::Table(table)];
-        objects.extend(self.sets.iter().map(|set| Object::Set(table, set)));
+        objects.extend(self.sets.iter().map(|set| Object::Set(table, &set.name)));
         objects.extend(self.chains.iter().map(|chain| Object::Chain(table, &chain.name)));
         let mut former: Vec<&Chain> =
             self.chains.iter().filter_map(|chain| chain.former.as_deref()).collect();
@@ -66,11 +60,11 @@ impl SharedRules<'_> {
         let mut is_there = nft.exist(&objects)?.into_iter();
         let mut is_there = || is_there.next().unwrap_or_default();
         if !is_there() {
-            batch.add_table(table, None);
+            batch.add_table(table);
         }
         for set in &self.sets {
             if !is_there() {
-                declare(batch, set);
+                batch.add_set(table, set);
             }
         }
         for chain in &self.chains {
@@ -95,11 +89,12 @@ impl SharedRules<'_> {
     pub fn check(&self, nft: &Nft) -> Result<()> {
         let table = self.table;
         let objects: Vec<Object<'_>> =
-            self.sets.iter().map(|set| Object::Set(table, set)).collect();
+            self.sets.iter().map(|set| Object::Set(table, &set.name)).collect();
         if let Some((set, _)) =
             self.sets.iter().zip(nft.exist(&objects)?).find(|(_, exists)| !exists)
         {
-            return Err(Error::internal(format_args!("set {set} not found in table {table}")));
+            let msg = format!("set {} not found in table {table}", set.name);
+            return Err(Error::internal(msg));
         }
         let present = nft.chains(table)?;
         for chain in &self.chains {

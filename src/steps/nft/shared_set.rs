@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::netlink::nft::{
-    Batch, Datum, Element, Family, NewSet, Nft, Object, SetKind, Table, Type, Value, pack,
+    Batch, Datum, Element, Family, NewSet, Nft, Object, Table, Type, Value, pack,
 };
 use crate::plugin::life;
 use crate::plugin::owner::{Owner, hash};
@@ -193,11 +193,29 @@ impl SharedSet<'_> {
         if let [element, ..] = further.added.as_slice()
             && nft.exist(&[Object::Set(self.table, &self.owners())])? == [false]
         {
-            declare(batch, self.table, &self.owners(), element);
+            batch.add_set(self.table, &self.new_owners(element));
         }
         further.write(batch, self.table, &self.owners());
         first.write(batch, self.table, self.name);
         Ok(changed)
+    }
+
+    /// The set of further owners for the first element in it.
+    fn new_owners(&self, element: &Element) -> NewSet {
+        let address = Type::address(self.table.family);
+        let bytes = if self.table.family == Family::Ip6 { 16 } else { 4 };
+        let bytes_of_key = element.key.len() - MARKS_BYTES;
+        let mut key = vec![address];
+        if bytes_of_key == bytes + PORT_BYTES {
+            key.extend([Type::InetProto, Type::InetService]);
+        } else {
+            key.resize(bytes_of_key / bytes, address);
+        }
+        key.extend([Type::Mark; 2]);
+        match has_value(element) {
+            true => NewSet::map(self.owners(), key, [Type::IfName]),
+            false => NewSet::set(self.owners(), key),
+        }
     }
 
     /// The elements of all owners, by the keys of the set.
@@ -323,24 +341,6 @@ fn to_further_element(element: &Element) -> Element {
         data: element.data.clone().filter(|_| has_value(element)),
         comment: element.comment.clone(),
     }
-}
-
-/// Adds the set of further owners, with the types of an element of the shared set.
-fn declare(batch: &mut Batch, table: Table<'_>, name: &str, element: &Element) {
-    let (address, bytes) = match table.family {
-        Family::Ip6 => (Type::Ipv6Addr, 16),
-        _ => (Type::Ipv4Addr, 4),
-    };
-    let bytes_of_key = element.key.len() - MARKS_BYTES;
-    let mut key = vec![address];
-    if bytes_of_key == bytes + PORT_BYTES {
-        key.extend([Type::InetProto, Type::InetService]);
-    } else {
-        key.resize(bytes_of_key / bytes, address);
-    }
-    key.extend([Type::Mark; 2]);
-    let kind = if has_value(element) { SetKind::Map(&[Type::IfName]) } else { SetKind::Set };
-    batch.add_set(table, NewSet { name, key: &key, kind, comment: None });
 }
 
 /// The 64-bit hash of a text as two values of the nf_tables type `mark`.

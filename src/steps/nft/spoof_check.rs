@@ -22,8 +22,8 @@ use crate::compat::rules;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::{
-    Base, Batch, ChainKind, Element, Family, Feature, Field, Hook, NewSet, Nft, Policy, SetKind,
-    Table, Type, Value, Verdict, in_set, not_in_set, pack,
+    Base, Batch, Element, Family, Feature, Field, Hook, NewSet, Nft, Table, Type, Value, Verdict,
+    in_set, not_in_set, pack,
 };
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
@@ -38,11 +38,7 @@ const PRIORITY: i32 = -300;
 
 /// Allows only frames with the source address `mac` on `port`. Adds shared rules that are missing.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac) -> Result<()> {
-    shared().ensure(nft, batch, |batch, name| {
-        let key =
-            if name == PORTS { &[Type::IfName][..] } else { &[Type::IfName, Type::EtherAddr] };
-        batch.add_set(TABLE, NewSet { name, key, kind: SetKind::Set, comment: None });
-    })?;
+    shared().ensure(nft, batch)?;
     // Remove the elements of an earlier port with this name, which belonged to this or another owner.
     remove_others(nft, batch, port, Some(mac))?;
     let comment = Some(shared_rules::comment(owner)?);
@@ -120,20 +116,17 @@ pub fn status(nft: &Nft) -> Result<()> {
 
 /// The two sets, and the chain `type filter hook prerouting priority dstnat; policy accept;` with the rule
 /// `iifname @spoof-check-ports iifname . ether saddr != @spoof-check-allowed drop`
-fn shared() -> SharedRules<'static> {
-    let base = Base {
-        kind: ChainKind::Filter,
-        hook: Hook::Prerouting,
-        priority: PRIORITY,
-        policy: Policy::Accept,
-    };
+fn shared() -> SharedRules {
     let is_checked = in_set(&[Field::Iifname], PORTS);
     let is_foreign = not_in_set(&[Field::Iifname, Field::EtherSaddr], ALLOWED);
     let rule = is_checked.into_iter().chain(is_foreign).chain([Verdict::Drop.into()]).collect();
     SharedRules {
         table: TABLE,
-        sets: vec![PORTS.into(), ALLOWED.into()],
-        chains: vec![Chain::base(CHAIN, base, vec![rule])],
+        sets: vec![
+            NewSet::set(PORTS, [Type::IfName]),
+            NewSet::set(ALLOWED, [Type::IfName, Type::EtherAddr]),
+        ],
+        chains: vec![Chain::base(CHAIN, Base::filter(Hook::Prerouting, PRIORITY), vec![rule])],
     }
 }
 

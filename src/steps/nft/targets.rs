@@ -16,8 +16,8 @@ use std::net::IpAddr;
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Batch, Condition, Datum, Element, Expr, Family, Field, NewSet, Nft, SetKind, Table, Transport,
-    Type, Value, Verdict, in_set, pack,
+    Batch, Condition, Datum, Element, Expr, Family, Field, NewSet, Nft, Table, Transport, Type,
+    Value, Verdict, in_set, pack,
 };
 use crate::steps::nft::shared_set::SharedSet;
 
@@ -40,11 +40,9 @@ pub fn of(published: &Element) -> Option<Element> {
     Some(Element { key, data: None, comment: published.comment.clone() })
 }
 
-/// Adds the set `portmap-targets`.
-pub fn declare(batch: &mut Batch, table: Table<'_>) {
-    let address = if table.family == Family::Ip6 { Type::Ipv6Addr } else { Type::Ipv4Addr };
-    let key = &[address, Type::InetProto, Type::InetService];
-    batch.add_set(table, NewSet { name: SET, key, kind: SetKind::Set, comment: None });
+/// The set `portmap-targets`.
+pub fn set(family: Family) -> NewSet {
+    NewSet::set(SET, [Type::address(family), Type::InetProto, Type::InetService])
 }
 
 /// Adds the targets of all published ports to the new set.
