@@ -33,9 +33,6 @@ pub const VERSION: &str = concat!("v1.9.1+cnibox.", env!("CARGO_PKG_VERSION"));
 ///
 /// The methods of verbs have no default, so each plugin implements each verb.
 pub trait Plugin: Read {
-    /// The text with which the reference begins its error for an unreadable configuration.
-    fn unreadable(&self) -> &'static str;
-
     /// Validates the configuration only. Called if the container's namespace cannot be opened: an error of the configuration
     /// is returned in place of the error of the namespace.
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()>;
@@ -116,9 +113,18 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Properties of a plugin that the runtime and the tool read without calling it. A plugin states those that differ from `NONE`.
-#[derive(Clone, Copy)]
-pub struct Facts {
+/// An entry of the table of plugins, `plugins::PLUGINS`: the properties of a plugin that the runtime and the tool read without
+/// calling it. A plugin states those that differ from `Entry::plugin`, `Entry::chained` or `Entry::ipam`.
+pub struct Entry {
+    pub name: &'static str,
+    /// One sentence for `cnibox --list-full` and the README.
+    pub about: &'static str,
+    /// An IPAM plugin: it manages addresses only.
+    pub is_ipam: bool,
+    /// A chained plugin: it follows the plugin that makes the interface.
+    pub is_chained: bool,
+    /// An IPAM plugin that communicates through the interface: the interface must exist before its ADD and until after its DEL.
+    pub needs_link: bool,
     /// The plugin changes nothing outside of the container.
     pub is_in_container: bool,
     /// Only containers of this host have addresses in the subnets of the plugin's networks. If false, other hosts also have
@@ -131,39 +137,8 @@ pub struct Facts {
     /// The configurations for which STATUS probes the kernel: the key that needs kernel features (empty: every ADD needs them),
     /// and the configuration's keys in JSON.
     pub probes: &'static [(&'static str, &'static str)],
-}
-
-impl Facts {
-    pub const NONE: Self = Self {
-        is_in_container: false,
-        has_own_subnets: false,
-        leaves_owned: false,
-        kinds: &[],
-        probes: &[],
-    };
-    /// An item of `kinds`: the plugin makes veth pairs.
-    pub const VETH: (&'static str, &'static str) = ("veth", "CONFIG_VETH");
-    /// An item of `probes`: an interface with the master `lo`, because each namespace has `lo`.
-    pub const ON_LO: (&'static str, &'static str) = ("", r#""master":"lo""#);
-    /// An item of `probes`: a configuration with `ipMasq`, which needs masquerading in nf_tables.
-    pub const MASQUERADES: (&'static str, &'static str) = (
-        "ipMasq",
-        r#""isGateway":true,"ipMasq":true,"ipam":{"type":"static","addresses":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}"#,
-    );
-}
-
-/// An entry of the table of plugins, `plugins::PLUGINS`.
-pub struct Entry {
-    pub name: &'static str,
-    /// One sentence for `cnibox --list-full` and the README.
-    pub about: &'static str,
-    /// An IPAM plugin: it manages addresses only.
-    pub is_ipam: bool,
-    /// A chained plugin: it follows the plugin that makes the interface.
-    pub is_chained: bool,
-    /// An IPAM plugin that communicates through the interface: the interface must exist before its ADD and until after its DEL.
-    pub needs_link: bool,
-    pub facts: Facts,
+    /// The text with which the reference begins its error for an unreadable configuration.
+    pub unreadable: Option<&'static str>,
     /// Returns the plugin with the default configuration.
     pub new: fn() -> Instance,
 }
@@ -175,8 +150,56 @@ pub enum Instance {
 }
 
 impl Entry {
-    pub const fn with(self, facts: Facts) -> Self {
-        Self { facts, ..self }
+    /// An item of `kinds`: the plugin makes veth pairs.
+    pub const VETH: (&'static str, &'static str) = ("veth", "CONFIG_VETH");
+    /// An item of `probes`: an interface with the master `lo`, because each namespace has `lo`.
+    pub const ON_LO: (&'static str, &'static str) = ("", r#""master":"lo""#);
+    /// An item of `probes`: a configuration with `ipMasq`, which needs masquerading in nf_tables.
+    pub const MASQUERADES: (&'static str, &'static str) = (
+        "ipMasq",
+        r#""isGateway":true,"ipMasq":true,"ipam":{"type":"static","addresses":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}"#,
+    );
+
+    /// A plugin that makes an interface.
+    pub const fn plugin<P: Plugin + Default + 'static>(
+        name: &'static str,
+        about: &'static str,
+    ) -> Self {
+        let unreadable = Some("failed to load netconf");
+        Self { unreadable, ..Self::of(name, about, || Instance::Plugin(Box::<P>::default())) }
+    }
+
+    /// A chained plugin.
+    pub const fn chained<P: Plugin + Default + 'static>(
+        name: &'static str,
+        about: &'static str,
+    ) -> Self {
+        Self { is_chained: true, ..Self::plugin::<P>(name, about) }
+    }
+
+    /// An IPAM plugin.
+    pub const fn ipam<P: Ipam + Default + 'static>(
+        name: &'static str,
+        about: &'static str,
+    ) -> Self {
+        Self { is_ipam: true, ..Self::of(name, about, || Instance::Ipam(Box::<P>::default())) }
+    }
+
+    const fn of(name: &'static str, about: &'static str, new: fn() -> Instance) -> Self {
+        Self {
+            name,
+            about,
+            is_ipam: false,
+            is_chained: false,
+            needs_link: false,
+            is_in_container: false,
+            has_own_subnets: false,
+            leaves_owned: false,
+            kinds: &[],
+            probes: &[],
+            unreadable: None,
+            new,
+        }
     }
 
     /// Executes a call: runs the plugin, commits the pending changes of nf_tables, and writes or removes the record of the
@@ -212,7 +235,7 @@ impl Entry {
     /// container.
     fn maker(&self) -> Option<Maker> {
         match (self.is_chained, self.is_ipam) {
-            (true, _) => self.facts.leaves_owned.then(|| Maker::Chained(self.name.into())),
+            (true, _) => self.leaves_owned.then(|| Maker::Chained(self.name.into())),
             (false, true) => Some(Maker::Ipam),
             (false, false) => Some(Maker::Plugin),
         }
@@ -251,7 +274,7 @@ impl Entry {
         let Instance::Plugin(plugin) = self.configured(cx, &Verb::Check(at.clone()))? else {
             return Ok(());
         };
-        if self.facts.leaves_owned && !parts.is_dry_run() {
+        if self.leaves_owned && !parts.is_dry_run() {
             self.renew_record(cx, at);
         }
         plugin.restore(cx, at, parts)
@@ -290,9 +313,9 @@ impl Entry {
             _ if self.is_ipam => convert(json).map_err(|error| error.reason_first(CONFIGURATION)),
             _ => convert(json).map_err(|error| error.in_document(CONFIGURATION)),
         };
-        configured.map_err(|error| match (self.new)() {
-            Instance::Plugin(plugin) => error.in_front(plugin.unreadable()),
-            Instance::Ipam(_) => error,
+        configured.map_err(|error| match self.unreadable {
+            Some(text) => error.in_front(text),
+            None => error,
         })
     }
 }
@@ -330,34 +353,6 @@ impl Context<'_> {
     ) {
         self.session.defer(&self.request.conf.kind, build, then);
     }
-}
-
-/// The table entry of a plugin that makes an interface.
-pub const fn entry<P: Plugin + Default + 'static>(
-    name: &'static str,
-    about: &'static str,
-) -> Entry {
-    let new = || Instance::Plugin(Box::<P>::default());
-    let facts = Facts::NONE;
-    Entry { name, about, is_ipam: false, is_chained: false, needs_link: false, facts, new }
-}
-
-/// The table entry of a chained plugin.
-pub const fn chained_entry<P: Plugin + Default + 'static>(
-    name: &'static str,
-    about: &'static str,
-) -> Entry {
-    Entry { is_chained: true, ..entry::<P>(name, about) }
-}
-
-/// The table entry of an IPAM plugin.
-pub const fn ipam_entry<P: Ipam + Default + 'static>(
-    name: &'static str,
-    about: &'static str,
-) -> Entry {
-    let new = || Instance::Ipam(Box::<P>::default());
-    let facts = Facts::NONE;
-    Entry { name, about, is_ipam: true, is_chained: false, needs_link: false, facts, new }
 }
 
 fn run(plugin: &dyn Plugin, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {

@@ -51,7 +51,7 @@ use crate::names::{Attachment, Mac};
 use crate::netlink::rtnl::{Link, NewLink, Rtnl};
 use crate::plugin::owner::Owners;
 use crate::plugin::restore::Parts;
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::chained;
 use crate::steps::link::{host_link, veth};
@@ -62,13 +62,17 @@ use shaped::{Shaped, fail_if};
 /// The default of `latency`.
 const LATENCY_MS: u32 = 25;
 
-pub const FACTS: Facts = Facts {
+pub const ENTRY: Entry = Entry {
     leaves_owned: true,
     probes: &[(
         "",
         r#""ingressRate":8000,"ingressBurst":8000,"egressRate":8000,"egressBurst":8000"#,
     )],
-    ..Facts::NONE
+    unreadable: Some("failed to parse network configuration"),
+    ..Entry::chained::<Bandwidth>(
+        "bandwidth",
+        "limits the rate at which a container receives and sends",
+    )
 };
 
 keys! {
@@ -95,10 +99,6 @@ keys! {
 const WITHOUT_RESULT: &str = "must be called as chained plugin";
 
 impl Plugin for Bandwidth {
-    fn unreadable(&self) -> &'static str {
-        "failed to parse network configuration"
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.limits()?;
         chained::prev_result(cx, WITHOUT_RESULT).map(drop)

@@ -76,7 +76,7 @@ use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::restore::Parts;
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::verify;
@@ -95,16 +95,16 @@ const CONTAINER: u32 = 2;
 /// The default of the key `bridge`.
 pub const DEFAULT: &str = "cni0";
 
-pub const FACTS: Facts = Facts {
+pub const ENTRY: Entry = Entry {
     has_own_subnets: true,
     leaves_owned: true,
-    kinds: &[("bridge", "CONFIG_BRIDGE"), Facts::VETH],
+    kinds: &[("bridge", "CONFIG_BRIDGE"), Entry::VETH],
     probes: &[
         ("vlan", r#""vlan":5"#),
-        Facts::MASQUERADES,
+        Entry::MASQUERADES,
         ("macspoofchk", r#""macspoofchk":true"#),
     ],
-    ..Facts::NONE
+    ..Entry::plugin::<Bridge>("bridge", "a veth pair with its host end on a bridge")
 };
 
 keys! {
@@ -156,10 +156,6 @@ struct Addressing {
 }
 
 impl Plugin for Bridge {
-    fn unreadable(&self) -> &'static str {
-        "failed to load netconf"
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.validate(cx)?;
         veth::requested_mac(cx)?;

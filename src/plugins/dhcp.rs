@@ -79,7 +79,7 @@ use crate::dhcp::protocol::{LeaseRequest, Request};
 use crate::dhcp::socket::{self, Failure};
 use crate::error::{Error, Result};
 use crate::names::Attachment;
-use crate::plugin::{Context, Expected, Ipam, Scope};
+use crate::plugin::{Context, Entry, Expected, Ipam, Scope};
 
 use keys::Keys;
 
@@ -89,6 +89,11 @@ const SERVE_TIMEOUT: Duration = Duration::from_secs(10);
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout of a STATUS.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub const ENTRY: Entry = Entry {
+    needs_link: true,
+    ..Entry::ipam::<Dhcp>("dhcp", "addresses from the DHCP servers of the network")
+};
 
 #[derive(Default)]
 pub struct Dhcp {

@@ -24,14 +24,15 @@
 
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
-use crate::plugin::{Context, Facts};
+use crate::plugin::{Context, Entry};
 use crate::steps::link::interface::{self, NewInterface, SingleLink};
 
-pub const FACTS: Facts = Facts {
+pub const ENTRY: Entry = Entry {
     is_in_container: true,
     leaves_owned: true,
     probes: &[("", r#""ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#)],
-    ..Facts::NONE
+    unreadable: Some("failed to parse network config"),
+    ..Entry::plugin::<Dummy>("dummy", "an interface for addresses only, without a connection")
 };
 
 keys! {
@@ -42,7 +43,6 @@ keys! {
 }
 
 impl SingleLink for Dummy {
-    const UNREADABLE: &'static str = "failed to parse network config";
     const KIND: &'static str = "dummy";
 
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {

@@ -70,7 +70,7 @@ use crate::netlink::nft::{Batch, Comment, Family, Feature, Nft};
 use crate::netlink::xtables;
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::restore::Parts;
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
 use crate::steps::nft::shared_rules;
@@ -80,8 +80,14 @@ use ruleset::Listing;
 use sources::ZoneSource;
 pub use sources::follow_sources;
 
-pub const FACTS: Facts =
-    Facts { leaves_owned: true, probes: &[("", r#""backend":"iptables""#)], ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    leaves_owned: true,
+    probes: &[("", r#""backend":"iptables""#)],
+    ..Entry::chained::<Firewall>(
+        "firewall",
+        "accepts packets of containers on a host that drops others, and separates bridges",
+    )
+};
 
 keys! {
     pub struct Firewall {
@@ -111,10 +117,6 @@ enum Backend {
 const WITHOUT_RESULT: &str = "missing prevResult from earlier plugin";
 
 impl Plugin for Firewall {
-    fn unreadable(&self) -> &'static str {
-        "failed to load netconf"
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.settings()?;
         chained::prev_result(cx, WITHOUT_RESULT).map(drop)
@@ -358,8 +360,6 @@ impl Wanted<'_> {
         self.policy_links.as_ref().map_or(Ok(()), |links| links.check_port(nft, &self.owner))
     }
 }
-
-/// The families of the nf_tables tables in which the plugin lists addresses.
 
 fn remove_rules(
     nft: &Nft,

@@ -45,7 +45,7 @@ use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::plugin::owner::Owners;
 use crate::plugin::restore::Parts;
-use crate::plugin::{Context, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::state;
@@ -55,6 +55,9 @@ use subnet_env::SubnetEnv;
 /// The default of `subnetFile`, in which the daemon flanneld writes the subnets.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
+pub const ENTRY: Entry =
+    Entry::plugin::<Flannel>("flannel", "a network with the subnet that the flannel daemon chose");
+
 keys! {
     pub struct Flannel {
         "subnetFile" => subnet_file: String = SUBNET_FILE.into(),
@@ -63,10 +66,6 @@ keys! {
 }
 
 impl Plugin for Flannel {
-    fn unreadable(&self) -> &'static str {
-        "failed to load netconf"
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.config(cx).map(drop)
     }

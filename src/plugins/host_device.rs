@@ -60,12 +60,15 @@ use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::{Context, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::{chained, verify};
 use crate::steps::link::{interface, mtu};
+
+pub const ENTRY: Entry =
+    Entry::plugin::<HostDevice>("host-device", "a link of the host, moved into the container");
 
 keys! {
     /// The keys that name a device. The first one that is set has precedence, except that `deviceID` overrides `pciBusID`.
@@ -85,10 +88,6 @@ keys! {
 }
 
 impl Plugin for HostDevice {
-    fn unreadable(&self) -> &'static str {
-        "failed to load netconf"
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.device_id()?;
         delegate::examine(cx)

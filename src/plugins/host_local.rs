@@ -89,10 +89,13 @@ use crate::ipam::range::{Range, RangeConf, RangeSet};
 use crate::ipam::store::Store;
 use crate::ipam::{AllocationRequest, allocate, check_not_exhausted};
 use crate::names::Attachment;
-use crate::plugin::{Context, Expected, Ipam, Scope};
+use crate::plugin::{Context, Entry, Expected, Ipam, Scope};
 
 /// The default of `dataDir`.
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
+
+pub const ENTRY: Entry =
+    Entry::ipam::<HostLocal>("host-local", "addresses from ranges, reserved in files on this host");
 
 keys! {
     /// The keys, not validated.
@@ -259,11 +262,9 @@ mod tests {
 
     use crate::error::Code;
     use crate::ipam::store::tests::TempDir;
-    use crate::plugin::{Session, ipam_entry};
+    use crate::plugin::Session;
 
     use super::*;
-
-    const PLUGIN: crate::plugin::Entry = ipam_entry::<HostLocal>("host-local", "");
 
     /// Calls the plugin. `ipam` is the content of the JSON object of that name, `more` the text after it.
     fn call(
@@ -293,7 +294,7 @@ mod tests {
             Request::read(command, env, stdin.as_bytes()).map_err(|refusal| refusal.error)?;
         let session = Session::without_container();
         let cx = Context { request: &request, session: &session, plugins: &[] };
-        PLUGIN.run(&cx, &verb)
+        ENTRY.run(&cx, &verb)
     }
 
     fn add(dir: &TempDir, ipam: &str, more: &str, args: &str) -> Result<String> {

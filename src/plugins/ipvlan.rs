@@ -35,7 +35,7 @@
 use crate::cni::json::keys;
 use crate::error::Result;
 use crate::netlink::rtnl::LinkProperty;
-use crate::plugin::{Context, Facts};
+use crate::plugin::{Context, Entry};
 use crate::steps::link::interface::{NewInterface, Property, SingleLink};
 use crate::steps::link::mtu;
 use crate::steps::link::parent::Parent;
@@ -44,7 +44,14 @@ use crate::steps::link::parent::Parent;
 const MODES: &[(&str, u16)] = &[("l2", 0), ("l3", 1), ("l3s", 2)];
 const FLAGS: &[(&str, u16)] = &[("bridge", 0), ("private", 1), ("vepa", 2)];
 
-pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[Facts::ON_LO], ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    leaves_owned: true,
+    probes: &[Entry::ON_LO],
+    ..Entry::plugin::<Ipvlan>(
+        "ipvlan",
+        "an interface on a link of the host, with the MAC address of that link",
+    )
+};
 
 keys! {
     pub struct Ipvlan {
@@ -57,7 +64,6 @@ keys! {
 }
 
 impl SingleLink for Ipvlan {
-    const UNREADABLE: &'static str = "failed to load netconf";
     const KIND: &'static str = "ipvlan";
 
     fn interface(&self, _: &Context<'_>) -> Result<NewInterface<'_>> {

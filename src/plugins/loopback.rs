@@ -21,21 +21,21 @@ use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IpFamily};
 use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::plugin::owner::Owner;
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::link::{host_link, veth};
 
 const LO: &str = "lo";
 
-pub const FACTS: Facts = Facts { is_in_container: true, ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    is_in_container: true,
+    unreadable: Some("failed to parse network config"),
+    ..Entry::plugin::<Loopback>("loopback", "brings the interface lo of the container up")
+};
 
 keys! {
     pub struct Loopback {}
 }
 impl Plugin for Loopback {
-    fn unreadable(&self) -> &'static str {
-        "failed to parse network config"
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         cx.request.prev_result().map(drop)
     }

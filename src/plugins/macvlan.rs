@@ -41,7 +41,7 @@
 use crate::cni::json::keys;
 use crate::error::Result;
 use crate::netlink::rtnl::LinkProperty;
-use crate::plugin::{Context, Facts};
+use crate::plugin::{Context, Entry};
 use crate::steps::link::interface::{self, NewInterface, Property, SingleLink};
 use crate::steps::link::mtu;
 use crate::steps::link::parent::Parent;
@@ -49,7 +49,14 @@ use crate::steps::link::parent::Parent;
 /// The values of `mode`: MACVLAN_MODE_* (linux/if_link.h). The first value is the default.
 const MODES: &[(&str, u32)] = &[("bridge", 4), ("private", 1), ("vepa", 2), ("passthru", 8)];
 
-pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[Facts::ON_LO], ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    leaves_owned: true,
+    probes: &[Entry::ON_LO],
+    ..Entry::plugin::<Macvlan>(
+        "macvlan",
+        "an interface on a link of the host, with its own MAC address",
+    )
+};
 
 keys! {
     pub struct Macvlan {
@@ -64,7 +71,6 @@ keys! {
 }
 
 impl SingleLink for Macvlan {
-    const UNREADABLE: &'static str = "failed to load netconf";
     const KIND: &'static str = "macvlan";
 
     fn interface(&self, cx: &Context<'_>) -> Result<NewInterface<'_>> {

@@ -73,7 +73,7 @@ use crate::netlink::nft::{Batch, Family, Feature, Nft};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::restore::Parts;
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
 use crate::steps::nft::{localnet, shared_rules};
@@ -82,16 +82,17 @@ use config::Settings;
 use ports::Ports;
 use removal::Removal;
 
-pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[("", "")], ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    leaves_owned: true,
+    probes: &[("", "")],
+    unreadable: Some("failed to parse network configuration"),
+    ..Entry::chained::<Portmap>("portmap", "publishes ports of the container on the host")
+};
 
 /// The error text of the reference for a call without `prevResult`.
 const WITHOUT_RESULT: &str = "must be called as chained plugin";
 
 impl Plugin for Portmap {
-    fn unreadable(&self) -> &'static str {
-        "failed to parse network configuration"
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         chained::prev_result(cx, WITHOUT_RESULT)?;
         self.settings().map(drop).map_err(|error| error.in_front("failed to parse config"))

@@ -38,14 +38,22 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IpFamily};
 use crate::netlink::rtnl::{Batch, Route, Rtnl, Rule};
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
 use crate::steps::link::configure;
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
 use plan::{PROTOCOL, Plan};
 
-pub const FACTS: Facts = Facts { is_in_container: true, probes: &[("", "")], ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    is_in_container: true,
+    probes: &[("", "")],
+    unreadable: Some("failed to parse network configuration"),
+    ..Entry::chained::<Sbr>(
+        "sbr",
+        "routes packets by source: they leave by the interface that has their source address",
+    )
+};
 
 keys! {
     pub struct Sbr {
@@ -59,10 +67,6 @@ keys! {
 const WITHOUT_RESULT: &str = "This plugin must be called as chained plugin";
 
 impl Plugin for Sbr {
-    fn unreadable(&self) -> &'static str {
-        "failed to parse network configuration"
-    }
-
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         self.check_keys()?;
         self.ips(&chained::prev_result(cx, WITHOUT_RESULT)?, at).map(drop)

@@ -45,7 +45,9 @@ use crate::cni::text;
 use crate::cni::version::Version;
 use crate::error::{Code, Error, Result};
 use crate::names::Attachment;
-use crate::plugin::{Context, Expected, Ipam, Scope};
+use crate::plugin::{Context, Entry, Expected, Ipam, Scope};
+
+pub const ENTRY: Entry = Entry::ipam::<Static>("static", "addresses written in the configuration");
 
 impl Ipam for Static {
     fn add(&self, cx: &Context<'_>, _: &Attachment) -> Result<Success> {

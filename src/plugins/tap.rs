@@ -42,7 +42,7 @@ use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, Rtnl};
 use crate::plugin::owner::Owner;
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::configure::{self, Announce, Options};
@@ -58,7 +58,14 @@ const MTU_RANGE: RangeInclusive<u32> = 68..=65_521;
 /// The type of a tap (linux/if_tun.h).
 const IFF_TAP: u8 = 2;
 
-pub const FACTS: Facts = Facts { leaves_owned: true, probes: &[("", "")], ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    leaves_owned: true,
+    probes: &[("", "")],
+    ..Entry::plugin::<Tap>(
+        "tap",
+        "an interface that a program reads and writes, for example a virtual machine",
+    )
+};
 
 keys! {
     pub struct Tap {
@@ -73,10 +80,6 @@ keys! {
 }
 
 impl Plugin for Tap {
-    fn unreadable(&self) -> &'static str {
-        "failed to load netconf"
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         interface::examine(cx, &self.interface(cx)?)
     }

@@ -65,7 +65,7 @@ use crate::kernel::sysctl;
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
 use crate::steps::link::mtu;
@@ -74,7 +74,13 @@ use crate::steps::state;
 use backup::Backup;
 use tuned::Tuned;
 
-pub const FACTS: Facts = Facts { is_in_container: true, ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    is_in_container: true,
+    ..Entry::chained::<Tuning>(
+        "tuning",
+        "sets sysctls of the container, and the MAC address, MTU and flags of an interface",
+    )
+};
 
 keys! {
     /// `wanted` reads all other keys: an error in them must not make DEL and GC fail.
@@ -87,10 +93,6 @@ keys! {
 const WITHOUT_RESULT: &str = "Required prevResult missing";
 
 impl Plugin for Tuning {
-    fn unreadable(&self) -> &'static str {
-        "failed to load netconf"
-    }
-
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let wanted = wanted(cx, &at.ifname)?;
         check_allowlist(cx)?;

@@ -42,7 +42,7 @@ use crate::names::{Attachment, IfName};
 use crate::netlink::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::restore::Parts;
-use crate::plugin::{Context, Expected, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Expected, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::routing_tables::SCOPE_LINK;
@@ -57,13 +57,16 @@ const SCOPE_HOST: u8 = 254;
 /// The index of the container's interface in the result of ADD.
 const CONTAINER: u32 = 1;
 
-pub const FACTS: Facts = Facts {
+pub const ENTRY: Entry = Entry {
     has_own_subnets: true,
     // The DEL of `bridge` removes the same kinds of objects.
     leaves_owned: !cfg!(feature = "bridge"),
-    kinds: &[Facts::VETH],
-    probes: &[Facts::MASQUERADES],
-    ..Facts::NONE
+    kinds: &[Entry::VETH],
+    probes: &[Entry::MASQUERADES],
+    ..Entry::plugin::<Veth>(
+        "veth",
+        "a routed veth pair between host and container; without ipam a plain one",
+    )
 };
 
 keys! {
@@ -76,10 +79,6 @@ keys! {
 }
 
 impl Plugin for Veth {
-    fn unreadable(&self) -> &'static str {
-        "failed to load netconf"
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         self.validate(cx)?;
         veth::requested_mac(cx)?;

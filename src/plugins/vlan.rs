@@ -29,7 +29,7 @@
 use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::netlink::rtnl::LinkProperty;
-use crate::plugin::{Context, Facts};
+use crate::plugin::{Context, Entry};
 use crate::steps::link::interface::{NewInterface, Property, SingleLink};
 use crate::steps::link::mtu;
 use crate::steps::link::parent::Parent;
@@ -37,8 +37,11 @@ use crate::steps::link::parent::Parent;
 /// The largest id that 802.1Q does not reserve.
 const ID_MAX: u16 = 4094;
 
-pub const FACTS: Facts =
-    Facts { leaves_owned: true, probes: &[("", r#""master":"lo","vlanId":5"#)], ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    leaves_owned: true,
+    probes: &[("", r#""master":"lo","vlanId":5"#)],
+    ..Entry::plugin::<Vlan>("vlan", "an interface in a VLAN of a link of the host")
+};
 
 keys! {
     pub struct Vlan {
@@ -50,7 +53,6 @@ keys! {
 }
 
 impl SingleLink for Vlan {
-    const UNREADABLE: &'static str = "failed to load netconf";
     const KIND: &'static str = "vlan";
 
     fn interface(&self, _: &Context<'_>) -> Result<NewInterface<'_>> {

@@ -34,7 +34,7 @@ use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink;
 use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
-use crate::plugin::{Context, Facts, Plugin, Scope};
+use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
 use crate::steps::link::{chained, verify};
@@ -46,8 +46,11 @@ const ADDRESSES_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_TABLE: u32 = 1;
 const KIND: &str = "vrf";
 
-pub const FACTS: Facts =
-    Facts { is_in_container: true, probes: &[("", r#""vrfname":"probe""#)], ..Facts::NONE };
+pub const ENTRY: Entry = Entry {
+    is_in_container: true,
+    probes: &[("", r#""vrfname":"probe""#)],
+    ..Entry::chained::<Vrf>("vrf", "puts an interface of the container into a VRF")
+};
 
 keys! {
     pub struct Vrf {
@@ -61,10 +64,6 @@ keys! {
 const WITHOUT_RESULT: &str = "missing prevResult from earlier plugin";
 
 impl Plugin for Vrf {
-    fn unreadable(&self) -> &'static str {
-        "failed to load netconf"
-    }
-
     fn examine(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         self.name(&at.ifname)?;
         chained::prev_result(cx, WITHOUT_RESULT).map(drop)

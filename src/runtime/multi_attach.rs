@@ -26,7 +26,7 @@ impl Runtime {
     pub fn host_plugin<'a>(&self, network: &'a Network) -> Option<&'a str> {
         let is_in_container = |kind: &&str| {
             let entry = self.settings.plugins.iter().find(|entry| entry.name == *kind);
-            entry.is_some_and(|entry| entry.facts.is_in_container)
+            entry.is_some_and(|entry| entry.is_in_container)
         };
         network.plugins.iter().map(conf::kind).find(|kind| !is_in_container(kind))
     }

@@ -115,7 +115,7 @@ impl Runtime {
     /// this needs no configuration.
     pub fn remove_owned(&self, network: &NetworkName, all: &[Attachment]) -> Result<()> {
         let mut plugins = Vec::new();
-        for entry in self.settings.plugins.iter().filter(|entry| entry.facts.leaves_owned) {
+        for entry in self.settings.plugins.iter().filter(|entry| entry.leaves_owned) {
             plugins.push(Json::object([("type", Some(entry.name.into()))]));
         }
         let network = Network {

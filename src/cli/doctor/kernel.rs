@@ -27,7 +27,7 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     scratch.rtnl()?.raise_loopback()?;
     let mut missing = Vec::new();
     for entry in PLUGINS {
-        for (kind, option) in entry.facts.kinds {
+        for (kind, option) in entry.kinds {
             // The MAC address is invalid, so no link is created: a kernel that supports the kind refuses the address, and any
             // other kernel refuses the kind.
             let mac = Some(Mac([0; 6]));
@@ -39,7 +39,7 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         }
     }
     for entry in PLUGINS {
-        for (key, keys) in entry.facts.probes {
+        for (key, keys) in entry.probes {
             let Err(error) = scratch.run(|| status(entry, keys)) else { continue };
             let (plugin, text) = (entry.name, error.to_string());
             let options = options(&text);

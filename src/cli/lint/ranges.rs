@@ -53,7 +53,7 @@ pub(super) fn examine(document: &mut Document, path: &JsonPath<'_>, plugin: &Jso
                 first: range.first,
                 last: range.last,
                 bridge: bridge.clone(),
-                is_shared: !entry.is_some_and(|entry| entry.facts.has_own_subnets),
+                is_shared: !entry.is_some_and(|entry| entry.has_own_subnets),
             };
             let overlaps = |other: &&Claim| other.overlaps(claim.first, claim.last);
             if let Some(other) = document.claims.iter().find(overlaps) {

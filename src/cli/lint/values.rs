@@ -7,7 +7,7 @@ use crate::cni::json::Json;
 use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName};
-use crate::plugin::{Context, Entry, Facts, Session};
+use crate::plugin::{Context, Entry, Session};
 use crate::plugins::PLUGINS;
 use crate::plugins::bandwidth;
 use crate::runtime::conf;
@@ -29,7 +29,7 @@ impl Expected {
     pub(super) fn add(&mut self, plugin: &Json) {
         self.has_v6 |= gives_v6(plugin);
         let entry = crate::named(conf::kind(plugin));
-        let is_pair = entry.is_some_and(|entry| entry.facts.kinds.contains(&Facts::VETH));
+        let is_pair = entry.is_some_and(|entry| entry.kinds.contains(&Entry::VETH));
         let configured = [plugin.get("args").and_then(|args| args.get("cni")), Some(plugin)];
         let mut configured = configured.into_iter().flatten().filter_map(|keys| keys.get("mtu"));
         let configured = configured.find_map(|mtu| mtu.to_compact().parse().ok());

@@ -29,8 +29,6 @@ const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The configuration of a plugin that creates a single link.
 pub trait SingleLink: Read {
-    /// See [`Plugin::unreadable`].
-    const UNREADABLE: &'static str;
     /// The kernel's name of the kind of link.
     const KIND: &'static str;
 
@@ -39,10 +37,6 @@ pub trait SingleLink: Read {
 }
 
 impl<P: SingleLink> Plugin for P {
-    fn unreadable(&self) -> &'static str {
-        P::UNREADABLE
-    }
-
     fn examine(&self, cx: &Context<'_>, _: &Attachment) -> Result<()> {
         examine(cx, &self.interface(cx)?)
     }
