@@ -2,13 +2,14 @@
 
 use std::mem;
 use std::net::Ipv6Addr;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::dhcp::client::{Action, Client, Event};
 use crate::dhcp::exchange::v4::Sockets4;
 use crate::dhcp::exchange::v6::Sockets6;
-use crate::dhcp::exchange::{self, ClientEvent, Exchange, Pollable};
+use crate::dhcp::exchange::{self, ClientEvent, Exchange};
 use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::protocol::LeaseRequest;
@@ -136,7 +137,7 @@ impl Clients {
     }
 
     /// Adds the open sockets to a list. When one of them is readable, call `run`.
-    pub fn add_sockets(&self, list: &mut Vec<Pollable>) {
+    pub fn add_sockets<'a>(&'a self, list: &mut Vec<BorrowedFd<'a>>) {
         self.v4.iter().for_each(|v4| v4.add_sockets(list));
         self.v6.iter().for_each(|v6| v6.add_sockets(list));
     }

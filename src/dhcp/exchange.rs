@@ -5,8 +5,7 @@ pub mod v4;
 pub mod v6;
 
 use std::io;
-use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 
 use crate::dhcp::admission;
 use crate::dhcp::client::{Action, Client, Event};
@@ -30,9 +29,6 @@ pub const POLL_INTERVAL: Time = Time::from_millis(100);
 
 /// Why an address is declined: another host answered the probe.
 const ADDRESS_IN_USE: &str = "another host has the offered address";
-
-/// A socket that the thread of `table::events` polls until it is readable.
-pub type Pollable = Arc<dyn AsFd + Send + Sync>;
 
 /// An event of a client, for the table of leases.
 #[derive(Debug)]
@@ -67,7 +63,7 @@ pub trait Sockets: Default {
     fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>>;
 
     /// The socket that receives packets.
-    fn pollable(&self) -> Option<Pollable>;
+    fn pollable(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// A look for another host with an address of type `A`.
@@ -81,7 +77,7 @@ pub trait Probe<A>: Sized {
     fn poll(&mut self, site: &Site<'_>, now: Time) -> Result<Option<bool>, SiteError>;
 
     /// The socket that receives answers, if the probe has one.
-    fn pollable(&self) -> Option<Pollable>;
+    fn pollable(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// The client of one interface, with its sockets and its probe.
@@ -247,7 +243,7 @@ impl<S: Sockets> Exchange<S> {
     }
 
     /// Adds the open sockets to a list. When one of them is readable, call `run`.
-    pub fn add_sockets(&self, list: &mut Vec<Pollable>) {
+    pub fn add_sockets<'a>(&'a self, list: &mut Vec<BorrowedFd<'a>>) {
         list.extend(self.sockets.pollable());
         list.extend(self.probe.as_ref().and_then(Probe::pollable));
     }

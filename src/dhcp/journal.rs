@@ -124,11 +124,11 @@ impl LeaseRecord {
         keep(&mut self.former_v6, old.v6, &new.v6, v6::Lease::terms);
     }
 
-    /// Removes the former leases of `done`: the interface, the rules and the cache entry now have the leases of `done`. If
-    /// `done` has no lease of a family, its former leases stay: the rules still have their addresses.
-    pub fn forget_former(&mut self, done: &Self) {
-        self.former_v4.retain(|lease| done.leases.v4.is_none() || !done.former_v4.contains(lease));
-        self.former_v6.retain(|lease| done.leases.v6.is_none() || !done.former_v6.contains(lease));
+    /// Removes the former leases: the interface, the rules and the cache entry now have the current leases. Without a lease of
+    /// a family, its former leases stay: the rules still have their addresses.
+    pub fn forget_former(&mut self) {
+        self.former_v4.retain(|_| self.leases.v4.is_none());
+        self.former_v6.retain(|_| self.leases.v6.is_none());
     }
 }
 

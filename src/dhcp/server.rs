@@ -13,9 +13,8 @@ use crate::cni::version::{self, Version};
 use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::Journal;
 use crate::dhcp::journal::Listed;
-use crate::dhcp::lease::Key;
 use crate::dhcp::line::{Lines, write_line};
-use crate::dhcp::protocol::{Answer, REQUEST_BYTES_MAX, Request};
+use crate::dhcp::protocol::{Answer, LeaseRequest, REQUEST_BYTES_MAX, Request};
 use crate::dhcp::site::prefixed;
 use crate::dhcp::table::Table;
 use crate::dhcp::time::Time;
@@ -186,36 +185,39 @@ fn answer(stream: Stream, table: &Arc<Table>) -> io::Result<()> {
     let within =
         if matches!(request, Request::Acquire(_)) { table.limit() } else { REQUEST_TIMEOUT };
     write_line(stream, &Answer::Within(within.into()))?;
-    let (answer, undo) = serve_one(&request, table);
-    stream.deadline = Instant::now() + IO_TIMEOUT;
-    let is_gone = stream.is_closed();
-    let written = write_line(stream, &answer);
-    if let (true, Some(key)) = (is_gone || written.is_err(), undo) {
-        // The plugin has not read the answer, so its ADD has failed, and the runtime may not call DEL.
-        table.release(key).unwrap_or_else(|error| warn(format_args!("warning: {key}: {error}")));
-    }
-    written
+    let mut send = |answer: Answer| {
+        stream.deadline = Instant::now() + IO_TIMEOUT;
+        let is_gone = stream.is_closed();
+        write_line(stream, &answer).map(|()| !is_gone)
+    };
+    let answer = match &request {
+        Request::Acquire(request) => return send_lease(table, request, send),
+        Request::Check(key) => Answer::new(table.check(key)),
+        Request::Release(key) => Answer::new(table.release(key)),
+        Request::Gc { network, keep } => Answer::new(table.retain(network, keep)),
+        Request::Status => Answer::new(Ok(())),
+        Request::Leases => Answer::new(Ok(LeaseList { now: Time::now(), leases: table.list() })),
+    };
+    send(answer).map(drop)
 }
 
-/// Serves a request. Returns the answer, and the attachment whose lease is new: it is released if the answer cannot be sent.
-fn serve_one<'a>(request: &'a Request, table: &Arc<Table>) -> (Answer, Option<&'a Key>) {
-    let without_undo = |done: Result<()>| (Answer::new(done), None);
-    match request {
-        Request::Acquire(lease_request) => {
-            let acquired = table.acquire(lease_request).and_then(|(success, is_new)| {
-                Ok((version::print_result(&success, Version::NEWEST)?, is_new))
-            });
-            let undo = matches!(acquired, Ok((_, true))).then_some(&lease_request.key);
-            (Answer::new(acquired.map(|(result, _)| result)), undo)
-        }
-        Request::Check(key) => without_undo(table.check(key)),
-        Request::Release(key) => without_undo(table.release(key)),
-        Request::Gc { network, keep } => without_undo(table.retain(network, keep)),
-        Request::Status => without_undo(Ok(())),
-        Request::Leases => {
-            (Answer::new(Ok(LeaseList { now: Time::now(), leases: table.list() })), None)
-        }
-    }
+/// Gets a lease and sends it to the plugin. `send` returns whether the plugin can have received the answer.
+fn send_lease(
+    table: &Arc<Table>,
+    request: &LeaseRequest,
+    send: impl FnOnce(Answer) -> io::Result<bool>,
+) -> io::Result<()> {
+    let acquired = match table.acquire(request) {
+        Ok(acquired) => acquired,
+        Err(error) => return send(Answer::new(Err::<(), _>(error))).map(drop),
+    };
+    let printed = version::print_result(&acquired.success, Version::NEWEST);
+    let is_printed = printed.is_ok();
+    let sent = send(Answer::new(printed));
+    let key = &request.key;
+    let answered = table.answered(key, acquired, is_printed && matches!(sent, Ok(true)));
+    answered.unwrap_or_else(|error| warn(format_args!("warning: {key}: {error}")));
+    sent.map(drop)
 }
 
 /// The answer to the request for all leases.

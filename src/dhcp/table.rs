@@ -1,12 +1,11 @@
-//! The table of the leases of a daemon. These threads share it: one for each request, the one of `events`, those of `step`,
-//! which run the clients, and the one of `follower`. No thread holds the lock of the table during a system call that can take
-//! long.
+//! The table of the leases of a daemon. Each lease has a thread of its own (`lease_thread`), which alone changes it. The threads
+//! of requests read the table, and send events to the threads of leases. No thread holds the lock of the table during a system
+//! call that can take long.
 
-mod events;
-mod follower;
-mod step;
+mod lease_thread;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -14,165 +13,145 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::cni::success::Success;
-use crate::dhcp::apply;
-use crate::dhcp::clients::Clients;
 use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::{Journal, LeaseRecord, Listed};
 use crate::dhcp::lease::{Key, Leases};
 use crate::dhcp::protocol::LeaseRequest;
-use crate::dhcp::site::{Site, SiteError, prefixed};
+use crate::dhcp::site::{NO_LINK, NO_NAMESPACE, Site, SiteError, prefixed};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Error, Result};
-use crate::kernel::clock::Alarm;
+use crate::kernel::clock::{self, Alarm};
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, NetworkName};
-use crate::netlink::rtnl::{Ends, LinkChange, Nsid, Rtnl};
+use crate::netlink::rtnl::{End, Ends, LinkChange, Nsid, Rtnl};
 use crate::steps::renumber::Follow;
 
-use follower::Following;
+use lease_thread::LeaseThread;
 
 /// The longest wait until a lease is released.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that an ADD gets in addition to `-resendtimeout`: for the probe of the address, and for a loaded host.
 const MARGIN: Duration = Duration::from_secs(15);
+/// The pause after a failed wait.
+const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
-/// The most links that are inspected at the same time. The buffers of hundreds of inspections would be most of the daemon's
-/// memory.
-const INSPECTIONS_MAX: usize = 16;
-
-/// The leases, and what their clients need.
+/// The leases, and what their threads need.
 pub struct Table {
-    state: Mutex<Shared>,
+    entries: Mutex<Entries>,
+    /// Signals an answer, and the end of a lease.
     changed: Condvar,
-    /// Wakes the thread of `events`. It is set while `state` is locked.
-    alarm: Alarm,
-    /// The kernel's reports of removed namespaces and links. `None` if the process lacks a capability: then a lease ends when
-    /// its next packet cannot be sent.
-    ends: Option<Ends>,
     journal: Journal,
     flags: Flags,
-    /// Changes the rules of the host and the cache entry of an attachment to its new address.
-    follow: Follow,
+    /// Changes the rules of the host and the cache entry of an attachment to its new address. One lease at a time: several
+    /// writers of nf_tables would only repeat their transactions.
+    follow: Mutex<Follow>,
     own_netns: NetNs,
-    /// Signals the end of an inspection.
-    inspected: Condvar,
 }
 
-#[derive(Default)]
-struct Shared {
-    /// In boxes: the map has room for twice as many entries.
-    leases: BTreeMap<Key, Box<LeaseEntry>>,
-    /// Attachments whose lease is being released. A new lease of such an attachment waits.
-    releasing: Vec<Key>,
-    /// Leases with events that no thread handles yet, in the order of the events.
-    queue: VecDeque<Key>,
-    /// The number of threads of `step`.
-    workers: usize,
-    /// Attachments whose rules the thread of `follower` changes now.
-    following: Vec<Key>,
-    has_follower: bool,
-    /// The number of running inspections of links.
-    inspections: usize,
-}
+/// The leases. In boxes: the map has room for twice as many entries.
+type Entries = BTreeMap<Key, Box<LeaseEntry>>;
 
-/// A lease, or the attempt to get one. `LeaseWork` replaces the values when its events are handled.
+/// A lease, or the attempt to get one, as its thread published it last.
 struct LeaseEntry {
     record: LeaseRecord,
-    /// `None` while a thread handles events of the lease. Only that thread changes or removes the entry then.
-    clients: Option<Clients>,
-    /// The events that are not handled yet.
-    events: Vec<LeaseEvent>,
     /// The result of ADD, if each client has a lease.
     bound: Option<Success>,
     /// The id of the container's namespace (nsid) in the kernel's reports.
     number: Option<Nsid>,
+    /// The events that the thread has not handled yet.
+    events: Vec<LeaseEvent>,
+    /// Wakes the thread. It is set while the table is locked.
+    alarm: Arc<Alarm>,
     /// The result for the requests that wait for the lease.
     answer: Arc<OnceLock<Result<Success>>>,
-    /// No request has received this lease yet.
-    is_new: bool,
-    following: Following,
+    /// Each request that waits for the lease, or whose answer is not sent yet, has a clone.
+    requests: Arc<()>,
+    /// A plugin has received the lease.
+    is_received: bool,
+    /// The thread releases the lease, and then removes the entry. A new lease of the attachment waits.
+    is_ending: bool,
 }
 
-/// An event of a lease. A thread of the module `step` handles it.
+/// An event of a lease that another thread sends to its thread.
 enum LeaseEvent {
-    /// The daemon found the lease in the journal.
-    Adopt,
-    /// An ADD requests the lease.
-    Start,
-    /// A packet was received, or a deadline has passed.
-    Due,
     /// The daemon missed reports of the kernel: the namespace or the link may be gone.
     Verify,
     /// The namespace or the link is gone, for this reason.
     Gone(&'static str),
     /// Release the lease. Requests that wait for it fail with this reason.
     End(&'static str),
-    /// Change the interface, which is configured for these leases, to the current leases.
-    Apply(Box<Leases>),
-    /// The rules of the host and the cache entry now have the addresses of this record.
-    Followed(Box<LeaseRecord>),
+}
+
+/// A lease for a request. The lease ends if its answer reaches no plugin: see `Table::answered`.
+pub struct Acquired {
+    pub success: Success,
+    request: Arc<()>,
 }
 
 impl Table {
-    /// Reads the leases of the journal, adopts those whose link still exists, and starts the thread of `events`.
+    /// Reads the leases of the journal, and starts their threads and the thread of `watch`.
     pub fn open(journal: Journal, flags: Flags, follow: Follow) -> Result<Arc<Self>> {
-        let cannot = |error| Error::internal(format_args!("cannot make a timer: {error}"));
         let ends = Ends::subscribe();
-        if let Err(error) = &ends {
-            warn(format_args!("warning: {error}"));
-        }
         let table = Arc::new(Self {
-            state: Mutex::default(),
+            entries: Mutex::default(),
             changed: Condvar::new(),
-            alarm: Alarm::new().map_err(cannot)?,
-            ends: ends.ok(),
             journal,
             flags,
-            follow,
+            follow: Mutex::new(follow),
             own_netns: NetNs::own()?,
-            inspected: Condvar::new(),
         });
-        table.adopt_all()?;
-        let events = Arc::clone(&table);
-        Builder::new()
-            .spawn(move || events.run())
-            .map_err(|error| Error::internal(format_args!("cannot start a thread: {error}")))?;
+        for record in table.journal.read_all()? {
+            let key = record.request.key.clone();
+            let thread = LeaseThread::adopted(&table, record)?;
+            // After a failure the file of the lease stays, for the next daemon.
+            if let Err(error) = table.start(&mut table.entries.lock(), thread, None) {
+                log(&key, &error.to_string());
+            }
+        }
+        match ends {
+            Ok(ends) => {
+                let table = Arc::clone(&table);
+                spawn(Builder::new(), move || table.watch(&ends))?;
+            }
+            // The process lacks a capability: a lease ends when its next packet cannot be sent.
+            Err(error) => warn(format_args!("warning: {error}")),
+        }
         Ok(table)
     }
 
-    fn adopt_all(self: &Arc<Self>) -> Result<()> {
-        let records = self.journal.read_all()?;
-        let mut state = self.state.lock();
-        for record in records {
-            let key = record.request.key.clone();
-            let mut entry = self.entry(record)?;
-            entry.is_new = false;
-            entry.following = Following::adopted(&entry.record);
-            entry.bound = entry.record.is_complete().then(|| apply::success(&entry.record, &[]));
-            state.leases.insert(key.clone(), Box::new(entry));
-            self.post(&mut state, &key, LeaseEvent::Adopt);
+    /// Tells the threads of leases which namespaces and links the kernel reports as removed. Does not return.
+    fn watch(&self, ends: &Ends) {
+        loop {
+            if let Err(error) = clock::readable(&[ends.as_fd()], None) {
+                warn(format_args!("warning: cannot wait for the ends of links: {error}"));
+                // Without a pause the loop would use all of a core.
+                let _ = clock::readable(&[], Some(FAILED_PAUSE));
+            }
+            let mut leases = self.entries.lock();
+            while let Some(end) = ends.next() {
+                for entry in leases.values_mut() {
+                    let is_in = |number| entry.number == Some(number);
+                    match end {
+                        End::Namespace(number) if is_in(number) => {
+                            entry.post(LeaseEvent::Gone(NO_NAMESPACE));
+                        }
+                        End::Link(number, index)
+                            if is_in(number) && entry.record.ifindex == index =>
+                        {
+                            entry.post(LeaseEvent::Gone(NO_LINK));
+                        }
+                        End::Unknown => entry.post(LeaseEvent::Verify),
+                        _ => {}
+                    }
+                }
+            }
         }
-        Ok(())
     }
 
     fn site<'a>(&'a self, record: &'a LeaseRecord) -> Site<'a> {
         Site { own_netns: &self.own_netns, prefix: &self.flags.hostprefix, record }
-    }
-
-    fn entry(&self, record: LeaseRecord) -> Result<LeaseEntry> {
-        let clients = Some(Clients::new(&record, &self.flags)?);
-        Ok(LeaseEntry {
-            record,
-            clients,
-            events: Vec::new(),
-            bound: None,
-            number: None,
-            answer: Arc::default(),
-            is_new: true,
-            following: Following::default(),
-        })
     }
 
     /// The longest time that `acquire` takes.
@@ -180,47 +159,71 @@ impl Table {
         Duration::from(self.flags.times.resend_timeout) + MARGIN
     }
 
-    /// Returns the result of ADD with the lease of an attachment, and whether the lease is new. Waits until there is one. Two
-    /// calls for one attachment share a lease; it is new for the call that requested it.
-    pub fn acquire(self: &Arc<Self>, request: &LeaseRequest) -> Result<(Success, bool)> {
+    /// Returns the lease of an attachment. Waits until there is one. Two calls for one attachment share a lease.
+    pub fn acquire(self: &Arc<Self>, request: &LeaseRequest) -> Result<Acquired> {
         let key = &request.key;
         let deadline = Instant::now() + self.limit();
-        let mut state = self.state.lock();
-        self.inspected.wait_while(&mut state, |state| state.inspections == INSPECTIONS_MAX);
-        state.inspections += 1;
-        let new = MutexGuard::unlocked(&mut state, || self.inspect_link(request));
-        state.inspections -= 1;
-        self.inspected.notify_one();
-        let new = new?;
-        let (answer, is_new) = loop {
-            self.wait_while(&mut state, key, |state| state.is_busy(key))?;
-            match state.leases.get(key) {
-                Some(entry) if entry.has_same_link(&new.record) => {
-                    if let (false, Some(success)) = (entry.is_new, &entry.bound) {
-                        return Ok((success.clone(), false));
+        let (new, number) = self.inspect_link(request)?;
+        let mut leases = self.entries.lock();
+        let (answer, request) = loop {
+            self.wait_while(&mut leases, |leases| is_ending(leases, key))
+                .map_err(|()| cannot_get(key, STILL_RELEASED))?;
+            match leases.get(key) {
+                Some(entry) if new.has_link_of(&entry.record) => {
+                    let request = Arc::clone(&entry.requests);
+                    if let Some(success) = entry.bound.clone() {
+                        return Ok(Acquired { success, request });
                     }
-                    break (Arc::clone(&entry.answer), false);
+                    break (Arc::clone(&entry.answer), request);
                 }
                 // The lease is for another link than this call: there was no DEL for that link.
                 Some(_) => {
-                    self.end(&mut state, key, "the interface was replaced by another link")?
+                    self.end(&mut leases, key, "the interface was replaced by another link")?
                 }
                 None => {
-                    let answer = Arc::clone(&new.answer);
-                    state.leases.insert(key.clone(), Box::new(new));
-                    self.post(&mut state, key, LeaseEvent::Start);
-                    break (answer, true);
+                    let entry = self.start(&mut leases, new, number)?;
+                    break (Arc::clone(&entry.answer), Arc::clone(&entry.requests));
                 }
             }
         };
-        self.changed.wait_while_until(&mut state, |_| answer.get().is_none(), deadline);
+        self.changed.wait_while_until(&mut leases, |_| answer.get().is_none(), deadline);
         let answer = answer.get().cloned();
         let answer = answer.unwrap_or_else(|| Err(cannot_get(key, "the daemon is too slow")));
-        answer.map(|success| (success, is_new))
+        answer.map(|success| Acquired { success, request })
     }
 
-    /// Makes an entry for the container's link, and sets the link up.
-    fn inspect_link(&self, request: &LeaseRequest) -> Result<LeaseEntry> {
+    /// Notes whether a plugin received the answer to `acquire`. Releases the lease if no plugin received it, and no other
+    /// request waits for it: the ADD has failed, and the runtime may not call DEL.
+    pub fn answered(&self, key: &Key, acquired: Acquired, is_received: bool) -> Result<()> {
+        let mut leases = self.entries.lock();
+        let is_of = |entry: &LeaseEntry| Arc::ptr_eq(&entry.requests, &acquired.request);
+        let Some(entry) = leases.get_mut(key).filter(|entry| is_of(entry)) else { return Ok(()) };
+        entry.is_received |= is_received;
+        // One clone is that of the entry, another one that of this request.
+        if entry.is_received || Arc::strong_count(&entry.requests) > 2 {
+            return Ok(());
+        }
+        self.end(&mut leases, key, RELEASED)
+    }
+
+    /// Starts the thread of a lease.
+    fn start<'a>(
+        &self,
+        leases: &'a mut Entries,
+        thread: LeaseThread,
+        number: Option<Nsid>,
+    ) -> Result<&'a LeaseEntry> {
+        let (key, entry) = (thread.key().clone(), thread.entry(number));
+        // The thread waits for the lock of the table before it reads its entry.
+        spawn(Builder::new().stack_size(STACK_BYTES), move || thread.run())?;
+        Ok(leases.entry(key).or_insert_with(|| Box::new(entry)))
+    }
+
+    /// Prepares a lease for the container's link, and sets the link up. Also returns the id of its namespace.
+    fn inspect_link(
+        self: &Arc<Self>,
+        request: &LeaseRequest,
+    ) -> Result<(LeaseThread, Option<Nsid>)> {
         let name = &request.key.at.ifname;
         let netns = self.own_netns.open(&prefixed(&self.flags.hostprefix, &request.netns))?;
         let rtnl = netns.rtnl()?;
@@ -248,14 +251,7 @@ impl Table {
             former_v6: Vec::new(),
             is_released: false,
         };
-        let number = host.ensure_nsid(&netns, None).ok();
-        Ok(LeaseEntry { number, ..self.entry(record)? })
-    }
-
-    /// Wakes the thread of `events`, which then reads the table again.
-    fn wake(&self) {
-        // If this fails, the thread wakes at the next deadline.
-        let _ = self.alarm.set(Some(Duration::ZERO));
+        Ok((LeaseThread::requested(self, record)?, host.ensure_nsid(&netns, None).ok()))
     }
 
     /// Fails if the attachment has no lease, or if its link is gone.
@@ -265,13 +261,14 @@ impl Table {
             let msg = format!("cannot find a lease for {ifname} in network {network}");
             Error::internal(msg).with_details(reason)
         };
-        let state = self.state.lock();
-        let entry = state.leases.get(key).ok_or_else(|| cannot("the daemon has none"))?;
+        let leases = self.entries.lock();
+        let entry = leases.get(key).filter(|entry| !entry.is_ending);
+        let entry = entry.ok_or_else(|| cannot("the daemon has none"))?;
         if entry.bound.is_none() {
             return Err(cannot("the lease was lost"));
         }
         let record = entry.record.clone();
-        drop(state);
+        drop(leases);
         match self.site(&record).verify() {
             Ok(_) => Ok(()),
             Err(SiteError::Gone(reason)) => Err(cannot(reason)),
@@ -280,49 +277,38 @@ impl Table {
     }
 
     /// Releases the lease of an attachment, if it has one. Returns when the lease and its file are removed.
-    pub fn release(self: &Arc<Self>, key: &Key) -> Result<()> {
-        let mut state = self.state.lock();
-        self.end(&mut state, key, RELEASED)?;
-        self.remove_file(&mut state, key)
+    pub fn release(&self, key: &Key) -> Result<()> {
+        let mut leases = self.entries.lock();
+        self.end(&mut leases, key, RELEASED)?;
+        // An earlier removal can have failed. The lock keeps an ADD from writing the file again.
+        self.journal.remove(key)
     }
 
     /// Releases the leases of a network, except those of the attachments in `keep`, and removes their files.
-    pub fn retain(self: &Arc<Self>, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
+    pub fn retain(&self, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
         let is_stale = |key: &Key| key.network == *network && !keep.contains(&key.at);
-        let mut state = self.state.lock();
-        let stale: Vec<Key> = state.leases.keys().filter(|key| is_stale(key)).cloned().collect();
-        for key in &stale {
-            self.post(&mut state, key, LeaseEvent::End(RELEASED));
+        let mut leases = self.entries.lock();
+        for (_, entry) in leases.iter_mut().filter(|(key, _)| is_stale(key)) {
+            entry.post(LeaseEvent::End(RELEASED));
         }
-        let is_left = |state: &mut Shared| stale.iter().any(|key| state.has_lease_or_is_busy(key));
-        // On timeout, go on: other threads release the remaining leases soon.
-        self.changed.wait_while_for(&mut state, is_left, RELEASE_TIMEOUT);
-        for record in MutexGuard::unlocked(&mut state, || self.journal.read_all())? {
+        // On timeout, go on: the threads release the remaining leases soon.
+        let _ = self.wait_while(&mut leases, |leases| leases.keys().any(is_stale));
+        for record in MutexGuard::unlocked(&mut leases, || self.journal.read_all())? {
             let key = &record.request.key;
-            if !is_stale(key) {
-                continue;
-            }
-            self.wait_while(&mut state, key, |state| state.is_busy(key))?;
-            if !state.leases.contains_key(key) {
-                self.remove_file(&mut state, key)?;
+            if is_stale(key) {
+                self.wait_while(&mut leases, |leases| is_ending(leases, key))
+                    .map_err(|()| cannot_get(key, STILL_RELEASED))?;
+                if !leases.contains_key(key) {
+                    self.journal.remove(key)?;
+                }
             }
         }
         Ok(())
     }
 
-    /// Removes the file of a lease that has no entry: an earlier removal can have failed. An ADD waits meanwhile.
-    fn remove_file(&self, state: &mut MutexGuard<'_, Shared>, key: &Key) -> Result<()> {
-        state.releasing.push(key.clone());
-        let removed = MutexGuard::unlocked(state, || self.journal.remove(key));
-        state.releasing.retain(|other| other != key);
-        self.changed.notify_all();
-        removed
-    }
-
     /// Whether there is no lease, no attempt to get one, and no RELEASE to send.
     pub fn is_idle(&self) -> bool {
-        let state = self.state.lock();
-        state.leases.is_empty() && state.releasing.is_empty()
+        self.entries.lock().is_empty()
     }
 
     /// Lists the leases. The text is the state: `searching`, `bound`, `renewing` or `rebinding`.
@@ -338,66 +324,60 @@ impl Table {
             };
             Listed { record: entry.record.clone(), state }
         };
-        self.state.lock().leases.values().map(|entry| listed(entry)).collect()
+        let leases = self.entries.lock();
+        leases.values().filter(|entry| !entry.is_ending).map(|entry| listed(entry)).collect()
     }
 
-    /// Releases a lease, if there is one, and waits until it is removed.
+    /// Ends a lease, if there is one, and waits until it is removed.
     fn end(
-        self: &Arc<Self>,
-        state: &mut MutexGuard<'_, Shared>,
+        &self,
+        leases: &mut MutexGuard<'_, Entries>,
         key: &Key,
         reason: &'static str,
     ) -> Result<()> {
-        self.post(state, key, LeaseEvent::End(reason));
-        self.wait_while(state, key, |state| state.has_lease_or_is_busy(key))
+        let Some(entry) = leases.get_mut(key) else { return Ok(()) };
+        entry.post(LeaseEvent::End(reason));
+        self.wait_while(leases, |leases| leases.contains_key(key))
+            .map_err(|()| cannot_get(key, STILL_RELEASED))
     }
 
     /// Waits while the condition is true. Fails after 5 s.
     fn wait_while(
         &self,
-        state: &mut MutexGuard<'_, Shared>,
-        key: &Key,
-        condition: impl Fn(&Shared) -> bool,
-    ) -> Result<()> {
-        self.changed.wait_while_for(state, |state| condition(state), RELEASE_TIMEOUT);
-        if condition(state) {
-            return Err(cannot_get(key, "an earlier lease is still being released"));
-        }
-        Ok(())
-    }
-}
-
-impl Shared {
-    /// Whether the attachment has a lease, or an earlier lease is still being released.
-    fn has_lease_or_is_busy(&self, key: &Key) -> bool {
-        self.leases.contains_key(key) || self.is_busy(key)
-    }
-
-    /// Whether a lease of the attachment is being released, or the thread of `follower` changes its rules. DEL and GC wait
-    /// for both: the cache entry must not be written after them.
-    fn is_busy(&self, key: &Key) -> bool {
-        self.releasing.contains(key) || self.following.contains(key)
+        leases: &mut MutexGuard<'_, Entries>,
+        condition: impl Fn(&Entries) -> bool,
+    ) -> Result<(), ()> {
+        self.changed.wait_while_for(leases, |leases| condition(leases), RELEASE_TIMEOUT);
+        if condition(leases) { Err(()) } else { Ok(()) }
     }
 }
 
 impl LeaseEntry {
-    fn key(&self) -> &Key {
-        &self.record.request.key
-    }
-
-    /// The time of the next `Clients::run`. `None` also while a thread handles events of the lease.
-    fn deadline(&self) -> Option<Time> {
-        self.clients.as_ref()?.deadline()
-    }
-
-    /// Whether the entry is for the link of the record.
-    fn has_same_link(&self, other: &LeaseRecord) -> bool {
-        let link = |record: &LeaseRecord| (record.netns_id, record.ifindex, record.mac);
-        link(&self.record) == link(other)
+    /// Sends an event to the thread of the lease.
+    fn post(&mut self, event: LeaseEvent) {
+        self.events.push(event);
+        // If this fails, the thread handles the event at its next deadline.
+        let _ = self.alarm.set(Some(Duration::ZERO));
     }
 }
 
+/// Whether an earlier lease of the attachment is being released.
+fn is_ending(leases: &Entries, key: &Key) -> bool {
+    leases.get(key).is_some_and(|entry| entry.is_ending)
+}
+
+/// The stack of a thread, in bytes. Its pages are used only as far as the calls go.
+const STACK_BYTES: usize = 256 * 1024;
+
+fn spawn(builder: Builder, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = builder.spawn(run).map(drop);
+    spawned.map_err(|error| {
+        Error::internal(format_args!("cannot start a thread: {}", sys::reason(&error)))
+    })
+}
+
 const RELEASED: &str = "it was released meanwhile";
+const STILL_RELEASED: &str = "an earlier lease is still being released";
 
 fn cannot_get(key: &Key, reason: &str) -> Error {
     let Key { network, at: Attachment { container_id, ifname } } = key;

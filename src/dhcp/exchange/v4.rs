@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, Pollable, Probe, Sockets, cannot_send};
+use super::{PACKET_BYTES_MAX, PACKETS_AT_ONCE_MAX, Probe, Sockets, cannot_send};
 use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::time::Time;
 use crate::dhcp::v4::client::{Client, Packet};
@@ -22,7 +22,7 @@ const ANNOUNCE_WAIT: Time = Time::from_millis(400);
 
 #[derive(Default)]
 pub struct Sockets4 {
-    packet: Option<Arc<PacketSocket>>,
+    packet: Option<PacketSocket>,
     /// Sends unicast packets to the server. Answers are read from `packet`, because a server can broadcast them, and
     /// broadcasts each NAK. While this socket is open, the kernel does not reply to unicast answers with ICMP "port
     /// unreachable".
@@ -38,7 +38,9 @@ impl Sockets for Sockets4 {
     }
 
     fn send(&mut self, packet: &Packet, site: &Site<'_>) -> Result<(), SiteError> {
-        let socket = self.packet_socket(site)?;
+        if self.packet.is_none() {
+            self.packet = Some(site.run(|| PacketSocket::for_dhcp(site.record.ifindex))?);
+        }
         if !packet.to.is_broadcast() {
             match self.send_unicast(packet, site) {
                 // The address is not on the interface, or a program in the container uses port 68: send the packet through the
@@ -47,7 +49,8 @@ impl Sockets for Sockets4 {
                 done => return done,
             }
         }
-        socket.broadcast(&with_headers(packet)?).map_err(cannot_send)
+        let headed = with_headers(packet)?;
+        self.packet.as_ref().map_or(Ok(()), |socket| socket.broadcast(&headed)).map_err(cannot_send)
     }
 
     fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
@@ -56,21 +59,12 @@ impl Sockets for Sockets4 {
         Ok(packet.map(|packet| frame::payload(packet).unwrap_or_default()))
     }
 
-    fn pollable(&self) -> Option<Pollable> {
-        self.packet.clone().map(|socket| socket as Pollable)
+    fn pollable(&self) -> Option<BorrowedFd<'_>> {
+        self.packet.as_ref().map(AsFd::as_fd)
     }
 }
 
 impl Sockets4 {
-    fn packet_socket(&mut self, site: &Site<'_>) -> Result<Arc<PacketSocket>, SiteError> {
-        if let Some(socket) = &self.packet {
-            return Ok(Arc::clone(socket));
-        }
-        let socket = Arc::new(site.run(|| PacketSocket::for_dhcp(site.record.ifindex))?);
-        self.packet = Some(Arc::clone(&socket));
-        Ok(socket)
-    }
-
     fn send_unicast(&mut self, packet: &Packet, site: &Site<'_>) -> Result<(), SiteError> {
         let socket = match &mut self.udp {
             Some(socket) => socket,
@@ -83,14 +77,14 @@ impl Sockets4 {
 /// A running ARP probe of an address (RFC 5227).
 pub struct ArpProbe {
     address: Ipv4Addr,
-    socket: Arc<PacketSocket>,
+    socket: PacketSocket,
     left: u32,
     next_at: Time,
 }
 
 impl Probe<Ipv4Addr> for ArpProbe {
     fn begin(address: Ipv4Addr, site: &Site<'_>, now: Time) -> Result<Self, SiteError> {
-        let socket = Arc::new(site.run(|| PacketSocket::for_arp(site.record.ifindex))?);
+        let socket = site.run(|| PacketSocket::for_arp(site.record.ifindex))?;
         let mut probe = Self { address, socket, left: PROBES, next_at: now };
         probe.send(site, now);
         Ok(probe)
@@ -113,8 +107,8 @@ impl Probe<Ipv4Addr> for ArpProbe {
         Ok(None)
     }
 
-    fn pollable(&self) -> Option<Pollable> {
-        Some(Arc::clone(&self.socket) as Pollable)
+    fn pollable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use ipnet::Ipv6Net;
 
-use super::{PACKET_BYTES_MAX, POLL_INTERVAL, Pollable, Probe, Sockets, cannot_send};
+use super::{PACKET_BYTES_MAX, POLL_INTERVAL, Probe, Sockets, cannot_send};
 use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::time::Time;
 use crate::dhcp::v6::client::Client;
@@ -23,7 +22,7 @@ const RELEASE_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_sec
 
 #[derive(Default)]
 pub struct Sockets6 {
-    udp: Option<Arc<LinkUdp>>,
+    udp: Option<LinkUdp>,
 }
 
 impl Sockets for Sockets6 {
@@ -45,7 +44,7 @@ impl Sockets for Sockets6 {
     fn send(&mut self, payload: &Vec<u8>, site: &Site<'_>) -> Result<(), SiteError> {
         let udp = match &mut self.udp {
             Some(udp) => udp,
-            none => none.insert(Arc::new(socket(site)?)),
+            none => none.insert(socket(site)?),
         };
         send(udp, payload, site)
     }
@@ -56,8 +55,8 @@ impl Sockets for Sockets6 {
         Ok(packet.map(|(payload, from)| if is_on_link(from) { payload } else { &[] }))
     }
 
-    fn pollable(&self) -> Option<Pollable> {
-        self.udp.clone().map(|socket| socket as Pollable)
+    fn pollable(&self) -> Option<BorrowedFd<'_>> {
+        self.udp.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -85,6 +84,9 @@ impl Probe<Ipv6Addr> for AddressDetection {
 
     /// Deletes the address from the interface if another host has it.
     fn poll(&mut self, site: &Site<'_>, now: Time) -> Result<Option<bool>, SiteError> {
+        if now < self.next_at {
+            return Ok(None);
+        }
         let rtnl = site.open()?.rtnl()?;
         let index = site.record.ifindex;
         let addresses = rtnl.addresses(index)?;
@@ -100,7 +102,7 @@ impl Probe<Ipv6Addr> for AddressDetection {
         Ok((!found.tentative).then_some(false))
     }
 
-    fn pollable(&self) -> Option<Pollable> {
+    fn pollable(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
