@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use crate::error::Result;
-use crate::netlink::nft::{Batch, Condition, Expr, Family, Nft, Rule, Table, Verdict};
+use crate::netlink::nft::{Batch, Condition, Expr, Family, Field, Nft, Rule, Table, Verdict};
 
 const CHAIN: &str = "CNI-FORWARD";
 
@@ -31,15 +31,10 @@ pub fn has(nft: &Nft, family: Family, addresses: &[IpAddr]) -> Result<bool> {
 fn is_about(rule: &Rule, address: IpAddr) -> bool {
     let conditions = rule.conditions();
     let [condition] = conditions.as_slice() else { return false };
-    let is_plain = rule.exprs.iter().all(|expr| {
-        matches!(
-            expr,
-            Expr::Load { .. }
-                | Expr::Compare { .. }
-                | Expr::Counter
-                | Expr::XtMatch { .. }
-                | Expr::Verdict(Verdict::Accept)
-        )
+    let is_plain = rule.exprs.iter().all(|expr| match expr {
+        Expr::Load { field, .. } => !matches!(field, Field::Payload(..)),
+        Expr::Compare { .. } | Expr::Counter | Expr::XtMatch { .. } => true,
+        other => *other == Expr::Verdict(Verdict::Accept),
     });
     let matches = rule.exprs.iter().filter(|expr| matches!(expr, Expr::XtMatch { .. })).count();
     let has_address = match matches {

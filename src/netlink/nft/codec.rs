@@ -33,9 +33,6 @@ impl Expr {
     fn write_arguments(&self, attrs: &mut Attrs) {
         match self {
             Self::Load { field, bytes, to } => field.source().write(*bytes, *to, attrs),
-            Self::LoadPayload { header, offset, bytes, to } => {
-                FieldSource::Payload(*header, *offset).write(*bytes, *to, attrs);
-            }
             Self::Immediate { value, to } => {
                 be32(attrs, NFTA_IMMEDIATE_DREG, to.number());
                 data(attrs, NFTA_IMMEDIATE_DATA, value);
@@ -55,22 +52,13 @@ impl Expr {
                 write_byte_order(attrs, *register, *bytes, *size);
             }
             Self::Compare { register, is_equal, value } => {
-                let operation = if *is_equal { libc::NFT_CMP_EQ } else { libc::NFT_CMP_NEQ };
-                write_comparison(attrs, *register, operation, value);
-            }
-            Self::AtLeast { register, value } => {
-                write_comparison(attrs, *register, libc::NFT_CMP_GTE, value);
-            }
-            Self::AtMost { register, value } => {
-                write_comparison(attrs, *register, libc::NFT_CMP_LTE, value);
+                be32(attrs, NFTA_CMP_SREG, register.number());
+                be32(attrs, NFTA_CMP_OP, operation(*is_equal));
+                data(attrs, NFTA_CMP_DATA, value);
             }
             Self::Range { register, is_inside, first, last } => {
                 be32(attrs, NFTA_RANGE_SREG, register.number());
-                be32(
-                    attrs,
-                    NFTA_RANGE_OP,
-                    if *is_inside { libc::NFT_CMP_EQ } else { libc::NFT_CMP_NEQ },
-                );
+                be32(attrs, NFTA_RANGE_OP, operation(*is_inside));
                 data(attrs, NFTA_RANGE_FROM_DATA, first);
                 data(attrs, NFTA_RANGE_TO_DATA, last);
             }
@@ -116,13 +104,10 @@ impl Expr {
     }
 
     fn read_arguments(family: Family, name: &str, arguments: Arguments<'_>) -> Option<Self> {
-        if let Some((source, bytes, to)) = FieldSource::read(name, arguments.0) {
-            if let Some((field, bytes)) = Field::loaded(family, source, bytes) {
-                return Some(Self::Load { field, bytes, to });
-            }
-            if let (FieldSource::Payload(header, offset), Some(bytes)) = (source, bytes) {
-                return Some(Self::LoadPayload { header, offset, bytes, to });
-            }
+        if let Some((source, bytes, to)) = FieldSource::read(name, arguments.0)
+            && let Some((field, bytes)) = Field::loaded(family, source, bytes)
+        {
+            return Some(Self::Load { field, bytes, to });
         }
         Some(match name {
             "immediate" if arguments.number(NFTA_IMMEDIATE_DREG)? == libc::NFT_REG_VERDICT => {
@@ -191,10 +176,8 @@ fn write_byte_order(attrs: &mut Attrs, register: Register, bytes: u8, size: u8) 
     be32(attrs, NFTA_BYTEORDER_SIZE, size.into());
 }
 
-fn write_comparison(attrs: &mut Attrs, register: Register, operation: c_int, value: &[u8]) {
-    be32(attrs, NFTA_CMP_SREG, register.number());
-    be32(attrs, NFTA_CMP_OP, operation);
-    data(attrs, NFTA_CMP_DATA, value);
+fn operation(is_equal: bool) -> c_int {
+    if is_equal { libc::NFT_CMP_EQ } else { libc::NFT_CMP_NEQ }
 }
 
 fn write_nat(
@@ -245,8 +228,14 @@ impl<'a> Arguments<'a> {
         Some(match self.number(NFTA_CMP_OP)? {
             libc::NFT_CMP_EQ => Expr::Compare { register, is_equal: true, value },
             libc::NFT_CMP_NEQ => Expr::Compare { register, is_equal: false, value },
-            libc::NFT_CMP_GTE => Expr::AtLeast { register, value },
-            libc::NFT_CMP_LTE => Expr::AtMost { register, value },
+            libc::NFT_CMP_GTE => {
+                let last = vec![0xff; value.len()];
+                Expr::Range { register, is_inside: true, first: value, last }
+            }
+            libc::NFT_CMP_LTE => {
+                let first = vec![0; value.len()];
+                Expr::Range { register, is_inside: true, first, last: value }
+            }
             _ => return None,
         })
     }
@@ -380,11 +369,9 @@ mod tests {
         samples.extend(dnat_to("10.1.0.5".parse().unwrap(), 80));
         samples.extend(redirect_to(80));
         samples.extend(in_range(Field::Dport, &[0, 80], &[0, 90]));
-        let (register, value) = (Register::FIRST, vec![0, 80]);
-        samples.push(Expr::LoadPayload { header: 1, offset: 12, bytes: 8, to: register });
+        let register = Register::FIRST;
+        samples.push(Expr::Load { field: Field::Payload(1, 12), bytes: 8, to: register });
         samples.push(Expr::SwapBytes { register, bytes: 4, size: 4 });
-        samples.push(Expr::AtLeast { register, value: value.clone() });
-        samples.push(Expr::AtMost { register, value });
         samples.push(reject_prohibited(Family::Ip));
         for verdict in [
             Verdict::Accept,
@@ -421,6 +408,27 @@ mod tests {
                 bytes[at] = wrong;
                 Expr::read_all(Family::Inet, &bytes);
             }
+        }
+    }
+
+    #[test]
+    fn a_comparison_with_one_bound_is_a_range() {
+        let (zero, port, most) = (vec![0, 0], vec![0, 80], vec![0xff, 0xff]);
+        for (operation, first, last) in
+            [(libc::NFT_CMP_GTE, &port, &most), (libc::NFT_CMP_LTE, &zero, &port)]
+        {
+            let mut attrs = Attrs::default();
+            attrs.nested(NFTA_LIST_ELEM, |attrs| {
+                attrs.string(NFTA_EXPR_NAME, "cmp");
+                attrs.nested(NFTA_EXPR_DATA, |attrs| {
+                    be32(attrs, NFTA_CMP_SREG, Register::FIRST.number());
+                    be32(attrs, NFTA_CMP_OP, operation);
+                    data(attrs, NFTA_CMP_DATA, &port);
+                });
+            });
+            let (first, last) = (first.clone(), last.clone());
+            let range = Expr::Range { register: Register::FIRST, is_inside: true, first, last };
+            assert_eq!(Expr::read_all(Family::Ip, attrs.as_slice()), [range]);
         }
     }
 

@@ -179,6 +179,7 @@ impl Condition {
         let mut loaded: Option<(Register, Field, Vec<u8>)> = None;
         for expr in exprs {
             match (expr, &mut loaded) {
+                (Expr::Load { field: Field::Payload(..), .. }, _) => loaded = None,
                 (Expr::Load { field, bytes, to }, _) => {
                     let mask = first_bits(u32::from(*bytes) * 8, field.bytes().into());
                     loaded = Some((*to, *field, mask));

@@ -45,9 +45,6 @@ struct Interval {
     is_limited: bool,
 }
 
-/// A possible result of a lookup: whether the element has the key, and the verdict of the element.
-pub(super) type Match<'c> = (Fit, Option<&'c Verdict>);
-
 impl Nft {
     /// Reads a set or map. Empty if it is missing.
     pub(super) fn contents(&self, table: Table<'_>, set: &str) -> Result<Contents> {
@@ -132,6 +129,15 @@ impl RawElement {
     }
 }
 
+impl Interval {
+    fn verdict(&self) -> Option<&Verdict> {
+        match &self.data {
+            Some(Datum::Verdict(verdict)) => Some(verdict),
+            _ => None,
+        }
+    }
+}
+
 impl Contents {
     /// Makes intervals of the elements. In a set with intervals an element begins an interval, and the next element ends it.
     fn of(declaration: Declaration, mut raw: Vec<RawElement>) -> Self {
@@ -164,16 +170,20 @@ impl Contents {
         self.declaration.key_bytes
     }
 
-    /// The elements that can have the key, and whether any element has it.
-    pub(super) fn matches(&self, key: &[Byte]) -> (Vec<Match<'_>>, Fit) {
+    /// Whether any element has the key, and the verdict of each element that can have it.
+    pub(super) fn matches(&self, key: &[Byte]) -> (Fit, Vec<Option<&Verdict>>) {
         let (mut matches, mut any) = (Vec::new(), Fit::No);
-        for interval in self.intervals.iter() {
+        for interval in &self.intervals {
             let fit = self.fit(interval, key);
             any = any.or(fit);
-            self.add_match(&mut matches, interval, fit);
+            if fit != Fit::No {
+                matches.push(interval.verdict());
+            }
         }
         if let Some(catch_all) = &self.catch_all {
-            self.add_match(&mut matches, catch_all, any.not());
+            if any != Fit::Yes {
+                matches.push(catch_all.verdict());
+            }
             any = if catch_all.is_limited { any.or(Fit::Maybe) } else { Fit::Yes };
         }
         if self.is_changing()
@@ -181,19 +191,7 @@ impl Contents {
         {
             any = Fit::Maybe;
         }
-        (matches, any)
-    }
-
-    /// Adds an element to `matches` if it can have the key.
-    fn add_match<'c>(&self, matches: &mut Vec<Match<'c>>, interval: &'c Interval, fit: Fit) {
-        let fit = if self.is_changing() { fit.and(Fit::Maybe) } else { fit };
-        if fit != Fit::No {
-            let verdict = match &interval.data {
-                Some(Datum::Verdict(verdict)) => Some(verdict),
-                _ => None,
-            };
-            matches.push((fit, verdict));
-        }
+        (any, matches)
     }
 
     /// Whether elements can be removed at any time, by rules or by a timeout.
@@ -274,13 +272,13 @@ mod tests {
             ([1, 0], None),
             ([255, 255], Some(&Verdict::Return)),
         ] {
-            let (matches, any) = contents.matches(&known(&key));
-            let verdicts: Vec<_> = matches.iter().filter_map(|(_, verdict)| *verdict).collect();
+            let (any, matches) = contents.matches(&known(&key));
+            let verdicts: Vec<_> = matches.into_iter().flatten().collect();
             assert_eq!(verdicts, Vec::from_iter(expected), "{key:?}");
             assert_eq!(any, Fit::of(expected.is_some()), "{key:?}");
         }
         let unknown = contents.matches(&[Byte::UNKNOWN; 2]);
-        assert_eq!((unknown.0.len(), unknown.1), (3, Fit::Maybe));
+        assert_eq!((unknown.1.len(), unknown.0), (3, Fit::Maybe));
     }
 
     #[test]
@@ -290,10 +288,10 @@ mod tests {
             raw(0, &[0, 1], Some(Verdict::Accept)),
         ];
         let contents = Contents::of(declaration(0, &[]), elements);
-        let only = |key: &[u8]| contents.matches(&known(key)).0;
-        assert_eq!(only(&[0, 1]), [(Fit::Yes, Some(&Verdict::Accept))]);
-        assert_eq!(only(&[0, 2]), [(Fit::Yes, Some(&Verdict::Drop))]);
-        assert_eq!(contents.matches(&[Byte::UNKNOWN; 2]).1, Fit::Yes);
+        let only = |key: &[u8]| contents.matches(&known(key)).1;
+        assert_eq!(only(&[0, 1]), [Some(&Verdict::Accept)]);
+        assert_eq!(only(&[0, 2]), [Some(&Verdict::Drop)]);
+        assert_eq!(contents.matches(&[Byte::UNKNOWN; 2]).0, Fit::Yes);
     }
 
     #[test]
@@ -304,7 +302,7 @@ mod tests {
         ] {
             let contents = Contents::of(declaration(flags, &[]), vec![raw(0, &[0, 1], None)]);
             for (key, fit) in [[0, 1], [0, 2]].iter().zip(fits) {
-                assert_eq!(contents.matches(&known(key)).1, fit);
+                assert_eq!(contents.matches(&known(key)).0, fit);
             }
         }
     }
@@ -319,7 +317,7 @@ mod tests {
             ([0, 2, 0, 0, 7, 0, 0, 0], Fit::No),
             ([0, 4, 0, 0, 5, 0, 0, 0], Fit::No),
         ] {
-            assert_eq!(contents.matches(&known(&key)).1, fit, "{key:?}");
+            assert_eq!(contents.matches(&known(&key)).0, fit, "{key:?}");
         }
     }
 }

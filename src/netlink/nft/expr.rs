@@ -20,14 +20,6 @@ pub enum Expr {
         bytes: u8,
         to: Register,
     },
-    /// Loads bytes of a header that are not exactly one field.
-    LoadPayload {
-        header: c_int,
-        /// The offset in the header, in bytes.
-        offset: u32,
-        bytes: u8,
-        to: Register,
-    },
     /// Loads a constant into registers.
     Immediate {
         value: Vec<u8>,
@@ -52,17 +44,8 @@ pub enum Expr {
         is_equal: bool,
         value: Vec<u8>,
     },
-    /// Matches if register >= value.
-    AtLeast {
-        register: Register,
-        value: Vec<u8>,
-    },
-    /// Matches if register <= value.
-    AtMost {
-        register: Register,
-        value: Vec<u8>,
-    },
-    /// Matches if first <= register <= last, or with `is_inside: false`, if not.
+    /// Matches if first <= register <= last, or with `is_inside: false`, if not. A comparison with one bound is read as a range
+    /// up to the greatest value, or from 0 on.
     Range {
         register: Register,
         is_inside: bool,
@@ -241,11 +224,10 @@ impl Expr {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Load { field, .. } => field.source().expression(),
-            Self::LoadPayload { .. } => "payload",
             Self::Immediate { .. } | Self::Verdict(_) => "immediate",
             Self::Bitwise { .. } => "bitwise",
             Self::SwapBytes { .. } => "byteorder",
-            Self::Compare { .. } | Self::AtLeast { .. } | Self::AtMost { .. } => "cmp",
+            Self::Compare { .. } => "cmp",
             Self::Range { .. } => "range",
             Self::Lookup { .. } => "lookup",
             Self::SetMark { .. } => "meta",

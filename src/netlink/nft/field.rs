@@ -67,6 +67,8 @@ pub enum Field {
     FibSaddrIif,
     /// `fib daddr . iif oif`: 1 if the route exists, 0 if it is missing
     FibDaddrIif,
+    /// Bytes of a header that are not exactly one of these fields: the header, NFT_PAYLOAD_*_HEADER, and the offset in it
+    Payload(c_int, u32),
 }
 
 /// The expression that loads a field, and its arguments.
@@ -148,79 +150,14 @@ impl Field {
         }
     }
 
-    const ALL: [Self; 25] = [
-        Self::IpSaddr,
-        Self::IpDaddr,
-        Self::Ip6Saddr,
-        Self::Ip6Daddr,
-        Self::EtherSaddr,
-        Self::Sport,
-        Self::Dport,
-        Self::Protocol,
-        Self::Nfproto,
-        Self::EtherType,
-        Self::Iif,
-        Self::Oif,
-        Self::Iifname,
-        Self::Oifname,
-        Self::Iifgroup,
-        Self::Oifgroup,
-        Self::Mark,
-        Self::Pkttype,
-        Self::CtState,
-        Self::CtDirection,
-        Self::CtStatus,
-        Self::CtMark,
-        Self::FibDaddrType,
-        Self::FibSaddrIif,
-        Self::FibDaddrIif,
-    ];
-
     /// The expression that loads the field, the length of the field in bytes, and the notation of nft.
     fn definition(self) -> (FieldSource, u8, &'static str) {
-        use FieldSource::{Ct, Fib, Meta, Payload};
-        const LINK: c_int = libc::NFT_PAYLOAD_LL_HEADER;
-        const NETWORK: c_int = libc::NFT_PAYLOAD_NETWORK_HEADER;
-        const TRANSPORT: c_int = libc::NFT_PAYLOAD_TRANSPORT_HEADER;
-        const IIF_EXISTS: c_int = NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT;
-
-        match self {
-            Self::IpSaddr => (Payload(NETWORK, 12), 4, "ip saddr"),
-            Self::IpDaddr => (Payload(NETWORK, 16), 4, "ip daddr"),
-            Self::Ip6Saddr => (Payload(NETWORK, 8), 16, "ip6 saddr"),
-            Self::Ip6Daddr => (Payload(NETWORK, 24), 16, "ip6 daddr"),
-            Self::EtherSaddr => (Payload(LINK, 6), 6, "ether saddr"),
-            Self::Sport => (Payload(TRANSPORT, 0), 2, "sport"),
-            Self::Dport => (Payload(TRANSPORT, 2), 2, "dport"),
-            Self::Protocol => (Meta(libc::NFT_META_L4PROTO), 1, "meta l4proto"),
-            Self::Nfproto => (Meta(libc::NFT_META_NFPROTO), 1, "meta nfproto"),
-            Self::EtherType => (Meta(libc::NFT_META_PROTOCOL), 2, "meta protocol"),
-            Self::Iif => (Meta(libc::NFT_META_IIF), 4, "iif"),
-            Self::Oif => (Meta(libc::NFT_META_OIF), 4, "oif"),
-            Self::Iifname => (Meta(libc::NFT_META_IIFNAME), 16, "iifname"),
-            Self::Oifname => (Meta(libc::NFT_META_OIFNAME), 16, "oifname"),
-            Self::Iifgroup => (Meta(libc::NFT_META_IIFGROUP), 4, "iifgroup"),
-            Self::Oifgroup => (Meta(libc::NFT_META_OIFGROUP), 4, "oifgroup"),
-            Self::Mark => (Meta(libc::NFT_META_MARK), 4, "meta mark"),
-            Self::Pkttype => (Meta(libc::NFT_META_PKTTYPE), 1, "meta pkttype"),
-            Self::CtState => (Ct(libc::NFT_CT_STATE), 4, "ct state"),
-            Self::CtDirection => (Ct(libc::NFT_CT_DIRECTION), 1, "ct direction"),
-            Self::CtStatus => (Ct(libc::NFT_CT_STATUS), 4, "ct status"),
-            Self::CtMark => (Ct(libc::NFT_CT_MARK), 4, "ct mark"),
-            Self::FibDaddrType => {
-                (Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE), 4, "fib daddr type")
-            }
-            Self::FibSaddrIif => (
-                Fib(NFTA_FIB_F_SADDR | IIF_EXISTS, NFT_FIB_RESULT_OIF),
-                4,
-                "fib saddr . iif oif exists",
-            ),
-            Self::FibDaddrIif => (
-                Fib(NFTA_FIB_F_DADDR | IIF_EXISTS, NFT_FIB_RESULT_OIF),
-                4,
-                "fib daddr . iif oif exists",
-            ),
+        if let Self::Payload(header, offset) = self {
+            return (FieldSource::Payload(header, offset), u8::MAX, "payload");
         }
+        let found = FIELDS.iter().find(|(field, ..)| *field == self);
+        let (_, source, bytes, text) = *found.expect("FIELDS has every other field");
+        (source, bytes, text)
     }
 
     pub(super) fn source(self) -> FieldSource {
@@ -259,10 +196,19 @@ impl Field {
         source: FieldSource,
         bytes: Option<u8>,
     ) -> Option<(Self, u8)> {
-        let mut fields = Self::ALL.into_iter().filter(|field| field.is_in(family));
-        let field = fields.find(|field| field.source() == source)?;
-        let bytes = bytes.unwrap_or_else(|| field.bytes());
-        (1..=field.bytes()).contains(&bytes).then_some((field, bytes))
+        let is_loaded = |field: &Self, whole: u8| {
+            field.is_in(family) && bytes.is_none_or(|bytes| (1..=whole).contains(&bytes))
+        };
+        let named = FIELDS.iter().find(|(_, of_field, ..)| *of_field == source);
+        match (named, source) {
+            (Some((field, _, whole, _)), _) if is_loaded(field, *whole) => {
+                Some((*field, bytes.unwrap_or(*whole)))
+            }
+            (_, FieldSource::Payload(header, offset)) => {
+                Some((Self::Payload(header, offset), bytes?))
+            }
+            _ => None,
+        }
     }
 
     /// Whether tables of the family have the field. The same offset is a different field in another family.
@@ -275,19 +221,63 @@ impl Field {
     }
 }
 
+/// Each field except `Payload`, with its definition.
+const FIELDS: [(Field, FieldSource, u8, &str); 25] = {
+    use FieldSource::{Ct, Fib, Meta, Payload};
+    const LINK: c_int = libc::NFT_PAYLOAD_LL_HEADER;
+    const NETWORK: c_int = libc::NFT_PAYLOAD_NETWORK_HEADER;
+    const TRANSPORT: c_int = libc::NFT_PAYLOAD_TRANSPORT_HEADER;
+    const IIF_EXISTS: c_int = NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT;
+    const FROM_IIF: FieldSource = Fib(NFTA_FIB_F_SADDR | IIF_EXISTS, NFT_FIB_RESULT_OIF);
+    const TO_IIF: FieldSource = Fib(NFTA_FIB_F_DADDR | IIF_EXISTS, NFT_FIB_RESULT_OIF);
+    const TYPE: FieldSource = Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE);
+    [
+        (Field::IpSaddr, Payload(NETWORK, 12), 4, "ip saddr"),
+        (Field::IpDaddr, Payload(NETWORK, 16), 4, "ip daddr"),
+        (Field::Ip6Saddr, Payload(NETWORK, 8), 16, "ip6 saddr"),
+        (Field::Ip6Daddr, Payload(NETWORK, 24), 16, "ip6 daddr"),
+        (Field::EtherSaddr, Payload(LINK, 6), 6, "ether saddr"),
+        (Field::Sport, Payload(TRANSPORT, 0), 2, "sport"),
+        (Field::Dport, Payload(TRANSPORT, 2), 2, "dport"),
+        (Field::Protocol, Meta(libc::NFT_META_L4PROTO), 1, "meta l4proto"),
+        (Field::Nfproto, Meta(libc::NFT_META_NFPROTO), 1, "meta nfproto"),
+        (Field::EtherType, Meta(libc::NFT_META_PROTOCOL), 2, "meta protocol"),
+        (Field::Iif, Meta(libc::NFT_META_IIF), 4, "iif"),
+        (Field::Oif, Meta(libc::NFT_META_OIF), 4, "oif"),
+        (Field::Iifname, Meta(libc::NFT_META_IIFNAME), 16, "iifname"),
+        (Field::Oifname, Meta(libc::NFT_META_OIFNAME), 16, "oifname"),
+        (Field::Iifgroup, Meta(libc::NFT_META_IIFGROUP), 4, "iifgroup"),
+        (Field::Oifgroup, Meta(libc::NFT_META_OIFGROUP), 4, "oifgroup"),
+        (Field::Mark, Meta(libc::NFT_META_MARK), 4, "meta mark"),
+        (Field::Pkttype, Meta(libc::NFT_META_PKTTYPE), 1, "meta pkttype"),
+        (Field::CtState, Ct(libc::NFT_CT_STATE), 4, "ct state"),
+        (Field::CtDirection, Ct(libc::NFT_CT_DIRECTION), 1, "ct direction"),
+        (Field::CtStatus, Ct(libc::NFT_CT_STATUS), 4, "ct status"),
+        (Field::CtMark, Ct(libc::NFT_CT_MARK), 4, "ct mark"),
+        (Field::FibDaddrType, TYPE, 4, "fib daddr type"),
+        (Field::FibSaddrIif, FROM_IIF, 4, "fib saddr . iif oif exists"),
+        (Field::FibDaddrIif, TO_IIF, 4, "fib daddr . iif oif exists"),
+    ]
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_written_field_is_read() {
-        for field in Field::ALL {
+        for (field, ..) in FIELDS {
             for family in [Family::Ip, Family::Ip6, Family::Inet, Family::Bridge] {
                 let (mut attrs, source) = (Attrs::default(), field.source());
                 source.write(field.bytes(), Register::FIRST, &mut attrs);
                 let read = FieldSource::read(source.expression(), attrs.as_slice());
                 let Some((source, bytes, Register::FIRST)) = read else { panic!("{field:?}") };
-                let expected = field.is_in(family).then_some((field, field.bytes()));
+                let expected = match source {
+                    FieldSource::Payload(header, offset) if !field.is_in(family) => {
+                        Some((Field::Payload(header, offset), field.bytes()))
+                    }
+                    _ => Some((field, field.bytes())),
+                };
                 assert_eq!(Field::loaded(family, source, bytes), expected, "{field:?} {family:?}");
                 assert_eq!(FieldSource::read("numgen", attrs.as_slice()), None);
             }

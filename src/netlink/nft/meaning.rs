@@ -2,21 +2,31 @@
 //! rewrites rules: nft loads only the bytes that a prefix covers, writes a range as two comparisons, loads adjacent fields at
 //! once, and can use other registers.
 
+use std::collections::BTreeSet;
+
 use super::Family;
 use super::expr::{Expr, Lookup, Nat};
 use super::field::FieldSource;
 use super::register::{REGISTERS_BYTES, Register};
 
 /// Rules with equal meanings have the same effect on every packet. Some rules with the same effect have different meanings.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Meaning {
-    /// The actions of the rule in their order, each with the conditions before it. The conditions are sorted.
-    steps: Vec<(Vec<Constraint>, Action)>,
+    /// The actions of the rule in their order, each with the conditions before it.
+    actions: Vec<(BTreeSet<Constraint>, Action)>,
+    /// The conditions after the last action.
+    last: BTreeSet<Constraint>,
+}
+
+/// A condition or an action of a rule.
+pub(super) enum Step {
+    Require(Constraint),
+    Act(Action),
 }
 
 /// A condition on a packet. The order of conditions has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Constraint {
+pub(super) enum Constraint {
     Is(Bits),
     /// At least one of these bytes differs.
     IsNot(Vec<Bits>),
@@ -30,147 +40,185 @@ enum Constraint {
 
 /// `origin & mask == value`, with a mask that is not 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Bits {
-    origin: Origin,
-    mask: u8,
-    value: u8,
+pub(super) struct Bits {
+    pub(super) origin: Origin,
+    pub(super) mask: u8,
+    pub(super) value: u8,
 }
 
 /// An action of a rule, with the symbolic bytes that it uses.
 #[derive(Debug, PartialEq, Eq)]
-enum Action {
+pub(super) enum Action {
     /// The verdict of a verdict map: the key, and the name of the map.
     VerdictMap(Vec<SymbolicByte>, String),
     Nat(Nat, Family, Option<Vec<SymbolicByte>>, Option<Vec<SymbolicByte>>),
     Redirect(Option<Vec<SymbolicByte>>),
     SetMark(Vec<SymbolicByte>),
     Other(Expr),
-    /// The end of the rule.
-    End,
 }
 
-/// A symbolic byte of the registers: `origin & mask ^ xor`.
+/// A symbolic byte of the registers: `origin & mask ^ xor`. The mask of a constant is 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct SymbolicByte {
-    origin: Origin,
-    mask: u8,
-    xor: u8,
+pub(super) struct SymbolicByte {
+    pub(super) origin: Origin,
+    pub(super) mask: u8,
+    pub(super) xor: u8,
 }
 
 /// Where a byte of the registers comes from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Origin {
-    /// The byte is constant.
-    Constant,
+pub(super) enum Origin {
+    /// The rule did not load the byte, or an unknown expression did.
+    Unknown,
     /// A byte of a header or of the kernel's metadata.
-    Field(FieldSource, u32),
+    Field(FieldSource, u8),
     /// A byte of the data of a map: the name of the map, the key, and the offset in the data.
     Map(String, Vec<SymbolicByte>, usize),
 }
 
 impl SymbolicByte {
+    const UNKNOWN: Self = Self { origin: Origin::Unknown, mask: 0xff, xor: 0 };
+
     fn constant(value: u8) -> Self {
-        Self { origin: Origin::Constant, mask: 0, xor: value }
+        Self { origin: Origin::Unknown, mask: 0, xor: value }
     }
 
     fn whole(origin: Origin) -> Self {
         Self { origin, mask: 0xff, xor: 0 }
     }
 
-    fn masked(self, mask: u8, xor: u8) -> Self {
-        let masked = Self { mask: self.mask & mask, xor: (self.xor & mask) ^ xor, ..self };
-        if masked.mask == 0 { Self::constant(masked.xor) } else { masked }
+    fn masked(&self, mask: u8, xor: u8) -> Self {
+        let (mask, xor) = (self.mask & mask, (self.xor & mask) ^ xor);
+        if mask == 0 {
+            Self::constant(xor)
+        } else {
+            Self { origin: self.origin.clone(), mask, xor }
+        }
     }
 }
 
 impl Meaning {
     pub(super) fn of(exprs: &[Expr]) -> Self {
-        let mut machine = SymbolicMachine {
-            registers: vec![None; REGISTERS_BYTES],
-            conditions: Vec::new(),
-            steps: Vec::new(),
-        };
-        exprs.iter().for_each(|expr| machine.execute(expr));
-        machine.end_step(Action::End);
-        Self { steps: machine.steps }
+        let mut meaning = Self::default();
+        for (step, _) in steps(exprs) {
+            match step {
+                Step::Require(condition) => drop(meaning.last.insert(condition)),
+                Step::Act(action) => {
+                    meaning.actions.push((std::mem::take(&mut meaning.last), action));
+                }
+            }
+        }
+        meaning
     }
+}
+
+/// The conditions and actions of a rule, in the order of its expressions. Each has a name for messages: that of the field that
+/// was loaded last, or of the expression.
+pub(super) fn steps(exprs: &[Expr]) -> Vec<(Step, String)> {
+    let mut machine = SymbolicMachine {
+        registers: vec![SymbolicByte::UNKNOWN; REGISTERS_BYTES],
+        loaded_end: 0,
+        loaded: String::new(),
+        name: String::new(),
+        steps: Vec::new(),
+    };
+    for expr in exprs {
+        machine.name = match expr {
+            Expr::XtMatch { name, .. } | Expr::XtTarget { name, .. } | Expr::Other(name) => name,
+            _ if machine.loaded.is_empty() => expr.name(),
+            _ => &machine.loaded,
+        }
+        .into();
+        machine.execute(expr);
+    }
+    machine.steps
 }
 
 /// Executes the expressions of a rule with symbolic registers.
 struct SymbolicMachine {
-    /// The content of each byte of the registers; `None` if the rule did not load it.
-    registers: Vec<Option<SymbolicByte>>,
-    /// The conditions since the last action, sorted and without duplicates.
-    conditions: Vec<Constraint>,
-    steps: Vec<(Vec<Constraint>, Action)>,
+    registers: Vec<SymbolicByte>,
+    /// The end of the bytes that were loaded last.
+    loaded_end: usize,
+    /// The name of the field or expression that was loaded last.
+    loaded: String,
+    /// The name of the steps of the present expression.
+    name: String,
+    steps: Vec<(Step, String)>,
 }
 
 impl SymbolicMachine {
     fn execute(&mut self, expr: &Expr) {
         match expr {
-            Expr::Load { field, bytes, to } => self.load(field.source(), *bytes, *to),
-            Expr::LoadPayload { header, offset, bytes, to } => {
-                self.load(FieldSource::Payload(*header, *offset), *bytes, *to);
+            Expr::Load { field, bytes, to } => {
+                self.loaded = field.text().into();
+                self.load(field.source(), *bytes, *to);
             }
             Expr::Immediate { value, to } => {
-                self.fill(*to, value.iter().copied().map(SymbolicByte::constant))
+                self.fill(*to, value.iter().copied().map(SymbolicByte::constant));
             }
             Expr::Bitwise { register, mask, xor } => {
                 let at = self.registers.iter_mut().skip(register.byte());
                 for (byte, (mask, xor)) in at.zip(mask.iter().zip(xor)) {
-                    *byte = byte.take().map(|byte| byte.masked(*mask, *xor));
+                    *byte = byte.masked(*mask, *xor);
                 }
             }
+            Expr::SwapBytes { register, bytes, size } if cfg!(target_endian = "little") => {
+                let all = &mut self.registers[register.byte()..];
+                let count = usize::from(*bytes).min(all.len());
+                let numbers = all[..count].chunks_exact_mut(usize::from(*size).max(1));
+                numbers.for_each(<[SymbolicByte]>::reverse);
+            }
+            // A counter has no effect on a packet.
+            Expr::SwapBytes { .. } | Expr::Counter => {}
             Expr::Compare { register, is_equal, value } => {
                 self.compare(*register, *is_equal, value);
             }
-            Expr::AtLeast { register, value } => {
-                self.require(Constraint::AtLeast(
-                    self.bytes(*register, value.len()),
-                    value.clone(),
-                ));
-            }
-            Expr::AtMost { register, value } => {
-                self.require(Constraint::AtMost(self.bytes(*register, value.len()), value.clone()));
-            }
             Expr::Range { register, is_inside, first, last } => {
                 let bytes = self.bytes(*register, first.len());
-                if *is_inside {
+                if !is_inside {
+                    let (first, last) = (first.clone(), last.clone());
+                    return self.require(Constraint::Outside(bytes, first, last));
+                }
+                if first.iter().any(|byte| *byte != 0) {
                     self.require(Constraint::AtLeast(bytes.clone(), first.clone()));
+                }
+                if last.iter().any(|byte| *byte != 0xff) {
                     self.require(Constraint::AtMost(bytes, last.clone()));
-                } else {
-                    self.require(Constraint::Outside(bytes, first.clone(), last.clone()));
                 }
             }
             Expr::Lookup { set, key, lookup } => self.look_up(set, *key, *lookup),
-            Expr::SetMark { from } => self.end_step(Action::SetMark(self.bytes(*from, 4))),
+            Expr::SetMark { from } => self.act(Action::SetMark(self.bytes(*from, 4))),
             Expr::Nat { nat, family, address, port } => {
                 let length = if *family == Family::Ip6 { 16 } else { 4 };
                 let address = address.map(|register| self.bytes(register, length));
                 let port = port.map(|register| self.bytes(register, 2));
-                self.end_step(Action::Nat(*nat, *family, address, port));
+                self.act(Action::Nat(*nat, *family, address, port));
             }
             Expr::Redirect { port } => {
-                self.end_step(Action::Redirect(port.map(|register| self.bytes(register, 2))));
+                self.act(Action::Redirect(port.map(|register| self.bytes(register, 2))));
             }
-            // A counter has no effect on a packet.
-            Expr::Counter => {}
-            Expr::SwapBytes { .. }
-            | Expr::Verdict(_)
+            Expr::Other(name) => {
+                self.loaded.clone_from(name);
+                // The expression can load registers.
+                if !is_without_effect(name) {
+                    self.registers.fill(SymbolicByte::UNKNOWN);
+                }
+                self.act(Action::Other(expr.clone()));
+            }
+            Expr::Verdict(_)
             | Expr::Masquerade
             | Expr::Reject { .. }
             | Expr::XtMatch { .. }
-            | Expr::XtTarget { .. }
-            | Expr::Other(_) => self.end_step(Action::Other(expr.clone())),
+            | Expr::XtTarget { .. } => self.act(Action::Other(expr.clone())),
         }
     }
 
     fn load(&mut self, source: FieldSource, bytes: u8, to: Register) {
         let byte = |at: u8| {
-            let at = u32::from(at);
             SymbolicByte::whole(match source {
                 FieldSource::Payload(header, offset) => {
-                    Origin::Field(FieldSource::Payload(header, offset.saturating_add(at)), 0)
+                    let offset = offset.saturating_add(at.into());
+                    Origin::Field(FieldSource::Payload(header, offset), 0)
                 }
                 other => Origin::Field(other, at),
             })
@@ -178,39 +226,34 @@ impl SymbolicMachine {
         self.fill(to, (0..bytes).map(byte));
     }
 
-    /// The kernel pads the last register with zeros. The content of the registers after it is dropped, because every
-    /// concatenation is loaded from its beginning.
+    /// Loads bytes into registers. The kernel pads the last register with zeros.
     fn fill(&mut self, to: Register, bytes: impl Iterator<Item = SymbolicByte>) {
-        self.registers.truncate(to.byte());
-        self.registers.extend(bytes.map(Some));
-        let filled = self.registers.len().next_multiple_of(size_of::<u32>());
-        self.registers.resize(filled, Some(SymbolicByte::constant(0)));
-        self.registers.resize(REGISTERS_BYTES, None);
+        let mut bytes: Vec<_> = bytes.collect();
+        bytes.resize(bytes.len().next_multiple_of(size_of::<u32>()), SymbolicByte::constant(0));
+        bytes.truncate(REGISTERS_BYTES - to.byte());
+        self.loaded_end = to.byte() + bytes.len();
+        self.registers[to.byte()..self.loaded_end].clone_from_slice(&bytes);
     }
 
-    /// The loaded bytes from a register on, at most `count`.
+    /// The bytes from a register on, at most `count`.
     fn bytes(&self, from: Register, count: usize) -> Vec<SymbolicByte> {
-        let loaded = self.registers.iter().skip(from.byte()).map_while(Clone::clone);
-        loaded.take(count).collect()
+        self.registers.iter().skip(from.byte()).take(count).cloned().collect()
     }
 
-    /// Adds a condition to those of the next action.
+    /// Adds a condition.
     fn require(&mut self, condition: Constraint) {
-        if let Err(at) = self.conditions.binary_search(&condition) {
-            self.conditions.insert(at, condition);
-        }
+        self.steps.push((Step::Require(condition), self.name.clone()));
     }
 
-    /// Adds an action, with the conditions since the last action.
-    fn end_step(&mut self, action: Action) {
-        let conditions = std::mem::take(&mut self.conditions);
-        self.steps.push((conditions, action));
+    /// Adds an action.
+    fn act(&mut self, action: Action) {
+        self.steps.push((Step::Act(action), self.name.clone()));
     }
 
     fn compare(&mut self, register: Register, is_equal: bool, value: &[u8]) {
         let bytes = self.bytes(register, value.len());
         let mut all = Vec::new();
-        // A comparison with bytes that were not loaded never matches.
+        // A comparison with bytes after the last register never matches.
         let mut is_possible = bytes.len() == value.len();
         for (SymbolicByte { origin, mask, xor }, value) in bytes.into_iter().zip(value) {
             let value = value ^ xor;
@@ -227,12 +270,14 @@ impl SymbolicMachine {
         }
     }
 
+    /// The length of the key is unknown here: it ends with the bytes that were loaded last, because every concatenation is
+    /// loaded from its beginning.
     fn look_up(&mut self, set: &str, key: Register, lookup: Lookup) {
-        let bytes = self.bytes(key, REGISTERS_BYTES);
+        let bytes = self.bytes(key, self.loaded_end.saturating_sub(key.byte()));
         match lookup {
             Lookup::Contains => self.require(Constraint::In(bytes, set.into())),
             Lookup::Lacks => self.require(Constraint::NotIn(bytes, set.into())),
-            Lookup::Verdict => self.end_step(Action::VerdictMap(bytes, set.into())),
+            Lookup::Verdict => self.act(Action::VerdictMap(bytes, set.into())),
             Lookup::Load(to) => {
                 self.require(Constraint::In(bytes.clone(), set.into()));
                 // The length of the map's data is unknown here, so the data fills all registers from `to` on.
@@ -241,6 +286,11 @@ impl SymbolicMachine {
             }
         }
     }
+}
+
+/// Whether an expression of another kind, by its name, has no effect on the packet's way, and loads no registers.
+pub(super) fn is_without_effect(name: &str) -> bool {
+    matches!(name, "log" | "last" | "notrack" | "meta set" | "ct set")
 }
 
 impl Constraint {
@@ -278,6 +328,12 @@ mod tests {
     fn equivalent_rules() -> Vec<(Vec<Expr>, Vec<Expr>)> {
         let (first, second) = (Register::FIRST, Register::FIRST.after(4));
         let load = |field: Field, bytes, to| Expr::Load { field, bytes, to };
+        let range = |from: &[u8], to: &[u8]| Expr::Range {
+            register: first,
+            is_inside: true,
+            first: from.into(),
+            last: to.into(),
+        };
         let drop = Expr::from(Verdict::Drop);
         let ports = [[0, 80], [0, 90]];
         vec![
@@ -305,7 +361,7 @@ mod tests {
                         .chain([Condition::daddr(net("10.0.0.2/32"))]),
                 ),
                 vec![
-                    Expr::LoadPayload { header: 1, offset: 12, bytes: 8, to: first },
+                    load(Field::Payload(1, 12), 8, first),
                     compare(first, &[10, 0, 0, 1, 10, 0, 0, 2]),
                     drop,
                 ],
@@ -314,8 +370,8 @@ mod tests {
                 in_range(Field::Dport, &ports[0], &ports[1]),
                 vec![
                     load(Field::Dport, 2, first),
-                    Expr::AtLeast { register: first, value: ports[0].into() },
-                    Expr::AtMost { register: first, value: ports[1].into() },
+                    range(&ports[0], &[0xff, 0xff]),
+                    range(&[0, 0], &ports[1]),
                 ],
             ),
             (

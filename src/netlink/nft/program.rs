@@ -8,10 +8,11 @@ use nix::libc;
 use super::chain::{Chain, Policy};
 use super::consts::{NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER, NFTA_TABLE_FLAGS};
 use super::contents::Contents;
-use super::expr::{Expr, Lookup, Verdict};
-use super::field::FieldSource;
+use super::expr::{Expr, Verdict};
+use super::meaning::{
+    self, Action, Bits, Constraint, Origin, Step, SymbolicByte, is_without_effect,
+};
 use super::packet::{Byte, Fit, Packet, at_least, at_most, equal};
-use super::register::{REGISTERS_BYTES, Register};
 use super::rule::{NewRule, Position, Rule};
 use super::wire::{attribute, be32_of};
 use super::xt::{self, XtEffect};
@@ -281,24 +282,20 @@ const DEPTH_MAX: u32 = 64;
 
 impl Effects {
     fn of(program: &Program, packet: &Packet, rule: &Rule) -> Self {
-        let registers = vec![Byte::UNKNOWN; REGISTERS_BYTES];
-        let mut machine = Machine { program, packet, registers, loaded: String::new() };
+        let machine = Machine { program, packet };
         let (mut fit, mut doubt) = (Fit::Yes, None);
         let mut verdicts = Vec::new();
-        for expr in &rule.exprs {
-            let effect = machine.execute(expr);
-            if effect.fit == Fit::Maybe
-                || effect.verdicts.len() > 1
-                || effect.verdicts.contains(&None)
-            {
-                doubt.get_or_insert_with(|| machine.name(expr));
+        for (step, name) in meaning::steps(&rule.exprs) {
+            let (of_step, found) = match step {
+                Step::Require(condition) => (machine.fit(&condition), Vec::new()),
+                Step::Act(action) => machine.effect(&action),
+            };
+            if of_step == Fit::Maybe || found.len() > 1 || found.contains(&None) {
+                doubt.get_or_insert(name);
             }
-            fit = fit.and(effect.fit);
-            if fit == Fit::No {
-                break;
-            }
-            if !effect.verdicts.is_empty() {
-                verdicts = effect.verdicts;
+            fit = fit.and(of_step);
+            verdicts = found;
+            if fit == Fit::No || !verdicts.is_empty() {
                 break;
             }
         }
@@ -313,152 +310,84 @@ impl Effects {
     }
 }
 
-/// The effect of one expression.
-struct Effect {
-    fit: Fit,
-    /// Empty: the rule continues with the next expression.
-    verdicts: Vec<Option<Verdict>>,
-}
-
-impl From<Fit> for Effect {
-    fn from(fit: Fit) -> Self {
-        Self { fit, verdicts: Vec::new() }
-    }
-}
-
-impl From<Option<Verdict>> for Effect {
-    fn from(verdict: Option<Verdict>) -> Self {
-        Self { fit: Fit::Yes, verdicts: vec![verdict] }
-    }
-}
-
-/// Executes the expressions of a rule for a packet.
+/// Evaluates the conditions and actions of a rule for a packet.
 struct Machine<'a> {
     program: &'a Program,
     packet: &'a Packet,
-    registers: Vec<Byte>,
-    /// The name of the field or expression that was loaded last, for messages.
-    loaded: String,
 }
 
 impl Machine<'_> {
-    fn execute(&mut self, expr: &Expr) -> Effect {
-        match expr {
-            Expr::Load { field, bytes, to } => {
-                self.loaded = field.text().into();
-                let loaded = self.packet.load(field.source(), *bytes);
-                self.fill(*to, loaded);
+    fn fit(&self, condition: &Constraint) -> Fit {
+        match condition {
+            Constraint::Is(bits) => self.has(bits),
+            Constraint::IsNot(all) => {
+                all.iter().fold(Fit::Yes, |fit, bits| fit.and(self.has(bits))).not()
             }
-            Expr::LoadPayload { header, offset, bytes, to } => {
-                self.loaded = "payload".into();
-                let source = FieldSource::Payload(*header, *offset);
-                let loaded = self.packet.load(source, *bytes);
-                self.fill(*to, loaded);
+            Constraint::AtLeast(bytes, value) => at_least(&self.bytes(bytes), value),
+            Constraint::AtMost(bytes, value) => at_most(&self.bytes(bytes), value),
+            Constraint::Outside(bytes, first, last) => {
+                let bytes = self.bytes(bytes);
+                at_least(&bytes, first).and(at_most(&bytes, last)).not()
             }
-            Expr::Immediate { value, to } => {
-                self.fill(*to, value.iter().copied().map(Byte::known).collect());
-            }
-            Expr::Bitwise { register, mask, xor } => {
-                let bytes = self.registers.iter_mut().skip(register.byte());
-                for (byte, (mask, xor)) in bytes.zip(mask.iter().zip(xor)) {
-                    *byte = byte.masked(*mask, *xor);
-                }
-            }
-            Expr::SwapBytes { register, bytes, size } if cfg!(target_endian = "little") => {
-                let all = &mut self.registers[register.byte()..];
-                let count = usize::from(*bytes).min(all.len());
-                let numbers = all[..count].chunks_exact_mut(usize::from(*size).max(1));
-                numbers.for_each(<[Byte]>::reverse);
-            }
-            Expr::SwapBytes { .. } => {}
-            Expr::Compare { register, is_equal, value } => {
-                let fit = equal(self.bytes(*register, value.len()), value);
-                return if *is_equal { fit } else { fit.not() }.into();
-            }
-            Expr::AtLeast { register, value } => {
-                return at_least(self.bytes(*register, value.len()), value).into();
-            }
-            Expr::AtMost { register, value } => {
-                return at_most(self.bytes(*register, value.len()), value).into();
-            }
-            Expr::Range { register, is_inside, first, last } => {
-                let bytes = self.bytes(*register, first.len());
-                let fit = at_least(bytes, first).and(at_most(bytes, last));
-                return if *is_inside { fit } else { fit.not() }.into();
-            }
-            Expr::Lookup { set, key, lookup } => return self.look_up(set, *key, *lookup),
-            Expr::Verdict(verdict) => return Some(verdict.clone()).into(),
-            Expr::Reject { .. } => return Some(Verdict::Drop).into(),
-            Expr::XtMatch { name, revision, info } => {
-                return xt::fit(name, *revision, info, self.packet).into();
-            }
-            Expr::XtTarget { name, .. } => {
-                return match xt::effect(name) {
-                    XtEffect::GoesOn => Fit::Yes.into(),
-                    XtEffect::Drops => Some(Verdict::Drop).into(),
-                    XtEffect::Unknown => None.into(),
-                };
-            }
-            Expr::Counter | Expr::SetMark { .. } => {}
-            // The kernel accepts these expressions in chains of the type nat only.
-            Expr::Masquerade | Expr::Nat { .. } | Expr::Redirect { .. } => return None.into(),
-            Expr::Other(name) => return self.other(name),
-        }
-        Fit::Yes.into()
-    }
-
-    fn other(&mut self, name: &str) -> Effect {
-        self.loaded = name.into();
-        match name {
-            "log" | "last" | "notrack" | "meta set" | "ct set" => Fit::Yes.into(),
-            "immediate" | "queue" | "synproxy" | "tproxy" | "fwd" => None.into(),
-            _ => {
-                // The expression can load registers, or end the rule.
-                self.registers.fill(Byte::UNKNOWN);
-                Fit::Maybe.into()
-            }
+            Constraint::In(key, set) => self.look_up(key, set).0,
+            Constraint::NotIn(key, set) => self.look_up(key, set).0.not(),
+            Constraint::Never => Fit::No,
         }
     }
 
-    fn look_up(&mut self, set: &str, key: Register, lookup: Lookup) -> Effect {
-        let Some(contents) = self.program.sets.get(set) else { return Fit::Maybe.into() };
-        let (matches, any) = contents.matches(self.bytes(key, contents.key_bytes()));
-        match lookup {
-            Lookup::Contains => any.into(),
-            Lookup::Lacks => any.not().into(),
-            Lookup::Load(to) => {
-                self.registers[to.byte()..].fill(Byte::UNKNOWN);
-                any.into()
+    /// Whether the packet passes the action, and its possible verdicts. Without a verdict the rule continues.
+    fn effect(&self, action: &Action) -> (Fit, Vec<Option<Verdict>>) {
+        let verdict = |verdict| (Fit::Yes, vec![verdict]);
+        let passes = |fit| (fit, Vec::new());
+        match action {
+            Action::VerdictMap(key, map) => self.look_up(key, map),
+            Action::SetMark(_) => passes(Fit::Yes),
+            Action::Other(Expr::Verdict(found)) => verdict(Some(found.clone())),
+            Action::Other(Expr::Reject { .. }) => verdict(Some(Verdict::Drop)),
+            Action::Other(Expr::XtMatch { name, revision, info }) => {
+                passes(xt::fit(name, *revision, info, self.packet))
             }
-            Lookup::Verdict => {
-                let mut verdicts: Vec<_> =
-                    matches.into_iter().map(|(_, verdict)| verdict.cloned()).collect();
-                verdicts.dedup();
-                Effect { fit: any, verdicts }
-            }
+            Action::Other(Expr::XtTarget { name, .. }) => match xt::effect(name) {
+                XtEffect::GoesOn => passes(Fit::Yes),
+                XtEffect::Drops => verdict(Some(Verdict::Drop)),
+                XtEffect::Unknown => verdict(None),
+            },
+            Action::Other(Expr::Other(name)) => match name.as_str() {
+                name if is_without_effect(name) => passes(Fit::Yes),
+                "immediate" | "queue" | "synproxy" | "tproxy" | "fwd" => verdict(None),
+                // The expression can end the rule.
+                _ => passes(Fit::Maybe),
+            },
+            // The kernel accepts these expressions, and `masquerade`, in chains of the type nat only.
+            Action::Nat(..) | Action::Redirect(_) | Action::Other(_) => verdict(None),
         }
     }
 
-    /// Loads bytes into registers. The kernel pads the last register with zeros.
-    fn fill(&mut self, to: Register, mut loaded: Vec<Byte>) {
-        loaded.resize(loaded.len().next_multiple_of(size_of::<u32>()), Byte::known(0));
-        let location = self.registers.iter_mut().skip(to.byte());
-        location.zip(loaded).for_each(|(byte, loaded)| *byte = loaded);
+    /// Whether a set or map has the key, and the verdicts that it can have for the key.
+    fn look_up(&self, key: &[SymbolicByte], set: &str) -> (Fit, Vec<Option<Verdict>>) {
+        let Some(contents) = self.program.sets.get(set) else { return (Fit::Maybe, Vec::new()) };
+        let mut key = self.bytes(key);
+        key.resize(contents.key_bytes(), Byte::UNKNOWN);
+        let (any, matches) = contents.matches(&key);
+        let mut verdicts: Vec<_> = matches.into_iter().map(Option::<&Verdict>::cloned).collect();
+        verdicts.dedup();
+        (any, verdicts)
     }
 
-    fn bytes(&self, from: Register, count: usize) -> &[Byte] {
-        let all = &self.registers[from.byte()..];
-        &all[..count.min(all.len())]
+    fn has(&self, bits: &Bits) -> Fit {
+        equal(&[self.byte(&bits.origin).masked(bits.mask, 0)], &[bits.value])
     }
 
-    /// The name of an expression, for messages; for a comparison the name of the field.
-    fn name(&self, expr: &Expr) -> String {
-        match expr {
-            Expr::XtMatch { name, .. } | Expr::XtTarget { name, .. } | Expr::Other(name) => {
-                name.clone()
+    fn bytes(&self, bytes: &[SymbolicByte]) -> Vec<Byte> {
+        bytes.iter().map(|byte| self.byte(&byte.origin).masked(byte.mask, byte.xor)).collect()
+    }
+
+    fn byte(&self, origin: &Origin) -> Byte {
+        match origin {
+            Origin::Field(source, at) => {
+                self.packet.load(*source, at + 1).pop().unwrap_or(Byte::UNKNOWN)
             }
-            _ if self.loaded.is_empty() => expr.name().into(),
-            _ => self.loaded.clone(),
+            Origin::Unknown | Origin::Map(..) => Byte::UNKNOWN,
         }
     }
 }
