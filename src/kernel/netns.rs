@@ -45,7 +45,7 @@ impl NetNs {
     }
 
     /// The namespace of a socket, for a thread in the same namespace.
-    pub fn of_socket(socket: &impl AsRawFd) -> Result<Self> {
+    pub fn of_socket(socket: &impl AsFd) -> Result<Self> {
         Self::of_thread(sys::namespace_of(socket))
     }
 

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::libc::sock_filter;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socket};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, recv, sendto, socket};
 
 use crate::fault;
-use crate::kernel::sys::socket::{attach_filter, bind_to_link, send_to_link, unsent_bytes};
+use crate::kernel::sys::socket::{attach_filter, link_address, unsent_bytes};
 use crate::names::Mac;
 
 /// EtherTypes (linux/if_ether.h).
@@ -51,22 +51,27 @@ impl PacketSocket {
         // The socket gets no packet before it is bound, so the filter applies to every packet.
         let socket = unbound()?;
         if !filter.is_empty() {
-            attach_filter(socket.as_fd(), filter)?;
+            attach_filter(&socket, filter)?;
         }
-        bind_to_link(socket.as_fd(), index, ethertype)?;
+        bind(socket.as_raw_fd(), &link_address(index, ethertype)?)?;
         Ok(Self { socket, index, ethertype })
     }
 
     /// Sends a frame to the broadcast address of the link.
     pub fn broadcast(&self, frame: &[u8]) -> io::Result<()> {
         fault::kernel_request()?;
-        send_to_link(self.socket.as_fd(), self.index, self.ethertype, frame)
+        self.send(self.ethertype, frame)
     }
 
     /// Sends a frame to the broadcast address of the link, with a VLAN tag.
     pub fn broadcast_in_vlan(&self, frame: &[u8], vlan: u16) -> io::Result<()> {
         let tagged = [&vlan.to_be_bytes(), &self.ethertype.to_be_bytes(), frame].concat();
-        send_to_link(self.socket.as_fd(), self.index, ETH_P_8021Q, &tagged)
+        self.send(ETH_P_8021Q, &tagged)
+    }
+
+    fn send(&self, ethertype: u16, frame: &[u8]) -> io::Result<()> {
+        let to = link_address(self.index, ethertype)?;
+        Ok(sendto(self.socket.as_raw_fd(), frame, &to, MsgFlags::empty()).map(drop)?)
     }
 
     /// The next frame; `None` if no frame is pending. A frame that is longer than the buffer is skipped. A sender on this host

@@ -29,10 +29,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
-use nix::sys::socket::{
-    getsockopt, setsockopt,
-    sockopt::{SndBuf, SndBufForce},
-};
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, getpid, getppid, gettid, sethostname, setsid, unlink, write};
 
 use crate::error::{Error, Result};
@@ -363,9 +360,9 @@ pub fn is_network_namespace(file: BorrowedFd<'_>) -> bool {
 }
 
 /// The network namespace of a socket. This needs CAP_NET_ADMIN in that namespace.
-pub fn namespace_of(socket: &impl AsRawFd) -> io::Result<File> {
+pub fn namespace_of(socket: &impl AsFd) -> io::Result<File> {
     // SAFETY: the request takes no argument and returns a new descriptor.
-    let file = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
+    let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) };
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -448,22 +445,19 @@ pub fn tun_set_name_in_context(
         }
         Errno::result(pid)?
     };
-    errno_of_child(pid)
+    errno_of_child(Pid::from_raw(pid))
 }
 
 /// Waits for a child that exits with 0 or an errno. Returns the errno as an error.
-fn errno_of_child(pid: libc::pid_t) -> io::Result<()> {
-    let mut status = 0;
-    // SAFETY: the pointer is that of a variable that outlives the call.
-    while let Err(errno) = Errno::result(unsafe { libc::waitpid(pid, &mut status, 0) }) {
-        if errno != Errno::EINTR {
-            return Err(errno.into());
+fn errno_of_child(pid: Pid) -> io::Result<()> {
+    loop {
+        match waitpid(pid, None) {
+            Ok(WaitStatus::Exited(_, 0)) => return Ok(()),
+            Ok(WaitStatus::Exited(_, errno)) => return Err(io::Error::from_raw_os_error(errno)),
+            Ok(_) => return Err(Errno::EINTR.into()),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
         }
-    }
-    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
-        (true, 0) => Ok(()),
-        (true, errno) => Err(io::Error::from_raw_os_error(errno)),
-        (false, _) => Err(Errno::EINTR.into()),
     }
 }
 
@@ -484,30 +478,6 @@ pub fn tun_set(tun: BorrowedFd<'_>, request: TunRequest, value: u32) -> io::Resu
         libc::ioctl(tun.as_raw_fd(), request as u32 as libc::Ioctl, libc::c_ulong::from(value))
     };
     Ok(Errno::result(status).map(drop)?)
-}
-
-/// Enlarges the send buffer of a netlink socket for a datagram of that length. Returns the length of the longest one that it
-/// can send. Root can exceed the system's limit, 2 x net.core.wmem_max; root of a user namespace cannot.
-pub fn widen_send_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<usize> {
-    // SAFETY: the owner of the open descriptor is borrowed as long as the descriptor.
-    let fd = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
-    let room = || Ok(getsockopt(&fd, SndBuf)?.saturating_sub(SEND_OVERHEAD_BYTES));
-    if room()? < bytes {
-        // The kernel replaces a larger number by its limit.
-        let bytes = bytes + SEND_OVERHEAD_BYTES;
-        setsockopt(&fd, SndBufForce, &bytes).or_else(|_| setsockopt(&fd, SndBuf, &bytes))?;
-    }
-    room()
-}
-
-/// The bytes of the send buffer that no datagram can use (`netlink_sendmsg`).
-const SEND_OVERHEAD_BYTES: usize = 32;
-
-/// Switches an option of a netlink socket on.
-pub fn set_netlink_option(socket: &impl AsRawFd, option: c_int) -> io::Result<()> {
-    // SAFETY: the owner of the open descriptor is borrowed as long as the descriptor.
-    let fd = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
-    socket::set_socket_option(fd, libc::SOL_NETLINK, option, 1)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use neli::consts::nl::{NlmF, Nlmsg};
@@ -15,14 +15,14 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, connect, recv,
-    socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, connect,
+    getsockopt, recv, setsockopt, socket,
+    sockopt::{SndBuf, SndBufForce},
 };
 
 use super::message::{Message, Requests, messages};
 use crate::fault;
-use crate::kernel::sys;
-use crate::kernel::sys::socket::receive_from_kernel;
+use crate::kernel::sys::socket::{CapAck, descriptor_of, receive_from_kernel};
 
 /// A request that failed. It is one pointer wide, as `crate::error::Error` is, and for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,9 +116,9 @@ pub(crate) struct Socket {
     is_strict: Cell<bool>,
 }
 
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        descriptor_of(&self.socket)
     }
 }
 
@@ -145,7 +145,7 @@ impl Socket {
         socket.enable_ext_ack(true).map_err(failed)?;
         // The kernel leaves the refused request out of its error messages: with it, the errors of a large transaction would not
         // fit into the receive buffer.
-        sys::set_netlink_option(&socket, libc::NETLINK_CAP_ACK).map_err(failed)?;
+        setsockopt(&descriptor_of(&socket), CapAck, &true).map_err(|errno| failed(errno.into()))?;
         Ok(Self {
             socket,
             sequence: Cell::new(1),
@@ -346,7 +346,19 @@ impl Socket {
         if bytes <= SEND_BYTES_MIN {
             return bytes;
         }
-        sys::widen_send_buffer(&self.socket, bytes).map_or(SEND_BYTES_MIN, |room| room.min(bytes))
+        self.widen_send_buffer(bytes).map_or(SEND_BYTES_MIN, |room| room.min(bytes))
+    }
+
+    /// Enlarges the send buffer for a datagram of that length. Returns the length of the longest datagram that the socket can
+    /// send. Root can exceed the system's limit, 2 x net.core.wmem_max; root of a user namespace cannot.
+    fn widen_send_buffer(&self, bytes: usize) -> io::Result<usize> {
+        let room = || Ok(getsockopt(self, SndBuf)?.saturating_sub(SEND_OVERHEAD_BYTES));
+        if room()? < bytes {
+            // The kernel replaces a larger number by its limit.
+            let bytes = bytes + SEND_OVERHEAD_BYTES;
+            setsockopt(self, SndBufForce, &bytes).or_else(|_| setsockopt(self, SndBuf, &bytes))?;
+        }
+        room()
     }
 
     fn send(&self, datagram: &[u8]) -> io::Result<()> {
@@ -355,7 +367,7 @@ impl Socket {
         match send() {
             // The datagram is longer than the send buffer, net.core.wmem_default.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                sys::widen_send_buffer(&self.socket, datagram.len())?;
+                self.widen_send_buffer(datagram.len())?;
                 send().map(drop)
             }
             result => result.map(drop),
@@ -439,6 +451,9 @@ fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// A datagram of this length fits into the kernel's smallest send buffer (SOCK_MIN_SNDBUF, sock.h).
 const SEND_BYTES_MIN: usize = 4096;
+
+/// The bytes of the send buffer that no datagram can use (`netlink_sendmsg`).
+const SEND_OVERHEAD_BYTES: usize = 32;
 
 /// The largest datagram that the kernel makes for a dump (NLMSG_GOODSIZE grows to what recv(2) offers, up to this).
 const DATAGRAM_BYTES: usize = 32 * 1024;

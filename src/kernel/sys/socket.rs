@@ -1,41 +1,39 @@
-//! System calls of packet and netlink sockets that nix lacks: with addresses of links, filters, senders and control messages.
+//! Addresses, options and system calls of packet and netlink sockets that nix lacks.
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
+use neli::socket::NlSocket;
 use nix::errno::Errno;
-use nix::libc;
+use nix::sys::socket::{LinkAddr, SockaddrLike, setsockopt};
+use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
 
-/// Binds a packet socket to a link and to an EtherType.
-pub fn bind_to_link(socket: BorrowedFd<'_>, index: u32, ethertype: u16) -> io::Result<()> {
-    let (address, length) = link_address(index, ethertype)?;
-    // SAFETY: the kernel reads `length` bytes of the address, which outlives the call.
-    let status = unsafe { libc::bind(socket.as_raw_fd(), ptr::from_ref(&address).cast(), length) };
-    Ok(Errno::result(status).map(drop)?)
+sockopt_impl!(
+    /// The kernel leaves the refused request out of its error messages.
+    CapAck, SetOnly, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, bool
+);
+sockopt_impl!(
+    /// The socket gets the messages of all namespaces that have an id in its namespace.
+    ListenAllNsid, SetOnly, libc::SOL_NETLINK, libc::NETLINK_LISTEN_ALL_NSID, bool
+);
+sockopt_impl!(
+    /// A number of the namespace of the socket.
+    NetnsCookie, GetOnly, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, u64
+);
+sockopt_impl!(AttachFilter, SetOnly, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, libc::sock_fprog);
+
+/// The descriptor of a socket of neli.
+pub fn descriptor_of(socket: &NlSocket) -> BorrowedFd<'_> {
+    // SAFETY: the owner of the open descriptor is borrowed as long as the descriptor.
+    unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) }
 }
 
-/// Sends a frame through a link to the broadcast address. The kernel adds the header of the link.
-pub fn send_to_link(
-    socket: BorrowedFd<'_>,
-    index: u32,
-    ethertype: u16,
-    frame: &[u8],
-) -> io::Result<()> {
-    let (address, length) = link_address(index, ethertype)?;
-    // SAFETY: the kernel reads the bytes of the frame and of the address, which outlive the call.
-    let sent = unsafe {
-        let address = ptr::from_ref(&address).cast();
-        libc::sendto(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, address, length)
-    };
-    Ok(Errno::result(sent).map(drop)?)
-}
-
-fn link_address(index: u32, ethertype: u16) -> io::Result<(libc::sockaddr_ll, libc::socklen_t)> {
-    let family = u16::try_from(libc::AF_PACKET).map_err(|_| Errno::EAFNOSUPPORT)?;
+/// The broadcast address of a link, with an EtherType.
+pub fn link_address(index: u32, ethertype: u16) -> io::Result<LinkAddr> {
     let address = libc::sockaddr_ll {
-        sll_family: family,
+        sll_family: u16::try_from(libc::AF_PACKET).map_err(|_| Errno::EAFNOSUPPORT)?,
         sll_protocol: ethertype.to_be(),
         sll_ifindex: i32::try_from(index).map_err(|_| Errno::ENODEV)?,
         sll_hatype: 0,
@@ -43,83 +41,47 @@ fn link_address(index: u32, ethertype: u16) -> io::Result<(libc::sockaddr_ll, li
         sll_halen: 6,
         sll_addr: [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
     };
-    let length = libc::socklen_t::try_from(size_of_val(&address)).map_err(|_| Errno::EINVAL)?;
-    Ok((address, length))
-}
-
-/// Sets a socket option whose value is a number.
-pub fn set_socket_option(
-    socket: BorrowedFd<'_>,
-    level: c_int,
-    option: c_int,
-    value: c_int,
-) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(size_of_val(&value)).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the kernel reads one number, which outlives the call.
-    let status = unsafe {
-        let value = ptr::from_ref(&value).cast();
-        libc::setsockopt(socket.as_raw_fd(), level, option, value, length)
-    };
-    Ok(Errno::result(status).map(drop)?)
+    // SAFETY: the address is a whole sockaddr_ll, as its family says.
+    let address = unsafe { LinkAddr::from_raw(ptr::from_ref(&address).cast(), None) };
+    Ok(address.ok_or(Errno::EAFNOSUPPORT)?)
 }
 
 /// Attaches a classic BPF program: the socket gets only the datagrams for which the program returns more than 0.
-pub fn attach_filter(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
+pub fn attach_filter(socket: &impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    // The kernel only reads the program, during the call.
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| Errno::EINVAL)?,
         filter: program.as_ptr().cast_mut(),
     };
-    let length = libc::socklen_t::try_from(size_of_val(&program)).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the kernel only reads the program, `len` instructions, which outlive the call.
-    let status = unsafe {
-        let program = ptr::from_ref(&program).cast();
-        let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-        libc::setsockopt(socket.as_raw_fd(), level, option, program, length)
-    };
-    Ok(Errno::result(status).map(drop)?)
+    Ok(setsockopt(socket, AttachFilter, &program)?)
 }
 
 /// Receives a netlink datagram into the capacity of a buffer, without waiting. Returns the length of the datagram; if that is
 /// more than the capacity, the end of the datagram is lost. `None` if a process sent it.
+///
+/// Only the kernel sends from port 0: the kernel binds the socket of a process to another port before it sends.
 pub fn receive_from_kernel(
-    socket: &impl AsRawFd,
+    socket: &impl AsFd,
     datagram: &mut Vec<u8>,
 ) -> io::Result<Option<usize>> {
     datagram.clear();
     let room = datagram.spare_capacity_mut();
-    let (mut sender, mut sender_bytes) = empty_address();
+    // SAFETY: zero bytes are a valid address.
+    let mut sender: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    let mut sender_bytes = libc::socklen_t::try_from(size_of_val(&sender)).unwrap_or_default();
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     // SAFETY: the kernel writes at most `room.len()` bytes there, and at most `sender_bytes` bytes of the address.
     let length = unsafe {
         let (room_at, address) = (room.as_mut_ptr().cast(), (&raw mut sender).cast());
-        libc::recvfrom(
-            socket.as_raw_fd(),
-            room_at,
-            room.len(),
-            flags,
-            address,
-            &raw mut sender_bytes,
-        )
+        let bytes = &raw mut sender_bytes;
+        libc::recvfrom(socket.as_fd().as_raw_fd(), room_at, room.len(), flags, address, bytes)
     };
     let length = Errno::result(length)?.unsigned_abs();
     let written = length.min(room.len());
     // SAFETY: the kernel has written these bytes.
     unsafe { datagram.set_len(written) };
-    Ok(is_kernel(&sender, sender_bytes).then_some(length))
-}
-
-/// An empty netlink address for the kernel to write the sender to, and its length.
-fn empty_address() -> (libc::sockaddr_nl, libc::socklen_t) {
-    // SAFETY: zero bytes are a valid address.
-    let sender: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-    let length = libc::socklen_t::try_from(size_of_val(&sender)).unwrap_or_default();
-    (sender, length)
-}
-
-/// Whether the kernel sent a datagram with this sender. Only the kernel sends from port 0: the kernel binds the socket of a
-/// process to another port before it sends.
-fn is_kernel(sender: &libc::sockaddr_nl, length: libc::socklen_t) -> bool {
-    length as usize == size_of_val(sender) && sender.nl_pid == 0
+    let is_of_kernel = sender_bytes as usize == size_of_val(&sender) && sender.nl_pid == 0;
+    Ok(is_of_kernel.then_some(length))
 }
 
 /// The bytes that a socket has accepted and the kernel has not sent yet, with the kernel's own overhead. A datagram that

@@ -15,11 +15,11 @@ mod traffic;
 use std::time::{Duration, Instant};
 
 use neli::consts::socket::NlFamily;
-use nix::libc;
+use nix::sys::socket::getsockopt;
 
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys;
+use crate::kernel::sys::{self, socket::NetnsCookie};
 use crate::netlink::{self, Events, REQUESTS_AT_ONCE, Requests, Socket};
 
 pub use address::{Address, NewAddress};
@@ -59,10 +59,7 @@ impl Rtnl {
 
     /// The cookie of the namespace: a number that is unique until the next boot. `None` before Linux 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
-        let mut cookie = [0; 8];
-        let (level, option) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
-        sys::socket_option(&self.socket, level, option, &mut cookie).ok()?;
-        Some(u64::from_ne_bytes(cookie))
+        getsockopt(&self.socket, NetnsCookie).ok()
     }
 
     /// Makes the changes; returns the first error. Many changes are sent in several datagrams. A datagram fits into the send

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::libc::{self, sock_filter};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType,
-    bind, recvmsg, socket,
+    bind, recvmsg, setsockopt, socket,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ use super::Rtnl;
 use super::consts::AF_UNSPEC;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::socket::{attach_filter, set_socket_option};
+use crate::kernel::sys::socket::{ListenAllNsid, attach_filter};
 use crate::netlink::{self, Requests, attribute, datagram_messages, u32_at, u32_of};
 
 /// Attributes of RTM_NEWNSID, RTM_GETNSID and RTM_DELNSID (linux/net_namespace.h).
@@ -177,9 +177,9 @@ impl Ends {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkRoute);
         let socket = socket(family, SockType::Raw, flags, protocol)?;
-        set_socket_option(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_LISTEN_ALL_NSID, 1)?;
+        setsockopt(&socket, ListenAllNsid, &true)?;
         // Without the filter each change of a link in any container would wake this process.
-        attach_filter(socket.as_fd(), &deletions())?;
+        attach_filter(&socket, &deletions())?;
         let groups = 1 << (libc::RTNLGRP_LINK - 1) | 1 << (libc::RTNLGRP_NSID - 1);
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
         Ok(Self { socket })
