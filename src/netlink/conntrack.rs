@@ -1,6 +1,7 @@
 //! Deletion of conntrack entries. UDP has no end of a connection: an entry stays as long as packets arrive. These packets still
 //! get the NAT of the entry after its rule was removed, and do not get the NAT of a rule that was added later.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use neli::consts::nl::NlmF;
@@ -89,37 +90,23 @@ impl FlowFilter {
     }
 }
 
-/// Filters of one family, sorted for a binary search for each connection: the senders of packets determine the number of
-/// connections, and a container can have 65,536 ports on each address of the host.
-struct FilterIndex(Vec<FlowFilter>);
+/// The filters of one family, for a search for each connection: the senders of packets determine the number of connections, and
+/// a container can have 65,536 ports on each address of the host.
+fn of_family(family: IpFamily, filters: &[FlowFilter]) -> BTreeSet<FlowFilter> {
+    let is_of_family = |filter: &&FlowFilter| filter.has_one_family() && filter.family == family;
+    filters.iter().filter(is_of_family).copied().collect()
+}
 
-impl FilterIndex {
-    fn of(family: IpFamily, filters: &[FlowFilter]) -> Self {
-        let of_family = |filter: &&FlowFilter| filter.has_one_family() && filter.family == family;
-        let mut sorted: Vec<FlowFilter> = filters.iter().filter(of_family).copied().collect();
-        sorted.sort_unstable();
-        sorted.dedup();
-        Self(sorted)
-    }
-
-    /// Whether a filter selects the connection, also for kernels that ignore filters. Looks up each filter that can select it.
-    fn selects(&self, flow: &Flow<'_>) -> bool {
-        let (to, from) = (flow.original, flow.reply);
-        let (Some(transport), Some(port), Some(first)) =
-            (to.transport(), to.port(), self.0.first())
-        else {
-            return false;
-        };
-        let to_port = FlowFilter::to_port(first.family, transport, port);
-        let addresses = [None, to.destination()];
-        let sources = [None, from.source()];
-        addresses.iter().any(|address| {
-            sources.iter().any(|answered_by| {
-                let filter = FlowFilter { address: *address, answered_by: *answered_by, ..to_port };
-                self.0.binary_search(&filter).is_ok()
-            })
-        })
-    }
+/// Whether a filter selects the connection, also for kernels that ignore filters. Looks up each filter that can select it.
+fn selects(filters: &BTreeSet<FlowFilter>, family: IpFamily, flow: &Flow<'_>) -> bool {
+    let (to, from) = (flow.original, flow.reply);
+    let (Some(transport), Some(port)) = (to.transport(), to.port()) else { return false };
+    let to_port = FlowFilter::to_port(family, transport, port);
+    [None, to.destination()].into_iter().any(|address| {
+        [None, from.source()]
+            .into_iter()
+            .any(|answered_by| filters.contains(&FlowFilter { address, answered_by, ..to_port }))
+    })
 }
 
 impl Conntrack {
@@ -131,16 +118,16 @@ impl Conntrack {
     /// Deletes the connections that one of the filters selects. No such connection is no error.
     pub fn delete(&self, filters: &[FlowFilter]) -> Result<()> {
         for family in IpFamily::ALL {
-            let index = FilterIndex::of(family, filters);
+            let filters = of_family(family, filters);
             // A dump takes about 20 ms even with few connections, so all filters of a family share one dump.
-            let filter = match index.0.as_slice() {
-                [] => continue,
+            let filter = match (filters.first(), filters.len()) {
+                (None, _) => continue,
                 // Kernels before 6.10 read the filter as the incomplete tuple of one connection, and return EINVAL.
-                [one] if one.is_exact() && self.delete_at_once(*one).is_ok() => continue,
-                [one] => Some(*one),
+                (Some(one), 1) if one.is_exact() && self.delete_at_once(*one).is_ok() => continue,
+                (Some(one), 1) => Some(*one),
                 _ => None,
             };
-            self.delete_listed(family, filter, &|flow| index.selects(flow))?;
+            self.delete_listed(family, filter, &|flow| selects(&filters, family, flow))?;
         }
         Ok(())
     }
@@ -395,7 +382,7 @@ mod tests {
             (other, false),
         ] {
             assert_eq!(
-                FilterIndex::of(IpFamily::V4, &[flows]).selects(&flow),
+                selects(&of_family(IpFamily::V4, &[flows]), IpFamily::V4, &flow),
                 expected,
                 "{flows:?}"
             );
@@ -411,12 +398,12 @@ mod tests {
             (1..14).map(move |last| to_port.at([192, 0, 2, last + 1].into()))
         };
         let many: Vec<FlowFilter> = (1..=10_000).rev().flat_map(others).collect();
-        assert!(!FilterIndex::of(IpFamily::V4, &many).selects(&flow));
+        assert!(!selects(&of_family(IpFamily::V4, &many), IpFamily::V4, &flow));
         for one in [dns(), dns().at([192, 0, 2, 1].into()), dns().answered_by([10, 1, 0, 5].into())]
         {
-            let all = FilterIndex::of(IpFamily::V4, &[&many[..], &[one]].concat());
+            let all = of_family(IpFamily::V4, &[&many[..], &[one]].concat());
             // Compared one by one, these are five billion comparisons.
-            assert!((0..40_000).all(|_| all.selects(&flow)), "{one:?}");
+            assert!((0..40_000).all(|_| selects(&all, IpFamily::V4, &flow)), "{one:?}");
         }
     }
 
@@ -429,7 +416,8 @@ mod tests {
         for at in 0..message.len() {
             let mut message = message.clone();
             message[at] = 0xff;
-            Flow::read(&message).map(|flow| FilterIndex::of(IpFamily::V4, &[dns()]).selects(&flow));
+            let filters = of_family(IpFamily::V4, &[dns()]);
+            Flow::read(&message).map(|flow| selects(&filters, IpFamily::V4, &flow));
         }
     }
 

@@ -3,36 +3,25 @@
 use nix::libc::{self, c_int};
 
 use super::consts::{
-    NFT_SET_ELEM_CATCHALL, NFTA_EXPR_NAME, NFTA_SET_DESC, NFTA_SET_DESC_CONCAT, NFTA_SET_ELEM_DATA,
-    NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_LIST_SET, NFTA_SET_FIELD_LEN, NFTA_SET_FLAGS,
-    NFTA_SET_KEY_LEN, NFTA_SET_NAME,
+    NFT_SET_ELEM_CATCHALL, NFTA_EXPR_NAME, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPR,
+    NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END,
+    NFTA_SET_ELEM_LIST_SET,
 };
 use super::expr::Verdict;
 use super::packet::{Byte, Fit, at_least, at_most};
-use super::set::Datum;
-use super::value::WORD_BYTES;
+use super::set::{Datum, Set};
 use super::wire::{attribute, be32_of, data_of, set_elements};
 use super::{Nft, Table};
 use crate::error::Result;
 use crate::netlink::{Attrs, attributes, text};
 
 /// The content of a set or map.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Contents {
-    declaration: Declaration,
+    set: Set,
     intervals: Vec<Interval>,
     /// The element for all other keys (NFT_SET_ELEM_CATCHALL).
     catch_all: Option<Interval>,
-}
-
-/// The declaration of a set or map.
-#[derive(Clone, Debug, Default)]
-struct Declaration {
-    flags: c_int,
-    key_bytes: usize,
-    /// For a concatenation with intervals: the lengths of the parts of a key.
-    parts: Vec<usize>,
 }
 
 /// The keys from `first` to `last`, both included. In a concatenation each part of the key is in the interval of that part.
@@ -46,66 +35,19 @@ struct Interval {
 }
 
 impl Nft {
-    /// Reads a set or map. Empty if it is missing.
-    pub(super) fn contents(&self, table: Table<'_>, set: &str) -> Result<Contents> {
-        let doing = || format!("cannot list set {set} of table {table}");
-        let filter = |attrs: &mut Attrs| attrs.string(NFTA_SET_NAME, set);
-        let read = |list: &[u8]| Declaration::read(set, list);
-        let declarations = self.list(table, libc::NFT_MSG_GETSET, doing(), filter, read)?;
-        let Some(declaration) = declarations.into_iter().next() else {
-            return Ok(Contents::default());
-        };
-        let filter = |attrs: &mut Attrs| attrs.string(NFTA_SET_ELEM_LIST_SET, set);
-        let read = |list: &[u8]| Some(RawElement::read_all(list));
-        let raw = self.list(table, libc::NFT_MSG_GETSETELEM, doing(), filter, read)?.concat();
-        Ok(Contents::of(declaration, raw))
+    /// Reads the elements of a set or map.
+    pub(super) fn contents(&self, table: Table<'_>, set: Set) -> Result<Contents> {
+        let doing = format!("cannot list set {} of table {table}", set.name);
+        let filter = |attrs: &mut Attrs| attrs.string(NFTA_SET_ELEM_LIST_SET, &set.name);
+        let read = |list: &[u8]| Some(set_elements(list).map(Interval::read).collect::<Vec<_>>());
+        let elements = self.list(table, libc::NFT_MSG_GETSETELEM, doing, filter, read)?.concat();
+        Ok(Contents::of(set, elements))
     }
 }
 
-impl Declaration {
-    /// Reads the declaration of the set from the attributes of a message; `None` if it is about another set.
-    fn read(set: &str, list: &[u8]) -> Option<Self> {
-        if text(attribute(list, NFTA_SET_NAME)?) != set {
-            return None;
-        }
-        let concat = attribute(list, NFTA_SET_DESC)
-            .and_then(|description| attribute(description, NFTA_SET_DESC_CONCAT));
-        let part_bytes = |part| length(attribute(part, NFTA_SET_FIELD_LEN)?);
-        let parts = attributes(concat.unwrap_or_default()).map(|(_, part)| part_bytes(part));
-        Some(Self {
-            // The kernel sends no flags if there are none.
-            flags: attribute(list, NFTA_SET_FLAGS).and_then(be32_of).unwrap_or_default(),
-            key_bytes: attribute(list, NFTA_SET_KEY_LEN).and_then(length)?,
-            parts: parts
-                .map(|bytes| Some(bytes?.next_multiple_of(WORD_BYTES)))
-                .collect::<Option<_>>()?,
-        })
-    }
-
-    /// Whether each element of the set is either the begin or the end of an interval. In a concatenation each element has both
-    /// ends.
-    fn has_intervals(&self) -> bool {
-        self.flags & libc::NFT_SET_INTERVAL != 0 && self.parts.is_empty()
-    }
-}
-
-fn length(value: &[u8]) -> Option<usize> {
-    usize::try_from(be32_of(value)?).ok()
-}
-
-/// An element as the kernel lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct RawElement {
-    flags: c_int,
-    interval: Interval,
-}
-
-impl RawElement {
-    fn read_all(list: &[u8]) -> Vec<Self> {
-        set_elements(list).map(Self::read).collect()
-    }
-
-    fn read(element: &[u8]) -> Self {
+impl Interval {
+    /// Reads the flags and the keys of an element.
+    fn read(element: &[u8]) -> (c_int, Self) {
         let key = |kind| attribute(element, kind).and_then(data_of);
         let first = key(NFTA_SET_ELEM_KEY).unwrap_or_default();
         let mut is_limited = false;
@@ -121,15 +63,9 @@ impl RawElement {
         }
         let last = key(NFTA_SET_ELEM_KEY_END).unwrap_or_else(|| first.clone());
         let data = attribute(element, NFTA_SET_ELEM_DATA).and_then(Datum::read);
-        let flags = attribute(element, NFTA_SET_ELEM_FLAGS).and_then(be32_of);
-        Self {
-            flags: flags.unwrap_or_default(),
-            interval: Interval { first, last, data, is_limited },
-        }
+        let flags = attribute(element, NFTA_SET_ELEM_FLAGS).and_then(be32_of).unwrap_or_default();
+        (flags, Self { first, last, data, is_limited })
     }
-}
-
-impl Interval {
     fn verdict(&self) -> Option<&Verdict> {
         match &self.data {
             Some(Datum::Verdict(verdict)) => Some(verdict),
@@ -139,35 +75,38 @@ impl Interval {
 }
 
 impl Contents {
-    /// Makes intervals of the elements. In a set with intervals an element begins an interval, and the next element ends it.
-    fn of(declaration: Declaration, mut raw: Vec<RawElement>) -> Self {
-        let mut found = Self { declaration, ..Self::default() };
-        if let Some(at) = raw.iter().position(|element| element.flags & NFT_SET_ELEM_CATCHALL != 0)
-        {
-            found.catch_all = Some(raw.remove(at).interval);
-        }
+    /// Makes intervals of the elements, which come with their flags. In a set with intervals an element begins an interval, and
+    /// the next element ends it.
+    fn of(set: Set, mut elements: Vec<(c_int, Interval)>) -> Self {
+        let catch_all = elements.iter().position(|(flags, _)| flags & NFT_SET_ELEM_CATCHALL != 0);
+        let catch_all = catch_all.map(|at| elements.remove(at).1);
         // The first key after an interval.
-        let is_end = |element: &RawElement| element.flags & libc::NFT_SET_ELEM_INTERVAL_END != 0;
+        let is_end = |flags: c_int| flags & libc::NFT_SET_ELEM_INTERVAL_END != 0;
         // With the same key, the end of an interval is sorted before the beginning of another one.
-        raw.sort_by(|a, b| (&a.interval.first, !is_end(a)).cmp(&(&b.interval.first, !is_end(b))));
-        for (index, element) in raw.iter().enumerate() {
-            let mut interval = element.interval.clone();
-            if found.declaration.has_intervals() {
-                if is_end(element) {
+        elements.sort_by(|(a, one), (b, other)| {
+            (&one.first, !is_end(*a)).cmp(&(&other.first, !is_end(*b)))
+        });
+        // In a concatenation each element has both ends.
+        let has_intervals = set.flags & libc::NFT_SET_INTERVAL != 0 && set.parts.is_empty();
+        let mut intervals = Vec::new();
+        for (index, (flags, element)) in elements.iter().enumerate() {
+            let mut interval = element.clone();
+            if has_intervals {
+                if is_end(*flags) {
                     continue;
                 }
-                interval.last = match raw.get(index + 1) {
-                    Some(next) => before(&next.interval.first),
+                interval.last = match elements.get(index + 1) {
+                    Some((_, next)) => before(&next.first),
                     None => vec![0xff; interval.first.len()],
                 };
             }
-            found.intervals.push(interval);
+            intervals.push(interval);
         }
-        found
+        Self { set, intervals, catch_all }
     }
 
     pub(super) fn key_bytes(&self) -> usize {
-        self.declaration.key_bytes
+        self.set.key_bytes
     }
 
     /// Whether any element has the key, and the verdict of each element that can have it.
@@ -186,9 +125,7 @@ impl Contents {
             }
             any = if catch_all.is_limited { any.or(Fit::Maybe) } else { Fit::Yes };
         }
-        if self.is_changing()
-            && (any == Fit::Yes || self.declaration.flags & libc::NFT_SET_EVAL != 0)
-        {
+        if self.is_changing() && (any == Fit::Yes || self.set.flags & libc::NFT_SET_EVAL != 0) {
             any = Fit::Maybe;
         }
         (any, matches)
@@ -196,15 +133,14 @@ impl Contents {
 
     /// Whether elements can be removed at any time, by rules or by a timeout.
     fn is_changing(&self) -> bool {
-        self.declaration.flags & (libc::NFT_SET_EVAL | libc::NFT_SET_TIMEOUT) != 0
+        self.set.flags & (libc::NFT_SET_EVAL | libc::NFT_SET_TIMEOUT) != 0
     }
 
     /// Whether the key is in the interval.
     fn fit(&self, interval: &Interval, key: &[Byte]) -> Fit {
         let limited = if interval.is_limited { Fit::Maybe } else { Fit::Yes };
         let whole = [interval.first.len()];
-        let parts =
-            if self.declaration.parts.is_empty() { &whole[..] } else { &self.declaration.parts };
+        let parts = if self.set.parts.is_empty() { &whole[..] } else { &self.set.parts };
         let (mut fit, mut at) = (limited, 0);
         for bytes in parts {
             let part = at..at + bytes;
@@ -237,18 +173,19 @@ fn before(key: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn raw(flags: c_int, first: &[u8], verdict: Option<Verdict>) -> RawElement {
+    fn raw(flags: c_int, first: &[u8], verdict: Option<Verdict>) -> (c_int, Interval) {
         let (first, last) = (first.to_vec(), first.to_vec());
         let data = verdict.map(Datum::Verdict);
-        RawElement { flags, interval: Interval { first, last, data, is_limited: false } }
+        (flags, Interval { first, last, data, is_limited: false })
     }
 
     fn known(key: &[u8]) -> Vec<Byte> {
         key.iter().copied().map(Byte::known).collect()
     }
 
-    fn declaration(flags: c_int, parts: &[usize]) -> Declaration {
-        Declaration { flags, key_bytes: 2, parts: parts.into() }
+    fn declaration(flags: c_int, parts: &[usize]) -> Set {
+        let (name, parts) = ("keys".into(), parts.into());
+        Set { name, is_map: false, comment: None, flags, key_bytes: 2, parts }
     }
 
     #[test]
@@ -310,7 +247,7 @@ mod tests {
     #[test]
     fn a_concatenation_has_an_interval_for_each_part() {
         let mut element = raw(0, &[0, 1, 0, 0, 5, 0, 0, 0], None);
-        element.interval.last = vec![0, 3, 0, 0, 6, 0, 0, 0];
+        element.1.last = vec![0, 3, 0, 0, 6, 0, 0, 0];
         let contents = Contents::of(declaration(libc::NFT_SET_INTERVAL, &[4, 4]), vec![element]);
         for (key, fit) in [
             ([0, 2, 0, 0, 5, 0, 0, 0], Fit::Yes),

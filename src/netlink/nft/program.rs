@@ -90,12 +90,14 @@ impl Nft {
     pub fn program(&self, table: Table<'_>, chains: &[&Chain]) -> Result<Program> {
         let names = chains.iter().map(|chain| (chain.name.clone(), Vec::new()));
         let mut program = Program { chains: names.collect(), sets: BTreeMap::new() };
+        let declared = self.sets(table)?;
         for rule in self.rules(table)? {
             for expr in &rule.exprs {
                 if let Expr::Lookup { set, .. } = expr
                     && !program.sets.contains_key(set)
+                    && let Some(declared) = declared.iter().find(|declared| declared.name == *set)
                 {
-                    program.sets.insert(set.clone(), self.contents(table, set)?);
+                    program.sets.insert(set.clone(), self.contents(table, declared.clone())?);
                 }
             }
             if let Some(rules) = program.chains.get_mut(&rule.chain) {

@@ -4,14 +4,15 @@ use nix::libc::{self, c_int};
 
 use super::comment::Comment;
 use super::consts::{
-    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_ELEM_DATA,
-    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE,
-    NFTA_SET_NAME, NFTA_SET_USERDATA, NFTNL_UDATA_SET_DATABYTEORDER, NFTNL_UDATA_SET_KEYBYTEORDER,
+    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DESC,
+    NFTA_SET_DESC_CONCAT, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA,
+    NFTA_SET_FIELD_LEN, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME,
+    NFTA_SET_USERDATA, NFTNL_UDATA_SET_DATABYTEORDER, NFTNL_UDATA_SET_KEYBYTEORDER,
 };
 use super::expr::Verdict;
-use super::value::Type;
+use super::value::{Type, WORD_BYTES};
 use super::wire::{attribute, be32, be32_of, data, data_of, set_elements};
-use crate::netlink::{Attrs, text};
+use crate::netlink::{Attrs, attributes, text};
 
 /// A set or map to be added. Both are hash tables: a lookup takes constant time. Several types are a concatenation:
 /// `inet_proto . inet_service`.
@@ -34,6 +35,11 @@ enum DataType {
 pub struct Set {
     pub name: String,
     pub is_map: bool,
+    /// NFT_SET_*
+    pub(super) flags: c_int,
+    pub(super) key_bytes: usize,
+    /// For a concatenation with intervals: the lengths of the parts of a key.
+    pub(super) parts: Vec<usize>,
 }
 
 /// An element of a set or map.
@@ -104,10 +110,19 @@ fn write_type(attrs: &mut Attrs, types: &[Type], kind: u16, length: u16) {
 impl Set {
     /// Reads a set from the attributes of a message; `None` if the message is malformed.
     pub(super) fn read(list: &[u8]) -> Option<Self> {
+        // The kernel sends no flags if there are none.
         let flags = attribute(list, NFTA_SET_FLAGS).and_then(be32_of).unwrap_or_default();
+        let length = |list, kind| usize::try_from(be32_of(attribute(list, kind)?)?).ok();
+        let concat = attribute(list, NFTA_SET_DESC)
+            .and_then(|description| attribute(description, NFTA_SET_DESC_CONCAT));
+        let parts = attributes(concat.unwrap_or_default())
+            .map(|(_, part)| Some(length(part, NFTA_SET_FIELD_LEN)?.next_multiple_of(WORD_BYTES)));
         Some(Self {
             name: text(attribute(list, NFTA_SET_NAME)?).into_owned(),
             is_map: flags & libc::NFT_SET_MAP != 0,
+            flags,
+            key_bytes: length(list, NFTA_SET_KEY_LEN)?,
+            parts: parts.collect::<Option<_>>()?,
         })
     }
 }
@@ -229,7 +244,13 @@ mod tests {
         let mut attrs = Attrs::default();
         attrs.string(NFTA_SET_NAME, "links");
         NewSet::verdict_map("links", [Type::IfName]).write(&mut attrs);
-        let expected = Set { name: "links".into(), is_map: true };
+        let expected = Set {
+            name: "links".into(),
+            is_map: true,
+            flags: libc::NFT_SET_MAP,
+            key_bytes: 16,
+            parts: Vec::new(),
+        };
         assert_eq!(Set::read(attrs.as_slice()), Some(expected));
         assert_eq!(Set::read(&attrs.as_slice()[..5]), None);
     }
