@@ -23,7 +23,7 @@ use crate::dhcp::v6::client::{Client as Client6, Settings as Settings6};
 use crate::dhcp::v6::{duid, frame as frame6};
 use crate::error::{Error, Result};
 use crate::kernel::file;
-use crate::kernel::inet::LinkUdp;
+use crate::kernel::inet::{self, LinkUdp};
 use crate::kernel::netns::NetNs;
 use crate::kernel::packet::PacketSocket;
 use crate::kernel::sys;
@@ -230,7 +230,7 @@ impl ReleasePacket {
 
 /// Waits until the kernel has sent the packet. Fails if the server does not answer ARP within the timeout.
 fn wait_until_sent(socket: &LinkUdp) -> Result<(), SiteError> {
-    match socket.wait_until_sent(ARP_TIMEOUT).map_err(exchange::cannot_send)? {
+    match inet::wait_until_sent(socket, ARP_TIMEOUT).map_err(exchange::cannot_send)? {
         true => Ok(()),
         false => Err(Error::internal("cannot send: the server does not answer ARP").into()),
     }

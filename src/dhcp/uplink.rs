@@ -8,8 +8,9 @@ use crate::dhcp::clients::ReleasePacket;
 use crate::dhcp::journal::Uplink;
 use crate::error::{Error, Result};
 use crate::kernel::file::reason;
+use crate::kernel::inet::wait_until_sent;
 use crate::kernel::packet::PacketSocket;
-use crate::kernel::{clock, sys};
+use crate::kernel::sys;
 use crate::names::Mac;
 use crate::netlink::rtnl::{
     Batch, Link, LinkChange, LinkProperty, NewLink, Nsid, Port, PortState, Rtnl, VETH, VlanRange,
@@ -19,8 +20,6 @@ use crate::netlink::rtnl::{
 const PORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest wait until receivers on this host have taken the packet.
 const SEND_TIMEOUT: Duration = Duration::from_millis(500);
-/// The interval of the checks whether the packet was taken: the kernel sends no event for that.
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Returns the uplink of a container's link: its master on the host, or for a veth pair the bridge of the host's end. `None`
 /// for a device that was moved from the host, for a pair without a bridge, and if the peer is in a third namespace.
@@ -130,11 +129,7 @@ fn send(index: u32, vlan: u16, packet: &[u8], is_v6: bool) -> Result<()> {
             vlan => socket.broadcast_in_vlan(packet, vlan)?,
         }
         // The removal of the port would drop a packet that is still in the socket.
-        let end = clock::since_boot() + SEND_TIMEOUT;
-        while socket.unsent_bytes()? > 0 && clock::since_boot() < end {
-            clock::readable(&[], Some(POLL_INTERVAL))?;
-        }
-        Ok(())
+        wait_until_sent(&socket, SEND_TIMEOUT).map(drop)
     };
     send().map_err(|error| Error::internal(format_args!("cannot send: {}", reason(&error))))
 }

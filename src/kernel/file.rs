@@ -148,6 +148,14 @@ fn read_more(file: impl Read, mut content: Vec<u8>, bytes_max: usize) -> io::Res
     if content.len() > bytes_max { Err(too_long(bytes_max)) } else { Ok(content) }
 }
 
+/// The result of an operation on a file; `None` if the file does not exist.
+pub fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// The error for a file that is longer than the limit.
 pub fn too_long(bytes_max: usize) -> io::Error {
     io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"))

@@ -51,21 +51,21 @@ impl LinkUdp {
             Err(error) => Err(error),
         }
     }
+}
 
-    /// Waits until the kernel has sent all datagrams. A datagram to a neighbor without a known MAC address waits for ARP, and
-    /// is lost if the link is removed meanwhile. False after the timeout.
-    pub fn wait_until_sent(&self, timeout: Duration) -> io::Result<bool> {
-        let end = clock::since_boot() + timeout;
-        loop {
-            if unsent_bytes(self.as_fd())? == 0 {
-                return Ok(true);
-            }
-            if clock::since_boot() >= end {
-                return Ok(false);
-            }
-            // The kernel reports no event for an empty send queue.
-            clock::readable(&[], Some(UNSENT_PAUSE))?;
+/// Waits until the kernel has sent all datagrams of a socket. A datagram to a neighbor without a known MAC address waits for
+/// ARP, and is lost if the link is removed meanwhile. False after the timeout.
+pub fn wait_until_sent(socket: &impl AsFd, timeout: Duration) -> io::Result<bool> {
+    let end = clock::since_boot() + timeout;
+    loop {
+        if unsent_bytes(socket.as_fd())? == 0 {
+            return Ok(true);
         }
+        if clock::since_boot() >= end {
+            return Ok(false);
+        }
+        // The kernel reports no event for an empty send queue.
+        clock::readable(&[], Some(UNSENT_PAUSE))?;
     }
 }
 

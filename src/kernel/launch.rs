@@ -1,6 +1,6 @@
 //! Starts a command in a network namespace and passes signals to it. This module does not depend on CNI networks.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
 use crate::kernel::file::{self, Aside};
+use crate::kernel::listener;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, ChildSetup, warn};
 
@@ -61,11 +62,7 @@ impl Launch<'_> {
     pub fn run(&self) -> Result<u8> {
         let mut mask = SigSet::all();
         NOT_PASSED.into_iter().for_each(|signal| mask.remove(signal));
-        let failed = |errno: Errno| {
-            Error::internal(format_args!("cannot wait for signals: {}", errno.desc()))
-        };
-        mask.thread_block().map_err(failed)?;
-        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
+        let signals = listener::block_signals(&mask, SfdFlags::empty())?;
         // A signal came before the mask was set.
         if sys::is_interrupted() {
             return Err(Error::internal("cannot start the command: interrupted"));
@@ -101,7 +98,12 @@ impl Launch<'_> {
         command.args(&self.words[1..]);
         let (mut reader, writer) = io::pipe().map_err(cannot)?;
         let resolv_conf = self.write_resolv_conf()?;
-        sys::set_up_child(&mut command, self.setup(resolv_conf.as_ref())?, writer);
+        let setup = ChildSetup {
+            resolv_conf: resolv_conf.as_ref().map(|file| file.path().into()),
+            hostname: self.hostname.map(Into::into),
+            hidden: self.hidden.iter().map(Into::into).collect(),
+        };
+        sys::set_up_child(&mut command, setup, writer);
         let started = start(&mut command);
         drop(command);
         // The child unlinks the file after the mount. If the child failed earlier, the file is removed here.
@@ -115,18 +117,6 @@ impl Launch<'_> {
         }
         warn(format_args!("cnibox: cannot execute {name}: {}", sys::reason(&error)));
         Ok(Err(if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }))
-    }
-
-    fn setup(&self, resolv_conf: Option<&Aside>) -> Result<ChildSetup> {
-        let text = |text: &str| {
-            CString::new(text).map_err(|_| Error::config(format_args!("{text:?} contains a NUL")))
-        };
-        let resolv_conf = resolv_conf.map(|file| file.path().to_string_lossy());
-        Ok(ChildSetup {
-            resolv_conf: resolv_conf.map(|path| text(&path)).transpose()?,
-            hostname: self.hostname.map(Into::into),
-            hidden: self.hidden.iter().map(|path| text(path)).collect::<Result<_>>()?,
-        })
     }
 
     /// Writes the file that is mounted over /etc/resolv.conf. It is removed when the returned value is dropped.

@@ -53,13 +53,16 @@ impl Signals {
     /// them.
     pub fn block() -> Result<Self> {
         let mask: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
-        let signals = mask.thread_block().and_then(|()| {
-            SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-        });
-        signals.map(Self).map_err(|errno| {
-            Error::internal(format_args!("cannot wait for signals: {}", errno.desc()))
-        })
+        block_signals(&mask, SfdFlags::SFD_NONBLOCK).map(Self)
     }
+}
+
+/// Blocks signals in this thread, and returns a file that reports them.
+pub(super) fn block_signals(mask: &SigSet, flags: SfdFlags) -> Result<SignalFd> {
+    let signals = mask.thread_block();
+    let signals = signals.and_then(|()| SignalFd::with_flags(mask, flags | SfdFlags::SFD_CLOEXEC));
+    signals
+        .map_err(|errno| Error::internal(format_args!("cannot wait for signals: {}", errno.desc())))
 }
 
 impl Listener {
@@ -199,10 +202,8 @@ fn prepare_directory(path: &Path) -> Result<()> {
 /// Removes the file of a socket that no process listens at.
 fn remove_stale(path: &Path) -> Result<()> {
     let refused = |reason: &str| cannot_listen(path, reason);
-    let found = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        found => found.map_err(|error| refused(&sys::reason(&error)))?,
-    };
+    let found = file::found(fs::symlink_metadata(path));
+    let Some(found) = found.map_err(|error| refused(&sys::reason(&error)))? else { return Ok(()) };
     if !found.file_type().is_socket() {
         return Err(refused("a file that is no socket has this name"));
     }

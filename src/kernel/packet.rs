@@ -9,14 +9,14 @@ use nix::libc::sock_filter;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, recv, sendto, socket};
 
 use crate::fault;
-use crate::kernel::sys::socket::{attach_filter, link_address, unsent_bytes};
+use crate::kernel::sys::socket::{attach_filter, link_address};
 use crate::names::Mac;
 
 /// EtherTypes (linux/if_ether.h).
-const ETH_P_IP: u16 = 0x0800;
+pub(crate) const ETH_P_IP: u16 = 0x0800;
 const ETH_P_ARP: u16 = 0x0806;
 const ETH_P_8021Q: u16 = 0x8100;
-const ETH_P_IPV6: u16 = 0x86dd;
+pub(crate) const ETH_P_IPV6: u16 = 0x86dd;
 
 /// A packet socket of one link. Frames have no link-layer header: the kernel adds and removes it.
 pub struct PacketSocket {
@@ -86,11 +86,6 @@ impl PacketSocket {
                 Err(errno) => return Err(errno.into()),
             }
         }
-    }
-
-    /// The number of bytes that the socket has accepted and the kernel has not sent yet.
-    pub fn unsent_bytes(&self) -> io::Result<usize> {
-        unsent_bytes(self.socket.as_fd())
     }
 }
 

@@ -110,12 +110,7 @@ pub fn remove_namespace(path: &Path) -> Result<()> {
         Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
         Err(errno) => return Err(failed("unmount", path, &errno.into())),
     }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(failed("remove", path, &error))
-        }
-        _ => Ok(()),
-    }
+    file::found(fs::remove_file(path)).map(drop).map_err(|error| failed("remove", path, &error))
 }
 
 fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {

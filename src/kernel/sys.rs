@@ -7,7 +7,7 @@ mod unwind;
 
 #[cfg(target_env = "musl")]
 use std::ffi::c_void;
-use std::ffi::{CStr, CString, OsStr, OsString, c_int};
+use std::ffi::{CStr, OsStr, OsString, c_int};
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, PipeWriter, Read, Write};
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 #[cfg(target_env = "musl")]
 use std::slice;
@@ -34,17 +34,6 @@ use nix::unistd::{Pid, chdir, getpid, getppid, gettid, sethostname, setsid, unli
 
 use crate::error::{Error, Result};
 use crate::kernel::terminal::printable;
-
-/// Source: linux/nsfs.h.
-const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
-/// Source: linux/sockios.h.
-const SIOCGSKNS: libc::Ioctl = 0x894c;
-
-/// Source: linux/close_range.h.
-const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
-
-/// Source: linux/if_tun.h.
-const TUNSETIFF: u32 = 0x4004_54ca;
 
 /// The number of files that `raise_file_limit` asks for. On some systems the hard limit is a billion.
 const FILES_MAX: rlim_t = 65_536;
@@ -195,7 +184,7 @@ pub fn detach(command: &mut Command) {
         SigSet::empty().thread_set_mask()?;
         // SAFETY: the call takes numbers only. It marks the descriptors, since the standard library still needs one. A kernel
         // before 5.11 lacks CLOSE_RANGE_CLOEXEC; then only descriptors that another program left open are inherited.
-        unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, CLOSE_RANGE_CLOEXEC) };
+        unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
         Ok(())
     };
     // SAFETY: between fork and exec the closure makes system calls only.
@@ -226,10 +215,10 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
 /// The mounts and the host name that a child gets in place of those of its parent.
 pub struct ChildSetup {
     /// A file that is mounted over /etc/resolv.conf, and then unlinked.
-    pub resolv_conf: Option<CString>,
+    pub resolv_conf: Option<PathBuf>,
     pub hostname: Option<OsString>,
     /// The paths of mounts that are unmounted for the child only.
-    pub hidden: Vec<CString>,
+    pub hidden: Vec<PathBuf>,
 }
 
 /// Applies the setup between fork and exec, and then writes one byte to `ready`. An error without that byte is an error of the
@@ -244,16 +233,16 @@ pub fn set_up_child(command: &mut Command, setup: ChildSetup, mut ready: PipeWri
             mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
         }
         for path in hidden {
-            umount2(path.as_c_str(), MntFlags::MNT_DETACH)?;
+            umount2(path, MntFlags::MNT_DETACH)?;
         }
         if let Some(file) = resolv_conf {
             let to = c"/etc/resolv.conf";
-            match mount(Some(file.as_c_str()), to, NONE, MsFlags::MS_BIND, NONE) {
+            match mount(Some(file), to, NONE, MsFlags::MS_BIND, NONE) {
                 // The host has no /etc/resolv.conf.
                 Err(Errno::ENOENT) => {}
                 mounted => mounted?,
             }
-            unlink(file.as_c_str())?;
+            unlink(file)?;
         }
         if let Some(name) = hostname {
             unshare(CloneFlags::CLONE_NEWUTS)?;
@@ -261,7 +250,7 @@ pub fn set_up_child(command: &mut Command, setup: ChildSetup, mut ready: PipeWri
         }
         ready.write_all(&[0])
     };
-    // SAFETY: between fork and exec the closure makes system calls only.
+    // SAFETY: between fork and exec the closure makes system calls only, with the paths on its stack.
     unsafe { command.pre_exec(begin) };
 }
 
@@ -355,14 +344,14 @@ fn execve_path() -> Option<&'static OsStr> {
 /// Whether a namespace is a network namespace. True for any namespace before Linux 4.11, which lacks the request.
 pub fn is_network_namespace(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the request takes no argument and returns a number.
-    let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
+    let kind = unsafe { libc::ioctl(file.as_raw_fd(), libc::NS_GET_NSTYPE) };
     kind < 0 || kind == libc::CLONE_NEWNET
 }
 
 /// The network namespace of a socket. This needs CAP_NET_ADMIN in that namespace.
 pub fn namespace_of(socket: &impl AsFd) -> io::Result<File> {
     // SAFETY: the request takes no argument and returns a new descriptor.
-    let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) };
+    let file = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCGSKNS as libc::Ioctl) };
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -415,8 +404,7 @@ pub(crate) fn reason(error: &io::Error) -> String {
 pub fn tun_set_name(tun: BorrowedFd<'_>, name: &str, flags: u16) -> io::Result<()> {
     let mut request = interface_request(name, flags)?;
     // SAFETY: the kernel reads and writes one ifreq, which is as long as the array, and the array outlives the call.
-    let status =
-        unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETIFF as libc::Ioctl, request.as_mut_ptr()) };
+    let status = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, request.as_mut_ptr()) };
     Ok(Errno::result(status).map(drop)?)
 }
 
@@ -439,8 +427,7 @@ pub fn tun_set_name_in_context(
             let file = libc::open(OWN_CONTEXT.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
             let is_done = file >= 0
                 && libc::write(file, context.as_ptr().cast(), context.len()) >= 0
-                && libc::ioctl(tun.as_raw_fd(), TUNSETIFF as libc::Ioctl, request.as_mut_ptr())
-                    >= 0;
+                && libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, request.as_mut_ptr()) >= 0;
             libc::_exit(if is_done { 0 } else { Errno::last_raw() });
         }
         Errno::result(pid)?

@@ -48,10 +48,7 @@ pub fn change_if_exists(path: &str, value: &str) -> Result<()> {
 }
 
 fn if_exists(path: &str, value: &str, result: io::Result<()>) -> Result<()> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        result => result.map_err(|error| cannot_set(path, value, &error)),
-    }
+    file::found(result).map(drop).map_err(|error| cannot_set(path, value, &error))
 }
 
 /// Fails if a parameter has another value and cannot be written. Does not change it.

@@ -2,7 +2,7 @@
 //! another. This module does not check whether an attachment is alive.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -295,9 +295,8 @@ impl Cache {
             Error::os(format_args!("cannot read directory {}", self.directory.display()), &error)
         };
         let files = fault::file_operation().and_then(|()| fs::read_dir(&self.directory));
-        let files = match files {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Entries::default()),
-            files => files.map_err(cannot)?,
+        let Some(files) = file::found(files).map_err(cannot)? else {
+            return Ok(Entries::default());
         };
         let mut paths = Vec::new();
         for file in files {
@@ -341,12 +340,10 @@ impl Cache {
     /// Removes an entry. Idempotent: succeeds if the file does not exist.
     pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         let path = self.path(network, at);
-        match fault::file_operation().and_then(|()| fs::remove_file(&path)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(Error::os(format_args!("cannot remove {}", path.display()), &error))
-            }
-            _ => Ok(()),
-        }
+        let removed = fault::file_operation().and_then(|()| fs::remove_file(&path));
+        file::found(removed)
+            .map(drop)
+            .map_err(|error| Error::os(format_args!("cannot remove {}", path.display()), &error))
     }
 
     /// The path of an attachment's file.
@@ -363,11 +360,9 @@ fn unusable(path: &Path, error: Error) -> Error {
 
 /// Reads a JSON file. Returns `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<Json>> {
-    match fault::file_operation().and_then(|()| file::read(path)) {
-        Ok(bytes) => Json::parse(&bytes).map(Some).map_err(|error| unusable(path, error)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(unusable(path, Error::internal(error.to_string()))),
-    }
+    let bytes = file::found(fault::file_operation().and_then(|()| file::read(path)))
+        .map_err(|error| unusable(path, Error::internal(error.to_string())))?;
+    bytes.map(|bytes| Json::parse(&bytes)).transpose().map_err(|error| unusable(path, error))
 }
 
 /// Writes or replaces a file atomically: a reader never finds an incomplete file.

@@ -1,7 +1,7 @@
 //! Network configurations: finds and parses the files with lists of plugins. This module does not depend on attachments.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cni::json::{Json, Read, ReadError, keys};
@@ -257,10 +257,8 @@ fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     let cannot = |error: io::Error| {
         Error::internal(format_args!("cannot read directory {}: {error}", directory.display()))
     };
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(cannot)?,
-    };
+    let entries = file::found(fs::read_dir(directory)).map_err(cannot)?;
+    let Some(entries) = entries else { return Ok(Vec::new()) };
     let mut files = Vec::new();
     for entry in entries {
         let entry = entry.map_err(cannot)?;

@@ -76,10 +76,8 @@ pub(super) fn write_new(path: &Path, content: &str) -> io::Result<u64> {
 /// Overwrites an existing file, which can be incomplete after an error. Returns false if it does not exist.
 pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
     fault::file_operation()?;
-    let (file, metadata) = match file::open_regular(&file::writing(), path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        opened => opened?,
-    };
+    let opened = file::found(file::open_regular(&file::writing(), path))?;
+    let Some((file, metadata)) = opened else { return Ok(false) };
     let length = content.len() as u64;
     let is_shorter = metadata.len() > length;
     fault::file_operation()?;

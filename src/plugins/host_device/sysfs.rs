@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::kernel::sys;
+use crate::kernel::{file, sys};
 
 /// The directory of all devices.
 pub const DEVICES: &str = "/sys/devices";
@@ -38,10 +38,8 @@ fn first(dir: &Path, prefix: &str) -> Result<Option<String>> {
     let failed = |error: io::Error| {
         Error::internal(format_args!("cannot list {}: {}", dir.display(), sys::reason(&error)))
     };
-    let entries = match fault::file_operation().and_then(|()| fs::read_dir(dir)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        entries => entries.map_err(failed)?,
-    };
+    let entries = fault::file_operation().and_then(|()| fs::read_dir(dir));
+    let Some(entries) = file::found(entries).map_err(failed)? else { return Ok(None) };
     let mut first = None;
     for entry in entries {
         let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();

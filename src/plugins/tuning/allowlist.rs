@@ -1,7 +1,6 @@
 //! The allowlist of the administrator. Each line of the file is a regular expression. One of them must match each sysctl
 //! key as it is written in the configuration. Without the file all keys are allowed.
 
-use std::io::ErrorKind;
 use std::path::Path;
 
 use super::pattern;
@@ -15,14 +14,10 @@ pub fn check(sysctls: &[(&str, &str)]) -> Result<()> {
     if sysctls.is_empty() {
         return Ok(());
     }
-    let text = match file::read_text(Path::new(PATH)) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => {
-            let msg = format!("cannot read {PATH}: {}", file::reason(&error));
-            return Err(Error::new(Code::IO, msg));
-        }
-    };
+    let text = file::found(file::read_text(Path::new(PATH))).map_err(|error| {
+        Error::new(Code::IO, format_args!("cannot read {PATH}: {}", file::reason(&error)))
+    })?;
+    let Some(text) = text else { return Ok(()) };
     let mut patterns = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         patterns.push(pattern::parse(line).map_err(|reason| {
