@@ -268,11 +268,6 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The kind and the payload of each message of a datagram, up to the first malformed one.
-pub(crate) fn datagram_messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    messages(bytes).map(|message| (message.kind, message.payload))
-}
-
 /// The attributes of a list, as kind and value, up to the first malformed one.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {

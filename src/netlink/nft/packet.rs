@@ -8,6 +8,7 @@ use super::condition::{CtState, IPS_DST_NAT};
 use super::consts::{NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR};
 use super::field::FieldSource;
 use super::value::{Transport, padded_name};
+use crate::kernel::packet::{ETH_P_IP, ETH_P_IPV6};
 use crate::names::{IfName, IpFamily};
 use crate::netlink::octets;
 
@@ -244,9 +245,6 @@ fn number(value: Option<u32>) -> Vec<Byte> {
     value.map_or_else(Vec::new, |value| known(&value.to_ne_bytes()))
 }
 
-/// Source: linux/if_ether.h.
-const ETH_P_IP: u16 = 0x0800;
-const ETH_P_IPV6: u16 = 0x86dd;
 /// "Do not fragment", in the byte of the flags.
 const IP_DF: u8 = 0x40;
 const TCP_FLAGS_AT: usize = 13;

@@ -11,7 +11,7 @@ use super::consts::AF_UNSPEC;
 use super::{Batch, Rtnl};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
-use crate::netlink::{AF_INET6, Attrs, Requests, attributes, fixed, ip_of, u32_at, u32_of};
+use crate::netlink::{AF_INET6, Attrs, Requests, attribute, fixed, ip_of, u32_at, u32_of};
 
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,18 +155,13 @@ impl Address {
     fn parse(payload: &[u8]) -> Option<(u32, Self)> {
         let [family, prefix_len, flags, scope] = fixed(payload, 0)?;
         let index = u32_at(payload, 4)?;
-        let mut flags = u32::from(flags);
-        let (mut local, mut address) = (None, None);
-        for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
-            match kind {
-                libc::IFA_LOCAL => local = ip_of(family, value),
-                libc::IFA_ADDRESS => address = ip_of(family, value),
-                libc::IFA_FLAGS => flags = u32_of(value).unwrap_or(flags),
-                _ => {}
-            }
-        }
+        let list = payload.get(HEADER_BYTES..)?;
+        let flags =
+            attribute(list, libc::IFA_FLAGS).and_then(u32_of).unwrap_or_else(|| flags.into());
+        let ip = |kind| ip_of(family, attribute(list, kind)?);
         // On a point-to-point link IFA_ADDRESS is the address of the peer.
-        let net = IpNet::new(local.or(address)?, prefix_len).ok()?;
+        let ip = ip(libc::IFA_LOCAL).or_else(|| ip(libc::IFA_ADDRESS))?;
+        let net = IpNet::new(ip, prefix_len).ok()?;
         let is_optimistic = flags & libc::IFA_F_OPTIMISTIC != 0;
         let address = Self {
             net,

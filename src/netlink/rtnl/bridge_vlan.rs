@@ -12,7 +12,7 @@ use super::consts::{
 use super::link::{HEADER_BYTES, Link, header};
 use super::{Batch, Rtnl};
 use crate::error::Result;
-use crate::netlink::{Attrs, Requests, attributes, u16_at};
+use crate::netlink::{Attrs, Requests, attribute, attributes, u16_at};
 
 /// Consecutive VLANs of a port with the same flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +49,8 @@ impl PortVlans {
 
     fn parse(payload: &[u8]) -> Option<Self> {
         let link = Link::parse(payload)?;
-        let mut vlans = Vec::new();
-        for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
-            if kind == IFLA_AF_SPEC {
-                vlans.extend(ranges(value));
-            }
-        }
+        let vlans = attribute(payload.get(HEADER_BYTES..)?, IFLA_AF_SPEC);
+        let vlans = vlans.map(ranges).unwrap_or_default();
         let Link { index, name, master, peer, .. } = link;
         Some(Self { index, name, bridge: master?, peer, vlans })
     }

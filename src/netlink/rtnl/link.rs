@@ -147,20 +147,26 @@ impl Rtnl {
 
     /// Deletes a link. A missing link is no error.
     pub fn del_link(&self, index: u32) -> Result<()> {
-        let doing = format!("cannot delete link {index}");
-        let mut requests = Requests::one(libc::RTM_DELLINK, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&header(index, 0, 0));
-        });
-        requests.tolerate(libc::ENODEV);
-        Ok(self.change(requests)?)
+        self.delete(format!("cannot delete link {index}"), index, |_| {}).map(drop)
     }
 
     /// Deletes a link. Returns false if the link does not exist.
     pub fn del_link_named(&self, name: &str) -> Result<bool> {
-        let doing = format!("cannot delete link {name}");
-        let requests = Requests::one(libc::RTM_DELLINK, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&header(0, 0, 0));
+        self.delete(format!("cannot delete link {name}"), 0, |attrs| {
             attrs.string(IFLA_IFNAME, name);
+        })
+    }
+
+    /// Deletes the links that an index or an attribute selects. Returns false if there are none.
+    pub(super) fn delete(
+        &self,
+        doing: String,
+        index: u32,
+        select: impl FnOnce(&mut Attrs),
+    ) -> Result<bool> {
+        let requests = Requests::one(libc::RTM_DELLINK, NlmF::empty(), doing, |attrs| {
+            attrs.raw(&header(index, 0, 0));
+            select(attrs);
         });
         match self.change(requests) {
             Ok(()) => Ok(true),
@@ -252,34 +258,22 @@ impl Link {
     }
 
     fn parse_info(&mut self, info: &[u8]) {
-        let mut is_bridge_port = false;
-        for (kind, value) in attributes(info) {
-            match kind {
-                IFLA_INFO_KIND => self.kind = Some(text(value).into_owned()),
-                IFLA_INFO_DATA => self.data = value.to_vec(),
-                IFLA_INFO_SLAVE_KIND => is_bridge_port = text(value) == "bridge",
-                IFLA_INFO_SLAVE_DATA if is_bridge_port => self.port = Some(Port::parse(value)),
-                _ => {}
-            }
+        self.kind = attribute(info, IFLA_INFO_KIND).map(|kind| text(kind).into_owned());
+        self.data = attribute(info, IFLA_INFO_DATA).unwrap_or_default().to_vec();
+        if attribute(info, IFLA_INFO_SLAVE_KIND).is_some_and(|kind| text(kind) == "bridge") {
+            self.port = attribute(info, IFLA_INFO_SLAVE_DATA).map(Port::parse);
         }
     }
 }
 
 impl Port {
     fn parse(data: &[u8]) -> Self {
-        let mut port = Self::default();
-        for (kind, value) in attributes(data) {
-            let is_set = u8_of(value).is_some_and(|value| value != 0);
-            match kind {
-                IFLA_BRPORT_STATE => {
-                    port.state = u8_of(value).map(PortState::from_number).unwrap_or_default();
-                }
-                IFLA_BRPORT_MODE => port.hairpin = is_set,
-                IFLA_BRPORT_ISOLATED => port.isolated = is_set,
-                _ => {}
-            }
+        let number = |kind| attribute(data, kind).and_then(u8_of).unwrap_or_default();
+        Self {
+            state: PortState::from_number(number(IFLA_BRPORT_STATE)),
+            hairpin: number(IFLA_BRPORT_MODE) != 0,
+            isolated: number(IFLA_BRPORT_ISOLATED) != 0,
         }
-        port
     }
 }
 

@@ -8,7 +8,7 @@ use nix::libc::{self, IFF_ALLMULTI, IFF_PROMISC, IFF_UP};
 
 use super::consts::{
     IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE,
-    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
+    IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
     IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
     IFLA_NET_NS_FD, IFLA_PROP_LIST, IFLA_TXQLEN, IPV4_DEVCONF_ARP_NOTIFY, RTM_DELLINKPROP,
     RTM_NEWLINKPROP,
@@ -53,6 +53,7 @@ pub struct LinkChange<'a> {
     pub alias: Option<&'a str>,
     /// 0 removes the master.
     pub master: Option<u32>,
+    pub group: Option<u32>,
     /// Sets `net.ipv4.conf.LINK.arp_notify`: from then on the kernel announces the IPv4 addresses whenever the link
     /// comes up or its MAC address is set.
     ///
@@ -205,11 +206,13 @@ impl Batch {
 
     /// Brings a link down. A missing link is no error.
     pub fn take_down(&mut self, index: u32, name: &str) {
-        self.push_link_change(
-            index,
-            name,
-            &LinkChange { up: Some(false), ..LinkChange::default() },
-        );
+        let down = LinkChange { up: Some(false), ..LinkChange::default() };
+        self.change_if_exists(index, name, &down);
+    }
+
+    /// Changes a link. A missing link is no error.
+    pub(super) fn change_if_exists(&mut self, index: u32, name: &str, change: &LinkChange<'_>) {
+        self.push_link_change(index, name, change);
         self.requests.tolerate(libc::ENODEV);
     }
 
@@ -258,6 +261,7 @@ impl LinkChange<'_> {
         attrs.raw(&header(index, flags, mask));
         attrs.u32s(&[
             (IFLA_MASTER, self.master),
+            (IFLA_GROUP, self.group),
             (IFLA_MTU, self.mtu),
             (IFLA_TXQLEN, self.tx_queue_len),
         ]);

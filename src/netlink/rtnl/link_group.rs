@@ -2,15 +2,10 @@
 
 use std::time::Duration;
 
-use neli::consts::nl::NlmF;
-use nix::libc;
-
 use super::consts::IFLA_GROUP;
-use super::link::header;
-use super::{Batch, Link, Rtnl};
+use super::{Batch, Link, LinkChange, Rtnl};
 use crate::error::{Error, Result};
 use crate::kernel::sys;
-use crate::netlink::Requests;
 
 /// The timeout of the wait for another process that chooses a group. After it the links are deleted one by one.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +40,8 @@ impl Rtnl {
         };
         let group = unused_group(&self.links()?)?;
         let mut batch = Batch::new();
-        links.iter().for_each(|link| batch.set_group(link.index, &link.name, group));
+        let change = LinkChange { group: Some(group), ..LinkChange::default() };
+        links.iter().for_each(|link| batch.change_if_exists(link.index, &link.name, &change));
         self.commit(batch)?;
         drop(lock);
         self.del_group(group)
@@ -53,25 +49,8 @@ impl Rtnl {
 
     fn del_group(&self, group: u32) -> Result<()> {
         let doing = format!("cannot delete the links of group {group}");
-        let mut requests = Requests::one(libc::RTM_DELLINK, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&header(0, 0, 0));
-            attrs.u32(IFLA_GROUP, group);
-        });
-        // All links were deleted before.
-        requests.tolerate(libc::ENODEV);
-        Ok(self.change(requests)?)
-    }
-}
-
-impl Batch {
-    /// Moves a link into a group. A missing link is no error.
-    fn set_group(&mut self, index: u32, name: &str, group: u32) {
-        let doing = format!("cannot change link {name}");
-        self.requests.push(libc::RTM_NEWLINK, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&header(index, 0, 0));
-            attrs.u32(IFLA_GROUP, group);
-        });
-        self.requests.tolerate(libc::ENODEV);
+        // It is no error if all links were deleted before.
+        self.delete(doing, 0, |attrs| attrs.u32(IFLA_GROUP, group)).map(drop)
     }
 }
 
@@ -94,7 +73,8 @@ mod tests {
     #[test]
     fn group_of_a_link() {
         let mut batch = Batch::new();
-        batch.set_group(7, "x", 9);
+        let change = LinkChange { group: Some(9), ..LinkChange::default() };
+        batch.change_if_exists(7, "x", &change);
         assert_eq!(
             rows(&batch.requests.bytes()),
             "28000000 10000100 00000000 00000000 \

@@ -21,7 +21,8 @@ use super::consts::AF_UNSPEC;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::socket::{ListenAllNsid, attach_filter};
-use crate::netlink::{self, Requests, attribute, datagram_messages, u32_at, u32_of};
+use crate::netlink::message::messages;
+use crate::netlink::{self, Requests, attribute, u32_at, u32_of};
 
 /// Attributes of RTM_NEWNSID, RTM_GETNSID and RTM_DELNSID (linux/net_namespace.h).
 const NETNSA_NSID: u16 = 1;
@@ -204,8 +205,8 @@ impl Ends {
                 received.cmsgs().ok().and_then(|mut controls| controls.find_map(sender_in));
             let length = received.bytes;
             let datagram = buffer.get(..length).unwrap_or(&buffer);
-            if let Some(end) =
-                datagram_messages(datagram).find_map(|message| end_in(message, sender))
+            if let Some(end) = messages(datagram)
+                .find_map(|message| end_in((message.kind, message.payload), sender))
             {
                 return Some(end);
             }

@@ -11,9 +11,7 @@ use super::consts::{RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::{
-    Attrs, Requests, attribute, attributes, fixed, ip_of, octets, u16_at, u32_at, u32_of,
-};
+use crate::netlink::{Attrs, Requests, attribute, fixed, ip_of, octets, u16_at, u32_at, u32_of};
 
 /// A route. In a route to add, `None` is the kernel's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,32 +189,37 @@ impl Route {
         if kind != wanted || flags & libc::RTM_F_CLONED != 0 {
             return None;
         }
-        let mut route = Self {
-            table: Some(table.into()),
+        let list = payload.get(HEADER_BYTES..)?;
+        let number = |kind| attribute(list, kind).and_then(u32_of);
+        let metrics = attribute(list, libc::RTA_METRICS).unwrap_or_default();
+        Some(Self {
+            dst: match attribute(list, libc::RTA_DST) {
+                Some(dst) => IpNet::new(ip_of(family, dst)?, prefix_len).ok()?,
+                // The kernel sends a default route without RTA_DST.
+                None => IpFamily::from_number(family)?.everything(),
+            },
+            via: gateway(family, list),
+            dev: number(libc::RTA_OIF),
+            src: attribute(list, libc::RTA_PREFSRC).and_then(|src| ip_of(family, src)),
+            metric: number(libc::RTA_PRIORITY),
+            table: number(libc::RTA_TABLE).or_else(|| Some(table.into())),
             scope: Some(scope),
             protocol: Some(protocol),
             onlink: flags & RTNH_F_ONLINK != 0,
-            // The kernel sends a default route without RTA_DST.
-            ..Self::to(IpFamily::from_number(family)?.everything())
-        };
-        for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
-            match kind {
-                libc::RTA_DST => route.dst = IpNet::new(ip_of(family, value)?, prefix_len).ok()?,
-                libc::RTA_GATEWAY => route.via = ip_of(family, value),
-                RTA_VIA => route.via = via_of(value),
-                libc::RTA_OIF => route.dev = u32_of(value),
-                libc::RTA_PREFSRC => route.src = ip_of(family, value),
-                libc::RTA_PRIORITY => route.metric = u32_of(value),
-                libc::RTA_TABLE => route.table = u32_of(value),
-                libc::RTA_METRICS => {
-                    route.mtu = attribute(value, RTAX_MTU).and_then(u32_of);
-                    route.advmss = attribute(value, RTAX_ADVMSS).and_then(u32_of);
-                }
-                libc::RTA_MULTIPATH => route.nexthops = nexthops(family, value).collect(),
-                _ => {}
-            }
-        }
-        Some(route)
+            mtu: attribute(metrics, RTAX_MTU).and_then(u32_of),
+            advmss: attribute(metrics, RTAX_ADVMSS).and_then(u32_of),
+            nexthops: attribute(list, libc::RTA_MULTIPATH)
+                .map(|list| nexthops(family, list).collect())
+                .unwrap_or_default(),
+        })
+    }
+}
+
+/// The gateway in the attributes of a route or of a nexthop.
+fn gateway(family: u8, list: &[u8]) -> Option<IpAddr> {
+    match attribute(list, libc::RTA_GATEWAY) {
+        Some(gateway) => ip_of(family, gateway),
+        None => via_of(attribute(list, RTA_VIA)?),
     }
 }
 
@@ -225,11 +228,7 @@ fn nexthops(family: u8, mut bytes: &[u8]) -> impl Iterator<Item = NextHop> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let dev = u32_at(bytes, 4)?;
-        let via = attributes(bytes.get(8..length)?).find_map(|(kind, value)| match kind {
-            libc::RTA_GATEWAY => ip_of(family, value),
-            RTA_VIA => via_of(value),
-            _ => None,
-        });
+        let via = gateway(family, bytes.get(8..length)?);
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(NextHop { via, dev })
     })

@@ -10,7 +10,8 @@ use nix::libc::{self, TCA_KIND, TCA_OPTIONS};
 use super::consts::AF_UNSPEC;
 use super::{Batch, Rtnl};
 use crate::error::Result;
-use crate::netlink::{Attrs, Requests, attribute, attributes, fixed, octets, text, u32_at};
+use crate::kernel::packet::{ETH_P_IP, ETH_P_IPV6};
+use crate::netlink::{Attrs, Requests, attribute, fixed, octets, text, u32_at};
 
 /// Handles that the kernel defines (linux/pkt_sched.h), and those that cnibox chooses.
 const TC_H_ROOT: u32 = 0xffff_ffff;
@@ -51,8 +52,6 @@ const TCA_MIRRED_PARMS: u16 = 2;
 const TCA_EGRESS_REDIR: u32 = 1;
 /// linux/if_ether.h
 const ETH_P_ALL: u16 = 0x0003;
-const ETH_P_IP: u16 = 0x0800;
-const ETH_P_IPV6: u16 = 0x86dd;
 
 /// In the parameters of tbf and htb the kernel counts time in ticks of 64 ns (PSCHED_SHIFT in net/pkt_sched.h).
 const NS_PER_TICK: u64 = 64;
@@ -161,7 +160,9 @@ impl Batch {
                 actions.nested(1, |action| {
                     action.string(TCA_ACT_KIND, "mirred");
                     action.nested(TCA_ACT_OPTIONS, |options| {
-                        options.bytes(TCA_MIRRED_PARMS, &mirred(to))
+                        // struct tc_mirred: index, capabilities, action, two counters, egress or ingress, link.
+                        let mirred = words(&[0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to]);
+                        options.bytes(TCA_MIRRED_PARMS, &mirred);
                     });
                 });
             });
@@ -371,16 +372,10 @@ impl TrafficSelector {
 impl Traffic {
     fn parse(payload: &[u8]) -> Option<Self> {
         let (handle, parent) = (u32_at(payload, 8)?, u32_at(payload, 12)?);
-        let info = u32_at(payload, 16)?;
-        let mut found = Self { kind: String::new(), handle, parent, info, options: Vec::new() };
-        for (kind, value) in attributes(payload.get(HEADER_BYTES..)?) {
-            match kind {
-                TCA_KIND => found.kind = text(value).into_owned(),
-                TCA_OPTIONS => found.options = value.to_vec(),
-                _ => {}
-            }
-        }
-        Some(found)
+        let (info, list) = (u32_at(payload, 16)?, payload.get(HEADER_BYTES..)?);
+        let kind = attribute(list, TCA_KIND).map(text).unwrap_or_default().into_owned();
+        let options = attribute(list, TCA_OPTIONS).unwrap_or_default().to_vec();
+        Some(Self { kind, handle, parent, info, options })
     }
 
     /// Whether this is a hash table of filters, which the kernel lists, too.
@@ -492,11 +487,6 @@ fn rate(rate: u64) -> [u8; RATE_BYTES] {
     let mut spec = [0; RATE_BYTES];
     spec[8..].copy_from_slice(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes());
     spec
-}
-
-/// struct tc_mirred: index, capabilities, action, two counters, egress or ingress, link.
-fn mirred(to: u32) -> Vec<u8> {
-    words(&[0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to])
 }
 
 /// 32 bits of a packet: mask, value, and the offset in the IP header, in bytes.
