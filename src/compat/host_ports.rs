@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::error::Result;
 use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::nft::{Condition, Field, Nft, Rule, Table, Transport};
-use crate::netlink::{fixed, u16_at};
+use crate::netlink::{AF_INET, AF_INET6, fixed, ip_of, u16_at};
 
 /// The chain of iptables with one rule for each container. The rule jumps to the chain with the published ports of the
 /// container.
@@ -88,17 +88,14 @@ impl HostPort {
         };
         let transport = Transport::of(*value(Field::Protocol)?.first()?)?;
         let port = value(Field::Dport).and_then(|value| Some(u16::from_be_bytes(fixed(value, 0)?)));
-        let address = |value: &[u8]| match value.len() {
-            4 => Some(IpAddr::from(fixed::<4>(value, 0)?)),
-            _ => Some(IpAddr::from(fixed::<16>(value, 0)?)),
-        };
-        let host_ip = [Field::IpDaddr, Field::Ip6Daddr].into_iter().find_map(value);
+        let host_ip = value(Field::IpDaddr).and_then(|value| ip_of(AF_INET, value));
+        let host_ip = host_ip.or_else(|| ip_of(AF_INET6, value(Field::Ip6Daddr)?));
         Some(Self {
             network: network.map(str::to_owned),
             container_id: container_id.to_owned(),
             transport,
             port: port.or_else(|| xt_port(rule))?,
-            host_ip: host_ip.and_then(address),
+            host_ip,
             has_conditions,
         })
     }

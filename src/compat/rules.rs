@@ -10,6 +10,7 @@ use super::host_ports::{self, DNAT};
 use crate::error::Result;
 use crate::names::{Attachment, NetworkName, hex};
 use crate::netlink::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
+use crate::netlink::octets;
 use crate::plugin::owner::{Owner, Owners};
 
 /// The table of the nftables backend of `ipMasq`.
@@ -239,12 +240,7 @@ fn is_outside_keep_set(comment: &str, prefix: &str, owners: &Owners) -> bool {
 
 /// Whether a rule matches one of the addresses, or translates packets to one of them.
 fn is_about(rule: &Rule, addresses: &[IpAddr]) -> bool {
-    let is_listed = |value: &[u8]| {
-        addresses.iter().any(|address| match address {
-            IpAddr::V4(address) => address.octets() == value,
-            IpAddr::V6(address) => address.octets() == value,
-        })
-    };
+    let is_listed = |value: &[u8]| addresses.iter().any(|address| octets(*address) == value);
     rule.exprs.iter().any(|expr| match expr {
         Expr::Immediate { value, .. } | Expr::Compare { value, .. } => is_listed(value),
         _ => false,

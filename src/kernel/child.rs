@@ -54,16 +54,11 @@ pub fn communicate(
 ) -> io::Result<Output> {
     let mut output = Output { stdout: Vec::new(), stderr: Vec::new(), end: End::TimedOut };
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
-    output.end = match exchange(&mut child, input, &mut output, deadline) {
-        Ok(end) => end,
-        Err(error) => {
-            kill_and_reap(&mut child, deadline.is_some());
-            return Err(error);
-        }
-    };
-    if !matches!(output.end, End::Exited(_)) {
+    let end = exchange(&mut child, input, &mut output, deadline);
+    if !matches!(end, Ok(End::Exited(_))) {
         kill_and_reap(&mut child, deadline.is_some());
     }
+    output.end = end?;
     Ok(output)
 }
 

@@ -3,7 +3,6 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -86,11 +85,7 @@ impl HostView {
         let how =
             OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_IN_ROOT);
         let path_in_root = path.strip_prefix("/").unwrap_or(path);
-        Some(
-            openat2(root, path_in_root, how)
-                .map(|file: OwnedFd| file.into())
-                .map_err(io::Error::from),
-        )
+        Some(openat2(root, path_in_root, how).map(File::from).map_err(io::Error::from))
     }
 }
 

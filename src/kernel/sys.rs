@@ -138,9 +138,7 @@ pub fn despite_interrupt<T>(cleanup: impl FnOnce() -> T) -> T {
 /// Blocks SIGINT and SIGTERM: they stay pending until `wait_for_interrupt`. If this process is process 1 of a PID namespace,
 /// the kernel would discard them otherwise.
 pub fn block_interrupts() -> SigSet {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGINT);
-    signals.add(Signal::SIGTERM);
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     let _ = signals.thread_block(); // it fails for a wrong argument only
     signals
 }

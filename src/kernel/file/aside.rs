@@ -89,16 +89,14 @@ impl Drop for RandomName {
 /// Writes a file, or replaces the object at its path: a link, a FIFO, or a file that others still read. A reader never finds an
 /// incomplete file.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut attempt = 1;
-    loop {
+    for _ in 1..ATTEMPTS_MAX {
         match Aside::write(path, content, mode)?.rename(path) {
             // A sweep removed the temporary file before it was locked.
-            Err(error) if error.kind() == ErrorKind::NotFound && attempt < ATTEMPTS_MAX => {
-                attempt += 1;
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             renamed => return renamed,
         }
     }
+    Aside::write(path, content, mode)?.rename(path)
 }
 
 /// `replace` for a file that only its owner may read, in a directory of such files. Creates the directory if it is missing.

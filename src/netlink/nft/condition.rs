@@ -61,14 +61,11 @@ impl Condition {
         Self::is(Field::Oifname, padded_name(name))
     }
 
-    /// `iifname "veth*"`, for the prefix `veth`
-    pub fn iifname_begins(prefix: &IfName) -> Self {
-        Self::begins(Field::Iifname, prefix)
-    }
-
-    /// `oifname "veth*"`
-    pub fn oifname_begins(prefix: &IfName) -> Self {
-        Self::begins(Field::Oifname, prefix)
+    /// `iifname "veth*"`, for the field `iifname` and the prefix `veth`
+    pub fn begins(field: Field, prefix: &IfName) -> Self {
+        let value = padded_name(prefix);
+        let mask = value.iter().map(|byte| if *byte == 0 { 0 } else { 0xff }).collect();
+        Self { field, is_equal: true, mask, value }
     }
 
     /// `meta l4proto tcp`
@@ -159,12 +156,6 @@ impl Condition {
     fn net(field: Field, net: IpNet) -> Self {
         let value = octets(net.network());
         let mask = first_bits(net.prefix_len().into(), value.len());
-        Self { field, is_equal: true, mask, value }
-    }
-
-    fn begins(field: Field, prefix: &IfName) -> Self {
-        let value = padded_name(prefix);
-        let mask = value.iter().map(|byte| if *byte == 0 { 0 } else { 0xff }).collect();
         Self { field, is_equal: true, mask, value }
     }
 
@@ -271,7 +262,7 @@ mod tests {
             Condition::saddr(net("fd00::/64")),
             Condition::daddr(net("fd00::1/128")),
             Condition::iifname(&name("eth0")),
-            Condition::oifname_begins(&name("veth")),
+            Condition::begins(Field::Oifname, &name("veth")),
             Condition::protocol(Transport::Udp),
             Condition::dport(53),
             Condition::mark(0x2000, 0x2000),
@@ -303,7 +294,7 @@ mod tests {
         let load = Expr::Load { field: Field::Iifname, bytes: 16, to };
         for (value, expected) in [
             (&b"eth0\0"[..], Condition::iifname(&name("eth0"))),
-            (b"eth", Condition::iifname_begins(&name("eth"))),
+            (b"eth", Condition::begins(Field::Iifname, &name("eth"))),
         ] {
             let compare = Expr::Compare { register: to, is_equal: true, value: value.into() };
             assert_eq!(Condition::all_of(&[load.clone(), compare]), [expected]);

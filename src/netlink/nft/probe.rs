@@ -21,10 +21,8 @@ impl Nft {
         &self,
         features: &[(Family, Feature)],
     ) -> Result<Vec<&'static str>, netlink::Error> {
-        match self.generation() {
-            Ok(_) => {}
-            Err(error) if is_without_nf_tables(&error) => return Ok(vec![NF_TABLES]),
-            Err(error) => return Err(error),
+        if !self.is_supported()? {
+            return Ok(vec![NF_TABLES]);
         }
         if self.has(features)? {
             return Ok(Vec::new());

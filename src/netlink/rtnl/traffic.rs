@@ -214,11 +214,6 @@ impl Rtnl {
         self.get_traffic(libc::RTM_GETQDISC, header(link, 0, bucket_class(selector), 0))
     }
 
-    /// The ingress queueing discipline of a link.
-    fn ingress_discipline(&self, link: u32) -> Result<Option<Traffic>> {
-        self.get_traffic(libc::RTM_GETQDISC, header(link, 0, TC_H_INGRESS, 0))
-    }
-
     /// The class of the packets that are shaped.
     pub fn shaped_class(&self, link: u32) -> Result<Option<Traffic>> {
         self.get_traffic(libc::RTM_GETTCLASS, header(link, SHAPED_CLASS, ROOT, 0))
@@ -266,7 +261,8 @@ impl Rtnl {
     /// Reverts `Batch::redirect_incoming`.
     pub fn unshape_received(&self, link: u32) -> Result<()> {
         // clsact has the same handle as ingress. It is not deleted, because it contains the filters of other programs.
-        let mut ingress = self.ingress_discipline(link)?.filter(|found| found.kind == "ingress");
+        let ingress = self.get_traffic(libc::RTM_GETQDISC, header(link, 0, TC_H_INGRESS, 0))?;
+        let mut ingress = ingress.filter(|found| found.kind == "ingress");
         if ingress.is_some() {
             let filters = self.incoming_filters(link)?;
             let is_ours =
@@ -311,14 +307,6 @@ impl Rtnl {
 }
 
 impl TokenBucket {
-    /// struct tc_tbf_qopt: rate, peakrate, limit, buffer (the burst at `rate`, in ticks), mtu (the burst at `peakrate`).
-    fn options(&self) -> Vec<u8> {
-        let none = [0; RATE_BYTES];
-        let mut options = [rate(self.rate), none].concat();
-        options.extend(words(&[self.limit, self.buffer().unwrap_or(u32::MAX), 0]));
-        options
-    }
-
     /// The time that the burst takes at the rate, rounded down to microseconds and converted to ticks; `None` if it overflows.
     fn buffer(&self) -> Option<u32> {
         let us = u64::from(self.burst) * 1_000_000 / self.rate;
@@ -331,8 +319,11 @@ impl TokenBucket {
         self.buffer().is_none_or(|buffer| ticks == buffer || exact.abs_diff(ticks.into()) <= 1)
     }
 
+    /// struct tc_tbf_qopt: rate, peakrate, limit, buffer (the burst at `rate`, in ticks), mtu (the burst at `peakrate`).
     fn encode(&self, options: &mut Attrs) {
-        options.bytes(TCA_TBF_PARMS, &self.options());
+        let mut parameters = [rate(self.rate), [0; RATE_BYTES]].concat();
+        parameters.extend(words(&[self.limit, self.buffer().unwrap_or(u32::MAX), 0]));
+        options.bytes(TCA_TBF_PARMS, &parameters);
         // The time of the burst is rounded down, so a frame as long as the burst would be dropped.
         if self.burst <= FRAME_BYTES_MAX || self.buffer().is_none() {
             options.u32(TCA_TBF_BURST, self.burst);

@@ -158,9 +158,9 @@ impl Term {
         let name = name.map_err(|error| error.to_string())?;
         Ok(match (self.subject == Subject::Iifname, value.ends_with('*')) {
             (true, false) => Condition::iifname(&name),
-            (true, true) => Condition::iifname_begins(&name),
+            (true, true) => Condition::begins(Field::Iifname, &name),
             (false, false) => Condition::oifname(&name),
-            (false, true) => Condition::oifname_begins(&name),
+            (false, true) => Condition::begins(Field::Oifname, &name),
         })
     }
 
