@@ -161,12 +161,18 @@ impl Batch {
         self
     }
 
-    pub fn delete_elements(&mut self, table: Table<'_>, set: &str, keys: &[Vec<u8>]) -> &mut Self {
-        for part in keys.chunks(ELEMENTS_PER_MESSAGE) {
+    /// Deletes the elements that have the keys of `elements`.
+    pub fn delete_elements(
+        &mut self,
+        table: Table<'_>,
+        set: &str,
+        elements: &[Element],
+    ) -> &mut Self {
+        for part in elements.chunks(ELEMENTS_PER_MESSAGE) {
             let doing = format!("cannot delete from set {set} of table {table}");
             self.push(libc::NFT_MSG_DELSETELEM, NlmF::empty(), table, doing, |attrs| {
                 write_elements(attrs, set, |attrs| {
-                    part.iter().for_each(|key| Element::write_key(key, attrs));
+                    part.iter().for_each(|element| Element::write_key(&element.key, attrs));
                 });
             });
         }
@@ -272,10 +278,11 @@ mod tests {
 
     #[test]
     fn many_elements_are_several_messages() {
-        let key = |number: u32| number.to_be_bytes().to_vec();
-        let keys: Vec<Vec<u8>> = (0..300).map(key).collect();
+        let element =
+            |number: u32| Element { key: number.to_be_bytes().to_vec(), data: None, comment: None };
+        let elements: Vec<Element> = (0..300).map(element).collect();
         let mut batch = Batch::new();
-        batch.delete_elements(Table::inet("cnibox"), "addresses", &keys);
+        batch.delete_elements(Table::inet("cnibox"), "addresses", &elements);
         assert_eq!(batch.changes.list.len(), 3);
     }
 

@@ -171,8 +171,7 @@ pub(super) fn set_port(
         earlier.retain(|element| {
             element.comment.as_ref() == Some(owner) && !wanted.contains(&element.key)
         });
-        let keys: Vec<Vec<u8>> = earlier.into_iter().map(|element| element.key).collect();
-        batch.delete_elements(TABLE, set, &keys);
+        batch.delete_elements(TABLE, set, &earlier);
         for key in wanted {
             let wanted = Element { key, data: None, comment: Some(owner.clone()) };
             shared_rules::put(nft, batch, TABLE, set, wanted)?;

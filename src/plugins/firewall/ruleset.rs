@@ -186,10 +186,9 @@ fn remove_unused_bridges(
     let all: Bridges = same.into_iter().chain(alone.iter().cloned()).collect();
     let twice = all.iter().map(|bridge| [bridge.as_slice(), bridge].concat()).collect();
     for (set, needed) in [(BRIDGES, &all), (WITHIN, &twice), (ALONE, &alone)] {
-        let mut keys: Vec<Vec<u8>> =
-            nft.elements(table, set)?.into_iter().map(|element| element.key).collect();
-        keys.retain(|key| !needed.contains(key));
-        batch.delete_elements(table, set, &keys);
+        let mut unused = nft.elements(table, set)?;
+        unused.retain(|element| !needed.contains(&element.key));
+        batch.delete_elements(table, set, &unused);
     }
     Ok(())
 }

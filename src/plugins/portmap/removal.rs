@@ -284,8 +284,7 @@ impl Removal<'_> {
     }
 
     fn delete(&self, set: &str, elements: &[Element], batch: &mut Batch) {
-        let keys: Vec<Vec<u8>> = elements.iter().map(|element| element.key.clone()).collect();
-        batch.delete_elements(rules::table(self.family), set, &keys);
+        batch.delete_elements(rules::table(self.family), set, elements);
     }
 
     /// Deletes an empty group: the jump to its chain, its chain, its maps and its sets.

@@ -203,10 +203,9 @@ pub fn pass_on(
     let staying = pairs.iter().filter(|pair| has_left(pair) && !is_gone(pair)).map(source_of);
     let heirs: BTreeMap<Vec<u8>, Element> =
         staying.map(|source| (source.key.clone(), source)).collect();
-    let keys: Vec<Vec<u8>> = leaving.iter().map(|source| source.key.clone()).collect();
-    batch.delete_elements(table, &sources.set(), &keys);
-    let passed: Vec<Element> = keys.iter().filter_map(|key| heirs.get(key)).cloned().collect();
-    batch.add_elements(table, &sources.set(), &passed);
+    batch.delete_elements(table, &sources.set(), leaving);
+    let passed = leaving.iter().filter_map(|source| heirs.get(&source.key)).cloned();
+    batch.add_elements(table, &sources.set(), &passed.collect::<Vec<_>>());
     Ok(())
 }
 

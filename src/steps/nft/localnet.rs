@@ -70,7 +70,7 @@ pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
     if nft.exist(&[Object::Set(TABLE, SET)])? != [true] {
         return Ok(());
     }
-    let (links, covered) = (host.links()?, nft.elements(TABLE, SET)?);
+    let (links, mut covered) = (host.links()?, nft.elements(TABLE, SET)?);
     let names: BTreeSet<&[u8]> = links.iter().map(|link| link.name.as_bytes()).collect();
     let covered_names: BTreeSet<&[u8]> = covered.iter().map(name_of).collect();
     let mut missing = Vec::new();
@@ -80,8 +80,8 @@ pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
         }
     }
     add_links(batch, &missing);
-    let gone = covered.iter().filter(|element| !names.contains(name_of(element)));
-    batch.delete_elements(TABLE, SET, &gone.map(|element| element.key.clone()).collect::<Vec<_>>());
+    covered.retain(|element| !names.contains(name_of(element)));
+    batch.delete_elements(TABLE, SET, &covered);
     Ok(())
 }
 
@@ -137,8 +137,8 @@ pub fn covers(nft: &Nft, link: &IfName) -> Result<bool> {
 /// Removes links from the set, if they are in it.
 pub fn remove_links(nft: &Nft, batch: &mut Batch, links: &[IfName]) -> Result<()> {
     let keys: Vec<Vec<u8>> = links.iter().map(key).collect();
-    let found = nft.elements_at(TABLE, SET, &keys)?.into_iter().flatten();
-    batch.delete_elements(TABLE, SET, &found.map(|element| element.key).collect::<Vec<_>>());
+    let found = nft.elements_at(TABLE, SET, &keys)?;
+    batch.delete_elements(TABLE, SET, &found.into_iter().flatten().collect::<Vec<_>>());
     Ok(())
 }
 

@@ -91,7 +91,7 @@ fn put(
     let (family, owner) = (IpFamily::of(change.to.addr()), change.owner.as_str());
     let keys = [old.key.clone(), new.key.clone()];
     if is_port(old, change) {
-        batch.delete_elements(set.table, set.name, &keys[..1]);
+        batch.delete_elements(set.table, set.name, std::slice::from_ref(old));
         batch.add_elements(set.table, set.name, &[new]);
     } else if hairpin::length(name).is_some() {
         put_source(nft, batch, change, (set, old), (name, new))?;

@@ -199,8 +199,8 @@ pub fn put(
     let key = std::slice::from_ref(&wanted.key);
     match nft.elements_at(table, set, key)?.pop().flatten() {
         Some(found) if found == wanted => return Ok(()),
-        Some(_) => {
-            batch.delete_elements(table, set, key);
+        Some(found) => {
+            batch.delete_elements(table, set, &[found]);
         }
         None => {}
     }
@@ -213,17 +213,16 @@ pub fn is_of(element: &Element, owners: &Owners) -> bool {
     element.comment.as_deref().is_some_and(|comment| owners.contain(comment))
 }
 
-/// Deletes the elements of the owners from a set, and returns them.
+/// Deletes the elements of the owners from a set.
 pub fn delete(
     nft: &Nft,
     batch: &mut Batch,
     table: Table<'_>,
     set: &str,
     owners: &Owners,
-) -> Result<Vec<Element>> {
+) -> Result<()> {
     let mut elements = nft.elements(table, set)?;
     elements.retain(|element| is_of(element, owners));
-    let keys: Vec<Vec<u8>> = elements.iter().map(|element| element.key.clone()).collect();
-    batch.delete_elements(table, set, &keys);
-    Ok(elements)
+    batch.delete_elements(table, set, &elements);
+    Ok(())
 }

@@ -297,7 +297,7 @@ fn one_per_owner(mut elements: Vec<Element>) -> Vec<Element> {
 /// The elements to delete from a set, and to add to it.
 #[derive(Default)]
 struct Edit {
-    deleted: Vec<Vec<u8>>,
+    deleted: Vec<Element>,
     added: Vec<Element>,
 }
 
@@ -308,12 +308,10 @@ impl Edit {
         before: impl IntoIterator<Item = Element>,
         after: impl IntoIterator<Item = Element>,
     ) {
-        let (before, mut after): (Vec<_>, Vec<_>) =
+        let (before, after): (Vec<_>, Vec<_>) =
             (before.into_iter().collect(), after.into_iter().collect());
-        let deleted = before.iter().filter(|element| !after.contains(element));
-        self.deleted.extend(deleted.map(|element| element.key.clone()));
-        after.retain(|element| !before.contains(element));
-        self.added.extend(after);
+        self.added.extend(after.iter().filter(|element| !before.contains(element)).cloned());
+        self.deleted.extend(before.into_iter().filter(|element| !after.contains(element)));
     }
 
     fn write(&self, batch: &mut Batch, table: Table<'_>, set: &str) {

@@ -62,18 +62,19 @@ pub fn clear(nft: &Nft, batch: &mut Batch, port: &IfName) -> Result<()> {
 /// Removes the elements of a port, except the element that allows the MAC address `kept`.
 fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>) -> Result<()> {
     let key = pack(&port_key(port));
-    if nft.elements_at(TABLE, PORTS, std::slice::from_ref(&key))? == [None] {
+    let Some(found) = nft.elements_at(TABLE, PORTS, std::slice::from_ref(&key))?.pop().flatten()
+    else {
         return Ok(());
-    }
+    };
     if kept.is_none() {
-        batch.delete_elements(TABLE, PORTS, std::slice::from_ref(&key));
+        batch.delete_elements(TABLE, PORTS, &[found]);
     }
     let kept = kept.map(|mac| pack(&pair_key(port, mac)));
     let is_other =
         |element: &Element| element.key.starts_with(&key) && kept.as_ref() != Some(&element.key);
-    let others = nft.elements(TABLE, ALLOWED)?.into_iter().filter(is_other);
-    let keys: Vec<Vec<u8>> = others.map(|element| element.key).collect();
-    batch.delete_elements(TABLE, ALLOWED, &keys);
+    let mut others = nft.elements(TABLE, ALLOWED)?;
+    others.retain(is_other);
+    batch.delete_elements(TABLE, ALLOWED, &others);
     Ok(())
 }
 
