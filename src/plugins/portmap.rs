@@ -71,7 +71,7 @@ use crate::names::{Attachment, IpFamily};
 use crate::netlink::conntrack::{Conntrack, FlowFilter};
 use crate::netlink::nft::{Batch, Family, Feature, Nft};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::owner::{Owner, Owners};
+use crate::plugin::owner::Owners;
 use crate::plugin::restore::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
@@ -101,8 +101,7 @@ impl Plugin for Portmap {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let success = chained::prev_result(cx, WITHOUT_RESULT)?;
         let settings = self.settings().map_err(|error| error.in_front("failed to parse config"))?;
-        let owner = Owner::new(&cx.request.network, at);
-        let ports = Ports::new(cx, at, &success, &settings, &owner)?;
+        let ports = Ports::new(cx, at, &success, settings)?;
         if ports.is_empty() {
             // An earlier ADD of the attachment may have published ports.
             ports.remove()?;
@@ -110,9 +109,8 @@ impl Plugin for Portmap {
         }
         let nft = cx.session.nft()?;
         ports.replace_reference_rules(nft)?;
-        let covered = ports.links_to_cover(nft)?;
         let mut undo = Undo::new(cx);
-        let published = ports.publish(nft, &covered);
+        let published = ports.publish(nft);
         if published.is_ok() || nft.is_partial() {
             undo.push("remove the port bindings", || ports.remove());
         }
@@ -130,9 +128,7 @@ impl Plugin for Portmap {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         let result = cx.request.required_prev_result()?;
-        let settings = self.settings()?;
-        let owner = Owner::new(&cx.request.network, at);
-        let ports = Ports::new(cx, at, &result, &settings, &owner)?;
+        let ports = Ports::new(cx, at, &result, self.settings()?)?;
         if ports.is_empty() {
             return Ok(());
         }
@@ -145,26 +141,23 @@ impl Plugin for Portmap {
     #[cfg(feature = "tool")]
     fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let result = cx.request.required_prev_result()?;
-        let settings = self.settings()?;
-        let owner = Owner::new(&cx.request.network, at);
-        let ports = Ports::new(cx, at, &result, &settings, &owner)?;
+        let ports = Ports::new(cx, at, &result, self.settings()?)?;
         if ports.is_empty() {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        let covered = ports.links_to_cover(nft)?;
         parts.ensure(&|| ports.check(nft), &mut || {
-            ports.publish(nft, &covered)?;
+            ports.publish(nft)?;
             ports.delete_answered_by_host()
         });
         // If the route to the container is missing, the host routes its address to an uplink, which must not get
         // `route_localnet`.
-        let has_link = ports.loopback_link()?.is_some_and(|link| {
+        let has_link = ports.loopback_link.as_ref().is_some_and(|link| {
             result.interfaces.is_empty() || result.interface_index(&link.name, "").is_some()
         });
         if has_link {
             parts.ensure(&|| ports.check_loopback(nft), &mut || {
-                ports.publish(nft, &covered)?;
+                ports.publish(nft)?;
                 ports.allow_loopback()
             });
         }

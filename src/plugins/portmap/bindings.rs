@@ -7,29 +7,30 @@ use ipnet::IpNet;
 
 use super::config::{Mapping, Settings, Snat, transport_name};
 use super::rules::{
-    self, Group, OWNERS, Rules, count_key, owner_key, port_key, port_of, shared_element,
+    self, Group, OWNERS, Rules, count_key, owner_key, port_element, port_key, port_of,
+    shared_element,
 };
 use crate::compat::host_ports::{self, HostPort};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
-use crate::netlink::nft::{Batch, Comment, Datum, Element, Nft, Object, Value, pack};
+use crate::netlink::nft::{Batch, Comment, Datum, Element, Nft, Value, pack};
+use crate::netlink::octets;
 use crate::plugin::life;
 use crate::plugin::owner::Owner;
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::shared_set::SharedSet;
-use crate::steps::nft::{localnet, shared_rules, targets};
+use crate::steps::nft::{localnet, targets};
 
 /// The port bindings of one attachment in one family.
 #[derive(Clone)]
 pub struct PortBindings<'a> {
     pub family: IpFamily,
-    pub owner: &'a Owner,
+    /// The comment of the elements: the owner.
+    pub owner: &'a Comment,
     /// The address of the container, with the prefix length of its subnet.
     pub address: IpNet,
     pub settings: &'a Settings,
     pub group: Group,
-    /// The comment of the elements: the owner.
-    comment: Comment,
 }
 
 /// An element that a port binding needs.
@@ -41,7 +42,6 @@ struct Expected {
 }
 
 /// The existing elements and sets, read before an attachment publishes its ports.
-#[derive(Default)]
 pub struct Existing {
     /// The attachment has elements from an earlier ADD. The batch removes them, except masqueraded sources.
     pub is_published: bool,
@@ -54,15 +54,9 @@ pub struct Existing {
 }
 
 impl<'a> PortBindings<'a> {
-    pub fn new(
-        family: IpFamily,
-        owner: &'a Owner,
-        address: IpNet,
-        settings: &'a Settings,
-    ) -> Result<Self> {
-        let group = Group::of(settings.conditions(family));
-        let comment = shared_rules::comment(owner)?;
-        Ok(Self { family, owner, address, settings, group, comment })
+    pub fn new(owner: &'a Comment, address: IpNet, settings: &'a Settings) -> Self {
+        let family = IpFamily::of(address.addr());
+        Self { family, owner, address, settings, group: Group::of(settings.conditions(family)) }
     }
 
     /// A copy of these bindings: in the secondary group if the existing elements require it, else in the same group.
@@ -71,41 +65,31 @@ impl<'a> PortBindings<'a> {
     }
 
     fn secondary(&self) -> Self {
-        let [_, _, interface] = Owner::parts(self.owner.as_str()).unwrap_or_default();
+        let [_, _, interface] = Owner::parts(self.owner).unwrap_or_default();
         Self { group: self.group.secondary(interface), ..self.clone() }
     }
 
-    pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
+    pub fn mappings(&self) -> impl Iterator<Item = &'a Mapping> + use<'a> {
         self.settings.mappings_in(self.family)
     }
 
-    /// Whether the family has no port to publish.
-    pub fn is_empty(&self) -> bool {
-        self.mappings().next().is_none()
-    }
-
-    /// The shared rules that these bindings need, with the rules that masquerade `sources`.
-    fn rules(&self, sources: &BTreeSet<Sources>) -> Rules<'_> {
-        let sources = sources.iter().copied().collect();
+    /// The shared rules that these bindings need, with the rules that masquerade `sources`, which are sorted.
+    fn rules(&self, sources: Vec<Sources>) -> Rules<'_> {
         Rules { family: self.family, settings: self.settings, group: &self.group, sources }
     }
 
-    /// The subnets whose packets are masqueraded, each with its set of sources.
-    fn sources_and_nets(&self) -> Vec<(Sources, IpNet)> {
-        let bit = self.settings.mark_bit;
-        let with_sources = |net: IpNet| (Sources { prefix_length: net.prefix_len(), bit }, net);
-        self.sources().into_iter().map(with_sources).collect()
-    }
-
-    /// The subnets whose packets to the published ports are masqueraded.
-    fn sources(&self) -> Vec<IpNet> {
+    /// The subnets whose packets to the published ports are masqueraded, each with its set of sources.
+    fn sources(&self) -> Vec<(Sources, IpNet)> {
         let loopback = Some(localnet::loopback()).filter(|net| self.family.has(net.addr()));
-        match self.settings.snat {
+        let nets = match self.settings.snat {
             Snat::Off => Vec::new(),
             // 127.0.0.0/8 is always first, so that the rules always have the same order.
             Snat::Local => loopback.into_iter().chain([self.address.trunc()]).collect(),
             Snat::All => vec![self.family.everything()],
-        }
+        };
+        let bit = self.settings.mark_bit;
+        let sources = |net: &IpNet| Sources { prefix_length: net.prefix_len(), bit };
+        nets.into_iter().map(|net| (sources(&net), net)).collect()
     }
 
     /// Adds the missing rules and elements. The batch already removes the elements that an earlier ADD of the attachment added.
@@ -121,11 +105,12 @@ impl<'a> PortBindings<'a> {
         }
         // The elements can exist, because other attachments can publish the ports on other addresses.
         let set = self.group.published_on_ports();
-        let ports_on = elements_of(&self.ports_on(), &set);
+        let ports_on = elements_of(&published, &self.group.published_on());
+        let ports_on: Vec<Element> = ports_on.iter().map(port_element).collect();
         batch.ensure_elements(table, &set, &ports_on);
         if self.group.is_main() {
             let shared = ports_on.iter().filter(|port| existing.shared.contains(&port.key));
-            let shared = shared.map(|port| shared_element(&port.key, port.comment.clone()));
+            let shared = shared.map(shared_element);
             batch.ensure_elements(table, OWNERS, &shared.collect::<Vec<_>>());
         }
         self.add_unmasqueraded(nft, batch, existing)?;
@@ -138,23 +123,23 @@ impl<'a> PortBindings<'a> {
     /// Adds the elements of sets in which several owners can need the same element.
     fn put_shared(&self, nft: &Nft, batch: &mut Batch, existing: &Existing) -> Result<()> {
         let mut shared = self.masqueraded();
-        if existing.sets.iter().any(|set| set == targets::SET) {
-            shared.extend(self.targets());
-        }
+        shared.extend(
+            self.targets().into_iter().filter(|target| existing.sets.contains(&target.set)),
+        );
         let mut sets: BTreeSet<&str> = shared.iter().map(|expected| &*expected.set).collect();
         if existing.is_published {
-            // An earlier ADD can have added elements to other shared sets: `put_all` removes them.
+            // An earlier ADD can have added elements to other shared sets.
             sets.extend(existing.sets.iter().map(String::as_str).filter(|set| is_shared(set)));
         }
         for name in sets {
-            let wanted = elements_of(&shared, name);
             let set = SharedSet { table: rules::table(self.family), name };
+            let wanted = elements_of(&shared, name);
+            let mut keys: Vec<Vec<u8>> = wanted.iter().map(|wanted| wanted.key.clone()).collect();
             if existing.is_published {
-                set.put_all(nft, batch, self.owner.as_str(), &wanted)?;
-            } else {
-                let keys: Vec<Vec<u8>> = wanted.iter().map(|wanted| wanted.key.clone()).collect();
-                set.put(nft, batch, self.owner.as_str(), &keys, &wanted)?;
+                let own = set.all_elements(nft)?.into_iter().filter(|own| is_of(own, self.owner));
+                keys.extend(own.map(|own| own.key));
             }
+            set.put(nft, batch, self.owner, &keys, &wanted)?;
         }
         Ok(())
     }
@@ -170,29 +155,27 @@ impl<'a> PortBindings<'a> {
         let names = || existing.sets.iter().map(String::as_str);
         let has_sources =
             |length| names().filter_map(Sources::of).any(|sources| sources.prefix_length == length);
-        let sources_and_nets = self.sources_and_nets();
-        let own = sources_and_nets.iter().map(|(sources, _)| *sources);
-        let all: BTreeSet<Sources> = Sources::of_table(names()).into_iter().chain(own).collect();
-        self.rules(&all).ensure(nft, batch)?;
+        let own = self.sources();
+        let mut all: BTreeSet<Sources> = own.iter().map(|(sources, _)| *sources).collect();
+        all.extend(Sources::of_table(names()));
+        self.rules(all.iter().copied().collect()).ensure(nft, batch)?;
         let table = rules::table(self.family);
         for sources in all {
-            let of_sources = sources_and_nets.iter().filter(|(own, _)| *own == sources);
-            let element = |(_, net): &(Sources, IpNet)| self.element(source_key(net));
-            let mut wanted: Vec<Element> = of_sources.map(element).collect();
+            let of_sources = own.iter().filter(|(own, _)| *own == sources);
+            let mut wanted: Vec<Element> =
+                of_sources.map(|(_, net)| self.element(source_key(net))).collect();
             let masqueraded = hairpin::set(sources.prefix_length);
-            if names().any(|set| set == sources.set()) {
+            if existing.sets.contains(&sources.set()) {
                 if existing.is_published {
                     // An earlier ADD can have added other sources for this owner.
+                    let is_own = |found: &Element| is_of(found, self.owner);
                     let mut leaving = nft.elements(table, &sources.set())?;
-                    leaving.retain(|found| is_of(found, self.owner) && !wanted.contains(found));
-                    let is_own = |part: &Element| is_of(part, self.owner);
+                    leaving.retain(|found| is_own(found) && !wanted.contains(found));
                     hairpin::pass_on(nft, batch, (table, sources), &leaving, &is_own)?;
                 }
-            } else if names().any(|set| set == masqueraded) && !has_sources(sources.prefix_length) {
-                let parts = SharedSet { table, name: &masqueraded }.all_elements(nft)?;
-                wanted.extend(parts.iter().map(hairpin::source_of));
-                wanted.sort_by(|one, other| one.key.cmp(&other.key));
-                wanted.dedup_by(|one, other| one.key == other.key);
+            } else if existing.sets.contains(&masqueraded) && !has_sources(sources.prefix_length) {
+                let pairs = SharedSet { table, name: &masqueraded }.all_elements(nft)?;
+                wanted.extend(pairs.iter().map(hairpin::source_of));
             }
             hairpin::add(batch, self.family, sources, &wanted);
         }
@@ -209,9 +192,7 @@ impl<'a> PortBindings<'a> {
         let set = self.group.unmasqueraded();
         batch.add_elements(table, &set, &elements_of(&self.unmasqueraded(), &set));
         let has = |set: &String| existing.sets.contains(set);
-        let mut groups = vec![Group::main(), self.group.clone()];
-        groups.dedup();
-        for group in groups {
+        for group in self.group.with_main() {
             if has(&group.published()) && !has(&group.unmasqueraded()) {
                 let former = unmasqueraded_before(nft, &group, self.owner)?;
                 batch.ensure_elements(table, &group.unmasqueraded(), &former);
@@ -241,16 +222,12 @@ impl<'a> PortBindings<'a> {
 
     fn check_group(&self, nft: &Nft) -> Result<()> {
         let table = rules::table(self.family);
+        let sets = set_names(nft, self.family)?;
         let mut all = self.published();
         all.extend(self.masqueraded());
         all.push(self.index_entry());
-        let unmasqueraded = self.group.unmasqueraded();
-        if nft.exist(&[Object::Set(table, &unmasqueraded)])? == [true] {
-            all.extend(self.unmasqueraded());
-        }
-        if nft.exist(&[Object::Set(table, targets::SET)])? == [true] {
-            all.extend(self.targets());
-        }
+        let if_any = self.unmasqueraded().into_iter().chain(self.targets());
+        all.extend(if_any.filter(|expected| sets.contains(&expected.set)));
         for expected in &all {
             if !(SharedSet { table, name: &expected.set }).has(nft, &expected.element)? {
                 return Err(Error::internal(format_args!(
@@ -259,26 +236,21 @@ impl<'a> PortBindings<'a> {
                 )));
             }
         }
-        let sources_and_nets = self.sources_and_nets();
-        for (sources, net) in &sources_and_nets {
+        let sources = self.sources();
+        for (sources, net) in &sources {
             let set = sources.set();
-            let is_there = nft.exist(&[Object::Set(table, &set)])? == [true];
-            if is_there && nft.elements_at(table, &set, &[source_key(net)])? == [None] {
+            if sets.contains(&set) && nft.elements_at(table, &set, &[source_key(net)])? == [None] {
                 let msg = format!("source {net} not found in set {set} of table {table}");
                 return Err(Error::internal(msg));
             }
         }
-        self.rules(&sources_and_nets.into_iter().map(|(sources, _)| sources).collect()).check(nft)
+        let sources: BTreeSet<Sources> = sources.into_iter().map(|(sources, _)| sources).collect();
+        self.rules(sources.into_iter().collect()).check(nft, &sets)
     }
 
     /// An element of this owner, without data.
     fn element(&self, key: Vec<u8>) -> Element {
-        Element { key, data: None, comment: Some(self.comment.clone()) }
-    }
-
-    /// The element of a mapping in a set of host ports.
-    fn port_in(&self, set: String, mapping: &Mapping) -> Expected {
-        Expected { set, element: self.element(port_key(mapping)), title: title(mapping) }
+        Element { key, data: None, comment: Some(self.owner.clone()) }
     }
 
     fn published(&self) -> Vec<Expected> {
@@ -286,19 +258,13 @@ impl<'a> PortBindings<'a> {
             let target = [Value::Address(self.address.addr()), Value::Port(mapping.container_port)];
             let data = Some(Datum::Value(pack(&target)));
             let element = Element { data, ..self.element(rules::key(mapping)) };
-            Expected { set: self.group.map_of(mapping), element, title: title(mapping) }
+            Expected { set: self.group.map_of(&element), element, title: title(mapping) }
         };
         self.mappings().map(expected).collect()
     }
 
-    /// The elements of `portmap-published-on-ports`: the ports that are published on single host addresses.
-    fn ports_on(&self) -> Vec<Expected> {
-        let on = self.mappings().filter(|mapping| mapping.host_ip.one().is_some());
-        on.map(|mapping| self.port_in(self.group.published_on_ports(), mapping)).collect()
-    }
-
     fn masqueraded(&self) -> Vec<Expected> {
-        let expected = |source: &IpNet| Expected {
+        let expected = |(_, source): &(Sources, IpNet)| Expected {
             set: hairpin::set(source.prefix_len()),
             element: self.element(hairpin::key(source, self.address.addr())),
             title: format!("masquerading of {source}"),
@@ -313,19 +279,23 @@ impl<'a> PortBindings<'a> {
             return Vec::new();
         }
         let on_all = self.mappings().filter(|mapping| mapping.host_ip.one().is_none());
-        on_all.map(|mapping| self.port_in(self.group.unmasqueraded(), mapping)).collect()
+        let expected = |mapping: &Mapping| Expected {
+            set: self.group.unmasqueraded(),
+            element: self.element(port_key(mapping)),
+            title: title(mapping),
+        };
+        on_all.map(expected).collect()
     }
 
     /// The elements of `portmap-targets`: the address and the ports of the container, without duplicates.
     fn targets(&self) -> Vec<Expected> {
-        let target = |mapping: &Mapping| {
-            let (address, port) = (self.address.addr(), mapping.container_port);
-            let key = targets::key(address, mapping.transport, port);
-            let title = format!("target of {}", title(mapping));
-            let set = targets::SET.to_owned();
-            (key.clone(), Expected { set, element: self.element(key), title })
+        let target = |published: Expected| {
+            let element = targets::of(&published.element)?;
+            let title = format!("target of {}", published.title);
+            Some((element.key.clone(), Expected { set: targets::SET.into(), element, title }))
         };
-        self.mappings().map(target).collect::<BTreeMap<_, _>>().into_values().collect()
+        let targets: BTreeMap<_, _> = self.published().into_iter().filter_map(target).collect();
+        targets.into_values().collect()
     }
 
     fn index_entry(&self) -> Expected {
@@ -335,66 +305,76 @@ impl<'a> PortBindings<'a> {
 
     /// Reads the existing elements before ADD. Fails if another container has one of the ports on an overlapping address, or if
     /// an ended attachment of this container has one of the ports.
-    ///
-    /// Two lists of conditions certainly overlap if one is empty or both are equal; then the later ADD is refused. With other
-    /// lists, attachments may share a port; then the group with the first jump in the main chain gets the packets.
     pub fn read_existing(&self, nft: &Nft) -> Result<Existing> {
-        let table = rules::table(self.family);
-        let sets = nft.sets(table)?.into_iter().map(|set| set.name).collect();
-        let mut existing = Existing { sets, ..Existing::default() };
-        let mut of_container = BTreeSet::new();
-        for group in self.competing_groups(&existing.sets) {
-            for (index, set) in group.sets().into_iter().enumerate() {
-                let key = |mapping| exclusive(mapping)[index].clone();
-                let of_set = self.mappings().filter_map(|mapping| Some((mapping, key(mapping)?)));
-                let of_set: Vec<(&Mapping, Vec<u8>)> = of_set.collect();
-                let keys: Vec<Vec<u8>> = of_set.iter().map(|(_, key)| key.clone()).collect();
-                let found = nft.elements_at(table, &set, &keys)?;
-                let mut present = Vec::new();
-                for ((mapping, _), found) in of_set.into_iter().zip(found) {
-                    let Some(found) = found else { continue };
-                    if is_of(&found, self.owner) {
-                        existing.is_published = true;
-                    } else if self.is_of_container(&found) {
-                        existing.needs_secondary |= group == self.group;
-                        of_container.extend(found.comment);
-                    } else {
-                        return Err(taken_error(mapping, &found));
-                    }
-                    present.push(mapping);
-                }
-                if set == group.published_on_ports() && !present.is_empty() {
-                    // The element names one owner of the port; other owners can have the port on other addresses.
-                    self.refuse_taken_on(nft, &group, &present)?;
-                }
+        let mut existing = Existing {
+            is_published: is_registered(nft, self.family, self.owner)?,
+            needs_secondary: false,
+            shared: self.shared_ports(nft)?,
+            sets: set_names(nft, self.family)?,
+        };
+        for (group, mapping, found) in self.competing(nft, &existing.sets)? {
+            let owner = found.comment.as_deref().unwrap_or_default();
+            if is_of(&found, self.owner) {
+                existing.is_published = true;
+            } else if container_of(owner).is_none_or(|id| Some(id) != container_of(self.owner)) {
+                let (of, note) = (Owner::title(owner), life::owner_note(owner));
+                let title = title(mapping);
+                let msg = format_args!("cannot publish {title}: it is taken by {of}{note}");
+                return Err(Error::internal(msg));
+            } else if life::has_ended(owner) {
+                // It is from an earlier use of this container id.
+                let msg = format!("cannot publish ports: {} has ended", Owner::title(owner));
+                return Err(Error::internal(msg));
+            } else {
+                // An attachment of the same container: packets may take either interface.
+                existing.needs_secondary |= group == self.group;
             }
         }
-        // An attachment that has ended is from an earlier use of this container id.
-        if let Some(ended) = of_container.iter().find(|owner| life::has_ended(owner)) {
-            let msg = format!("cannot publish ports: {} has ended", Owner::title(ended));
-            return Err(Error::internal(msg));
-        }
-        existing.shared = self.shared_ports(nft)?;
         Ok(existing)
     }
 
-    /// The other owners that publish one of these ports, on any address. Some of these owners make `read_existing` fail.
-    pub fn conflicting_owners(&self, nft: &Nft) -> Result<Vec<String>> {
-        let ports: BTreeSet<Vec<u8>> = self.mappings().map(port_key).collect();
-        let mut owners = Vec::new();
-        let sets = nft.sets(rules::table(self.family))?;
-        let sets: Vec<String> = sets.into_iter().map(|set| set.name).collect();
-        for group in self.competing_groups(&sets) {
-            for set in [group.published(), group.published_on()] {
-                let elements = nft.elements(rules::table(self.family), &set)?.into_iter();
-                let others = elements.filter(|found| {
-                    port_of(found).is_some_and(|port| ports.contains(&port))
-                        && !is_of(found, self.owner)
-                });
-                owners.extend(others.filter_map(|found| Some(found.comment?.to_string())));
+    /// The other owners that make `read_existing` fail, or of which one makes it fail.
+    pub fn conflicting_owners(&self, nft: &Nft) -> Result<BTreeSet<String>> {
+        let competing = self.competing(nft, &set_names(nft, self.family)?)?.into_iter();
+        let others = competing.filter(|(_, _, found)| !is_of(found, self.owner));
+        Ok(others.filter_map(|(_, _, found)| Some(found.comment?.to_string())).collect())
+    }
+
+    /// The elements of published ports that need the port of a mapping on an overlapping address, each with its group and the
+    /// mapping.
+    ///
+    /// Two lists of conditions certainly overlap if one is empty or both are equal; then the later ADD is refused. With other
+    /// lists, attachments may share a port; then the group with the first jump in the main chain gets the packets.
+    fn competing(&self, nft: &Nft, sets: &[String]) -> Result<Vec<(Group, &'a Mapping, Element)>> {
+        let table = rules::table(self.family);
+        let at = |set: String,
+                  key: fn(&Mapping) -> Vec<u8>,
+                  mappings: &[&'a Mapping]|
+         -> Result<Vec<(&'a Mapping, Element)>> {
+            let keys: Vec<Vec<u8>> = mappings.iter().map(|mapping| key(mapping)).collect();
+            let found = mappings.iter().copied().zip(nft.elements_at(table, &set, &keys)?);
+            Ok(found.filter_map(|(mapping, found)| Some((mapping, found?))).collect())
+        };
+        let all: Vec<&Mapping> = self.mappings().collect();
+        let (on, on_all): (Vec<&Mapping>, Vec<&Mapping>) =
+            self.mappings().partition(|mapping| mapping.host_ip.one().is_some());
+        let mut competing = Vec::new();
+        let groups = sets.iter().filter_map(|set| Group::with_map(set));
+        for group in groups.filter(|group| group.competes_with(&self.group)) {
+            let mut found: Vec<(&Mapping, Element)> = at(group.published(), port_key, &all)?;
+            found.extend(at(group.published_on(), rules::key, &on)?);
+            let ports = at(group.published_on_ports(), port_key, &on_all)?;
+            if !ports.is_empty() {
+                let by_port: BTreeMap<Vec<u8>, &Mapping> =
+                    ports.into_iter().map(|(mapping, port)| (port.key, mapping)).collect();
+                let on_one = nft.elements(table, &group.published_on())?.into_iter();
+                let of_port = |element: &Element| by_port.get(&port_of(element)).copied();
+                found.extend(on_one.filter_map(|element| Some((of_port(&element)?, element))));
             }
+            let with_group = |(mapping, found)| (group.clone(), mapping, found);
+            competing.extend(found.into_iter().map(with_group));
         }
-        Ok(owners)
+        Ok(competing)
     }
 
     /// The ports of the Go plugin that conflict with these bindings, each with a mapping that needs the same port.
@@ -419,41 +399,12 @@ impl<'a> PortBindings<'a> {
 
     /// The keys of those ports of these bindings that other owners also publish, on other host addresses.
     fn shared_ports(&self, nft: &Nft) -> Result<Vec<Vec<u8>>> {
-        let keys: Vec<Vec<u8>> = self.ports_on().into_iter().map(|port| port.element.key).collect();
+        let on = self.mappings().filter(|mapping| mapping.host_ip.one().is_some());
+        let keys: Vec<Vec<u8>> = on.map(port_key).collect();
         let set = Group::main().published_on_ports();
         let found = nft.elements_at(rules::table(self.family), &set, &keys)?;
         let others = found.into_iter().flatten().filter(|found| !is_of(found, self.owner));
         Ok(others.map(|found| found.key).collect())
-    }
-
-    /// The existing groups whose conditions certainly overlap with those of these bindings.
-    fn competing_groups(&self, sets: &[String]) -> Vec<Group> {
-        let groups = sets.iter().filter_map(|set| Group::with_map(set));
-        groups.filter(|group| group.competes_with(&self.group)).collect()
-    }
-
-    /// Whether the owner of an element is an attachment of the same container. Both may publish a port: packets may take either
-    /// interface.
-    fn is_of_container(&self, found: &Element) -> bool {
-        let container = |text| Owner::parts(text).map(|[_, container, _]| container);
-        let other = found.comment.as_deref().and_then(container);
-        other.is_some() && other == container(self.owner.as_str())
-    }
-
-    /// Fails if another container has one of the ports on a single address.
-    fn refuse_taken_on(&self, nft: &Nft, group: &Group, mappings: &[&Mapping]) -> Result<()> {
-        let ports: BTreeMap<Vec<u8>, &Mapping> =
-            mappings.iter().map(|mapping| (port_key(mapping), *mapping)).collect();
-        for found in nft.elements(rules::table(self.family), &group.published_on())? {
-            let mapping = port_of(&found).and_then(|port| ports.get(&port));
-            if let Some(mapping) = mapping
-                && !is_of(&found, self.owner)
-                && !self.is_of_container(&found)
-            {
-                return Err(taken_error(mapping, &found));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -462,18 +413,14 @@ pub fn is_shared(set: &str) -> bool {
     hairpin::length(set).is_some() || set == targets::SET
 }
 
-/// The keys of a mapping in the three sets of a group that no other container may have.
-fn exclusive(mapping: &Mapping) -> [Option<Vec<u8>>; 3] {
-    let port = port_key(mapping);
-    match mapping.host_ip.one() {
-        Some(_) => [Some(port), Some(rules::key(mapping)), None],
-        None => [Some(port.clone()), None, Some(port)],
-    }
+/// The key of a subnet in a set of sources.
+pub fn source_key(net: &IpNet) -> Vec<u8> {
+    octets(net.network())
 }
 
-/// The key of a subnet in a set of sources.
-fn source_key(net: &IpNet) -> Vec<u8> {
-    pack(&[Value::Address(net.network())])
+/// The names of all sets and maps in the table of a family.
+pub fn set_names(nft: &Nft, family: IpFamily) -> Result<Vec<String>> {
+    Ok(nft.sets(rules::table(family))?.into_iter().map(|set| set.name).collect())
 }
 
 /// The elements of one set.
@@ -484,14 +431,14 @@ fn elements_of(all: &[Expected], set: &str) -> Vec<Element> {
 
 /// The ports of a group that an earlier release published without `snat`: no element of `portmap-masqueraded-N` pairs
 /// 127.0.0.1 with the container.
-fn unmasqueraded_before(nft: &Nft, group: &Group, except: &Owner) -> Result<Vec<Element>> {
+fn unmasqueraded_before(nft: &Nft, group: &Group, except: &str) -> Result<Vec<Element>> {
     let table = rules::table(IpFamily::V4);
     let mut targets = BTreeSet::new();
     for net in [localnet::loopback(), IpFamily::V4.everything()] {
         let elements = nft.elements(table, &hairpin::set(net.prefix_len()))?.into_iter();
         let of_net = elements.filter_map(|element| {
             let (source, target) = element.key.split_at_checked(4)?;
-            (source == pack(&[Value::Address(net.addr())])).then(|| target.to_vec())
+            (source == source_key(&net)).then(|| target.to_vec())
         });
         targets.extend(of_net);
     }
@@ -504,29 +451,22 @@ fn unmasqueraded_before(nft: &Nft, group: &Group, except: &Owner) -> Result<Vec<
 }
 
 /// Whether the index has the owner: then cnibox published its ports. The Go plugin has no index.
-pub fn is_registered(nft: &Nft, family: IpFamily, owner: &Owner) -> Result<bool> {
-    index_has(nft, family, owner, owner_key(owner))
-}
-
-/// Whether the index `portmap-owners` has an element with this key and this owner.
-pub fn index_has(nft: &Nft, family: IpFamily, owner: &Owner, key: Vec<u8>) -> Result<bool> {
-    let found = nft.elements_at(rules::table(family), OWNERS, &[key])?;
+pub fn is_registered(nft: &Nft, family: IpFamily, owner: &str) -> Result<bool> {
+    let found = nft.elements_at(rules::table(family), OWNERS, &[owner_key(owner)])?;
     Ok(found.iter().flatten().any(|element| is_of(element, owner)))
 }
 
 /// Whether the comment of an element names the owner.
-pub fn is_of(element: &Element, owner: &Owner) -> bool {
-    element.comment.as_ref().is_some_and(|comment| **comment == *owner.as_str())
+pub fn is_of(element: &Element, owner: &str) -> bool {
+    element.comment.as_deref() == Some(owner)
+}
+
+fn container_of(owner: &str) -> Option<&str> {
+    Owner::parts(owner).map(|[_, container, _]| container)
 }
 
 /// The name of a host port for errors: `host port tcp 8080`.
 pub fn title(mapping: &Mapping) -> String {
     let on = mapping.host_ip.one().map_or_else(String::new, |ip| format!("{ip} "));
     format!("host port {on}{} {}", transport_name(mapping.transport), mapping.host_port)
-}
-
-fn taken_error(mapping: &Mapping, by: &Element) -> Error {
-    let owner = by.comment.as_deref().unwrap_or_default();
-    let (of, note) = (Owner::title(owner), life::owner_note(owner));
-    Error::internal(format_args!("cannot publish {}: it is taken by {of}{note}", title(mapping)))
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::bindings::{PortBindings, is_registered, title};
 use super::config::{HostIp, Settings, Snat};
 use super::removal::Removal;
@@ -14,20 +16,23 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::conntrack::FlowFilter;
-use crate::netlink::nft::{Nft, Transport};
+use crate::netlink::nft::{Comment, Nft, Transport};
 use crate::netlink::rtnl::Link;
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope, life};
-use crate::steps::nft::localnet;
+use crate::steps::nft::{localnet, shared_rules};
 
 pub struct Ports<'a> {
     cx: &'a Context<'a>,
     at: &'a Attachment,
-    settings: &'a Settings,
-    owner: &'a Owner,
+    settings: Settings,
+    /// The comment of the elements: the owner.
+    owner: Comment,
     owners: Owners,
-    /// The port bindings of each family that has a port to publish.
-    all: Vec<PortBindings<'a>>,
+    /// The container's address in each family that has a port to publish.
+    addresses: Vec<IpNet>,
+    /// The link of the host's route to the container, if packets from 127.0.0.1 are translated to the container.
+    pub loopback_link: Option<Link>,
 }
 
 impl<'a> Ports<'a> {
@@ -36,36 +41,53 @@ impl<'a> Ports<'a> {
         cx: &'a Context<'a>,
         at: &'a Attachment,
         result: &Success,
-        settings: &'a Settings,
-        owner: &'a Owner,
+        settings: Settings,
     ) -> Result<Self> {
-        let mut all = Vec::new();
-        for family in IpFamily::ALL {
-            if let Some(address) = container_address(family, at, result) {
-                all.push(PortBindings::new(family, owner, address, settings)?);
-            }
+        let has_port = |family: &IpFamily| settings.mappings_in(*family).next().is_some();
+        let families = IpFamily::ALL.into_iter().filter(has_port);
+        let addresses = families.filter_map(|family| container_address(family, at, result));
+        let mut ports = Self {
+            cx,
+            at,
+            owner: shared_rules::comment(&Owner::new(&cx.request.network, at))?,
+            owners: Owners::of(cx, Scope::One(at)),
+            addresses: addresses.collect(),
+            settings,
+            loopback_link: None,
+        };
+        if let Some(address) = ports.address_with_loopback() {
+            let host = cx.session.host()?;
+            let index = host.link_towards(address)?;
+            ports.loopback_link = index.map_or(Ok(None), |index| host.link_at(index))?;
         }
-        all.retain(|bindings| !bindings.is_empty());
-        Ok(Self { cx, at, settings, owner, owners: Owners::of(cx, Scope::One(at)), all })
+        Ok(ports)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.addresses.is_empty()
     }
 
-    fn of(&self, family: IpFamily) -> Option<&PortBindings<'a>> {
-        self.all.iter().find(|bindings| bindings.family == family)
+    /// The port bindings of each family that has a port to publish.
+    fn all(&self) -> impl Iterator<Item = PortBindings<'_>> {
+        let bindings = |address: &IpNet| PortBindings::new(&self.owner, *address, &self.settings);
+        self.addresses.iter().map(bindings)
     }
 
-    /// The port bindings to which packets from 127.0.0.1 are translated: with `snat`, in IPv4.
-    fn with_loopback(&self) -> Option<&PortBindings<'a>> {
-        self.of(IpFamily::V4).filter(|_| self.settings.snat != Snat::Off)
+    fn of(&self, family: IpFamily) -> Option<PortBindings<'_>> {
+        self.all().find(|bindings| bindings.family == family)
+    }
+
+    /// The address of the container to which packets from 127.0.0.1 are translated: with `snat`, in IPv4.
+    fn address_with_loopback(&self) -> Option<IpAddr> {
+        let v4 = self.of(IpFamily::V4).filter(|_| self.settings.snat != Snat::Off);
+        v4.map(|bindings| bindings.address.addr())
     }
 
     /// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more.
-    pub fn publish(&self, nft: &Nft, covered: &[IfName]) -> Result<()> {
-        match self.publish_once(nft, covered) {
-            Err(_) if self.remove_ended(nft)? => self.publish_once(nft, covered),
+    pub fn publish(&self, nft: &Nft) -> Result<()> {
+        let covered = self.links_to_cover(nft)?;
+        match self.publish_once(nft, &covered) {
+            Err(_) if self.remove_ended(nft)? => self.publish_once(nft, &covered),
             published => published,
         }
     }
@@ -74,20 +96,20 @@ impl<'a> Ports<'a> {
     fn publish_once(&self, nft: &Nft, covered: &[IfName]) -> Result<()> {
         nft.transact(|nft, batch| {
             for family in IpFamily::ALL {
-                let bindings = self.of(family);
-                let existing = bindings.map(|bindings| bindings.read_existing(nft)).transpose()?;
-                let mut existing = existing.unwrap_or_default();
-                let bindings = bindings.map(|bindings| bindings.in_group_for(&existing));
-                let kept_group = bindings.as_ref().map(|bindings| &bindings.group);
-                let (owners, settings) = (&self.owners, Some(self.settings));
-                let removal = Removal { nft, family, owners, settings, kept_group };
-                existing.is_published |= is_registered(nft, family, self.owner)?;
+                let mut removal =
+                    Removal { nft, family, owners: &self.owners, settings: None, kept_group: None };
+                let Some(bindings) = self.of(family) else {
+                    removal.remove(batch)?;
+                    continue;
+                };
+                let mut existing = bindings.read_existing(nft)?;
+                let bindings = bindings.in_group_for(&existing);
                 if existing.is_published {
+                    removal.settings = Some(&self.settings);
+                    removal.kept_group = Some(&bindings.group);
                     existing.shared.extend(removal.remove(batch)?.shared);
                 }
-                if let Some(bindings) = bindings {
-                    bindings.publish(nft, batch, &existing)?;
-                }
+                bindings.publish(nft, batch, &existing)?;
             }
             localnet::add_links(batch, covered);
             Ok(())
@@ -98,7 +120,7 @@ impl<'a> Ports<'a> {
     /// Returns whether there was such a container.
     fn remove_ended(&self, nft: &Nft) -> Result<bool> {
         let mut owners = BTreeSet::new();
-        for bindings in &self.all {
+        for bindings in self.all() {
             owners.extend(bindings.conflicting_owners(nft)?);
         }
         owners.retain(|owner| life::has_ended(owner));
@@ -122,7 +144,7 @@ impl<'a> Ports<'a> {
     /// Removes the port bindings, for an ADD that fails or has no ports to publish.
     pub fn remove(&self) -> Result<()> {
         let Some(nft) = self.cx.session.nft_if_supported()? else { return Ok(()) };
-        nft.transact(|nft, batch| remove(nft, batch, &self.owners, Some(self.settings)).map(drop))
+        nft.transact(|nft, batch| remove(nft, batch, &self.owners, Some(&self.settings)).map(drop))
     }
 
     /// Removes the rules of the Go plugin for this attachment. Fails if the Go plugin has published one of the ports for another
@@ -130,7 +152,7 @@ impl<'a> Ports<'a> {
     pub fn replace_reference_rules(&self, nft: &Nft) -> Result<()> {
         let network = &self.cx.request.network;
         let mut has_own = false;
-        for bindings in &self.all {
+        for bindings in self.all() {
             for (mapping, port) in bindings.published_by_reference(nft)? {
                 if port.container_id != *self.at.container_id {
                     let id = &port.container_id;
@@ -155,7 +177,7 @@ impl<'a> Ports<'a> {
 
     /// Fails if an element or rule of cnibox is missing, unless the Go plugin published the ports.
     pub fn check(&self, nft: &Nft) -> Result<()> {
-        for bindings in &self.all {
+        for bindings in self.all() {
             if let Err(error) = bindings.check(nft) {
                 let table = rules::table(bindings.family);
                 let (network, address) = (&self.cx.request.network, bindings.address.addr());
@@ -169,12 +191,12 @@ impl<'a> Ports<'a> {
 
     /// The links on which packets to 127.0.0.0/8 must be dropped: the link to the container, which gets `route_localnet`, and
     /// other links with `route_localnet` that no rule protects yet.
-    pub fn links_to_cover(&self, nft: &Nft) -> Result<Vec<IfName>> {
-        if self.with_loopback().is_none() {
+    fn links_to_cover(&self, nft: &Nft) -> Result<Vec<IfName>> {
+        if self.address_with_loopback().is_none() {
             return Ok(Vec::new());
         }
         let mut links = localnet::links_to_add(nft, self.cx.session.host()?)?;
-        if let Some(link) = self.loopback_link()? {
+        if let Some(link) = &self.loopback_link {
             links.push(IfName::new(link.name.as_str())?);
         }
         links.sort_unstable();
@@ -182,18 +204,10 @@ impl<'a> Ports<'a> {
         Ok(links)
     }
 
-    /// The link of the host's route to the container, if packets from 127.0.0.1 are translated to the container.
-    pub fn loopback_link(&self) -> Result<Option<Link>> {
-        let Some(bindings) = self.with_loopback() else { return Ok(None) };
-        let host = self.cx.session.host()?;
-        let index = host.link_towards(bindings.address.addr())?;
-        index.map_or(Ok(None), |index| host.link_at(index))
-    }
-
     /// Enables `route_localnet` on the link to the container, for packets from 127.0.0.1. The rule that drops packets to
     /// 127.0.0.0/8 from this link must exist before.
     pub fn allow_loopback(&self) -> Result<()> {
-        match self.loopback_link()? {
+        match &self.loopback_link {
             Some(link) => sysctl::set(&localnet::route_localnet(&link.name), "1").map(drop),
             None => Ok(()),
         }
@@ -202,10 +216,10 @@ impl<'a> Ports<'a> {
     /// Fails if `route_localnet` of the link to the container is 0, or if no rule of cnibox drops packets to 127.0.0.0/8 from
     /// this link. If `route_localnet` of `all` is 1, the kernel enables it on every link.
     pub fn check_loopback(&self, nft: &Nft) -> Result<()> {
-        let Some(link) = self.loopback_link()? else { return Ok(()) };
+        let Some(link) = &self.loopback_link else { return Ok(()) };
         let name = &link.name;
         // The Go plugin has no such rule, and does not register its ports.
-        if is_registered(nft, IpFamily::V4, self.owner)?
+        if is_registered(nft, IpFamily::V4, &self.owner)?
             && !localnet::covers(nft, &IfName::new(name.as_str())?)?
         {
             let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");
@@ -259,7 +273,7 @@ impl<'a> Ports<'a> {
     fn udp_connections(&self) -> Result<Vec<(FlowFilter, IpAddr)>> {
         let mut flows = Vec::new();
         let mut addresses: Option<Vec<IpAddr>> = None;
-        for bindings in &self.all {
+        for bindings in self.all() {
             let family = bindings.family;
             for mapping in bindings.mappings().filter(|mapping| mapping.transport == Transport::Udp)
             {

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::bindings::{index_has, is_of, is_registered, is_shared};
-use super::config::{Mapping, Settings};
+use super::bindings::{is_of, is_registered, is_shared, set_names, source_key};
+use super::config::Settings;
 use super::rules::{
-    self, Group, OWNERS, count_key, is_index_entry, masqueraded_keys, owner_key, port_of,
-    shared_element,
+    self, Group, OWNERS, PORT_BYTES, count_key, is_index_entry, owner_key, port_element, port_of,
+    shared_element, sources_of,
 };
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::conntrack::FlowFilter;
-use crate::netlink::nft::{Batch, Datum, Element, Nft, Object, Transport};
-use crate::plugin::owner::{Owner, Owners};
+use crate::netlink::nft::{Batch, Datum, Element, Nft, Transport};
+use crate::plugin::owner::Owners;
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::shared_rules;
 use crate::steps::nft::shared_set::SharedSet;
@@ -40,115 +40,89 @@ pub struct Removed {
     pub shared: Vec<Vec<u8>>,
 }
 
-/// The published ports of one owner in one group.
-struct OwnPorts {
-    group: Group,
-    /// The elements of ports of all host addresses.
-    published: Vec<Element>,
-    /// The elements of ports of single host addresses.
-    published_on: Vec<Element>,
-}
-
 impl Removal<'_> {
     /// Adds the deletions to the batch.
     ///
     /// The ports of a single owner are looked up by its configuration. For GC, and if the index does not confirm that the owner
     /// has no other ports, all sets are read.
     pub fn remove(&self, batch: &mut Batch) -> Result<Removed> {
-        if let Some((at, owner)) = self.owners.one() {
-            let own = self.look_up(owner, &at.ifname)?;
-            // The common case: the container has no ports.
-            if own.is_empty() && !is_registered(self.nft, self.family, owner)? {
-                return Ok(Removed::default());
-            }
-            if let [own] = own.as_slice()
-                && self.has_all_ports(own, owner)?
-            {
-                return self.remove_own(own, owner, batch);
-            }
+        let Some((at, owner)) = self.owners.one() else { return self.remove_all(batch) };
+        let mut own = self.look_up(owner.as_str(), &at.ifname)?;
+        // The common case: the container has no ports.
+        if own.is_empty() && !is_registered(self.nft, self.family, owner.as_str())? {
+            return Ok(Removed::default());
         }
-        self.remove_all(batch)
+        match (own.pop(), own.is_empty()) {
+            (Some((group, own)), true) if self.are_all_ports(&own, owner.as_str())? => {
+                self.remove_own(&group, &own, owner.as_str(), batch)
+            }
+            _ => self.remove_all(batch),
+        }
     }
 
-    /// Looks up the ports of the configuration, in each group that can have them.
-    fn look_up(&self, owner: &Owner, interface: &str) -> Result<Vec<OwnPorts>> {
+    /// Looks up the ports of the configuration that name the owner, in each group that can have them. Returns the groups that
+    /// have such ports.
+    fn look_up(&self, owner: &str, interface: &str) -> Result<Vec<(Group, Vec<Element>)>> {
         let Some(settings) = self.settings else { return Ok(Vec::new()) };
         let group = Group::of(settings.conditions(self.family));
         let mut groups = vec![group.secondary(interface), group];
         // At ADD the configuration may have had no conditions.
         groups.extend(Some(Group::main()).filter(|main| !groups.contains(main)));
-        let (on, on_all): (Vec<&Mapping>, Vec<&Mapping>) =
-            settings.mappings_in(self.family).partition(|mapping| mapping.host_ip.one().is_some());
-        let keys =
-            |mappings: Vec<&Mapping>| mappings.into_iter().map(rules::key).collect::<Vec<_>>();
-        let (on, on_all) = (keys(on), keys(on_all));
-        let mut all = Vec::new();
+        let keys = settings.mappings_in(self.family).map(rules::key);
+        let (on_all, on): (Vec<Vec<u8>>, _) = keys.partition(|key| key.len() == PORT_BYTES);
+        let mut found = Vec::new();
         for group in groups {
-            let published = self.own(&group.published(), &on_all, owner)?;
-            let published_on = self.own(&group.published_on(), &on, owner)?;
-            all.push(OwnPorts { group, published, published_on });
+            let mut own = self.own(&group.published(), &on_all, owner)?;
+            own.extend(self.own(&group.published_on(), &on, owner)?);
+            found.extend((!own.is_empty()).then_some((group, own)));
         }
-        all.retain(|own| own.elements().next().is_some());
-        Ok(all)
+        Ok(found)
     }
 
     /// The elements of the set that have one of these keys and name this owner.
-    fn own(&self, set: &str, keys: &[Vec<u8>], owner: &Owner) -> Result<Vec<Element>> {
+    fn own(&self, set: &str, keys: &[Vec<u8>], owner: &str) -> Result<Vec<Element>> {
         let found = self.nft.elements_at(rules::table(self.family), set, keys)?.into_iter();
         Ok(found.flatten().filter(|element| is_of(element, owner)).collect())
     }
 
     /// Whether `own` has all ports of the owner, and no other owner publishes one of them on another host address.
-    fn has_all_ports(&self, own: &OwnPorts, owner: &Owner) -> Result<bool> {
-        let ports = own.published_on.iter().filter_map(port_of).filter(|_| own.group.is_main());
-        let ports: Vec<Vec<u8>> = ports.map(|key| shared_element(&key, None).key).collect();
-        let shared = self.nft.elements_at(rules::table(self.family), OWNERS, &ports)?;
-        let count = count_key(owner, own.elements().count());
-        Ok(shared.iter().all(Option::is_none) && index_has(self.nft, self.family, owner, count)?)
+    fn are_all_ports(&self, own: &[Element], owner: &str) -> Result<bool> {
+        let mut keys = vec![count_key(owner, own.len())];
+        keys.extend(own.iter().map(|element| shared_element(element).key));
+        let mut found = self.nft.elements_at(rules::table(self.family), OWNERS, &keys)?.into_iter();
+        let has_count = found.next().flatten().is_some_and(|element| is_of(&element, owner));
+        Ok(has_count && found.all(|shared| shared.is_none()))
     }
 
-    fn remove_own(&self, own: &OwnPorts, owner: &Owner, batch: &mut Batch) -> Result<Removed> {
-        let mut keys = match self.kept_group {
-            None => self.shared_of(own, batch)?,
-            Some(_) => Vec::new(),
-        };
+    /// Removes an owner whose ports are `own`.
+    fn remove_own(
+        &self,
+        group: &Group,
+        own: &[Element],
+        owner: &str,
+        batch: &mut Batch,
+    ) -> Result<Removed> {
+        self.remove_shared(Some(own), batch)?;
         let mut removed = Removed::default();
-        if own.group.is_main() {
-            let group = &own.group;
-            let on = || own.published_on.iter();
-            keys.extend(own.elements().filter_map(port_of).map(|key| (group.unmasqueraded(), key)));
-            keys.extend(on().filter_map(port_of).map(|key| (group.published_on_ports(), key)));
-            let published = own.published.iter().map(|element| (group.published(), element));
-            let published = published.chain(on().map(|element| (group.published_on(), element)));
-            keys.extend(published.map(|(set, element)| (set, element.key.clone())));
-            removed.flows.extend(own.elements().filter_map(|element| self.udp_flows(element)));
+        if group.is_main() {
+            let ports: Vec<Vec<u8>> = own.iter().map(port_of).collect();
+            for set in [group.unmasqueraded(), group.published_on_ports()] {
+                self.delete(&set, &self.own(&set, &ports, owner)?, batch);
+            }
+            for map in [group.published(), group.published_on()] {
+                let of_map = own.iter().filter(|element| group.map_of(element) == map);
+                self.delete(&map, &of_map.cloned().collect::<Vec<_>>(), batch);
+            }
+            removed.flows.extend(own.iter().filter_map(|element| self.udp_flows(element)));
         } else {
             // The group is deleted with its last element, so all its elements must be read.
-            removed = self.remove_from_group(&own.group, batch)?;
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        for of_set in keys.chunk_by(|one, other| one.0 == other.0) {
-            let keys: Vec<Vec<u8>> = of_set.iter().map(|(_, key)| key.clone()).collect();
-            self.delete_own(&of_set[0].0, &keys, owner, batch)?;
+            removed = self.remove_from_group(group, batch)?;
         }
         // The index entry is deleted last: if the kernel makes only a part of the transaction, a DEL without configuration
         // finds the rest by it.
-        let index = [owner_key(owner), count_key(owner, own.elements().count())];
-        self.delete_own(OWNERS, &index, owner, batch)?;
+        let index = [owner_key(owner), count_key(owner, own.len())];
+        self.delete(OWNERS, &self.own(OWNERS, &index, owner)?, batch);
         Ok(removed)
-    }
-
-    /// Deletes the elements of the set that have one of these keys and name this owner.
-    fn delete_own(
-        &self,
-        set: &str,
-        keys: &[Vec<u8>],
-        owner: &Owner,
-        batch: &mut Batch,
-    ) -> Result<()> {
-        self.delete(set, &self.own(set, keys, owner)?, batch);
-        Ok(())
     }
 
     /// Reads every set and deletes the elements of the owners.
@@ -159,7 +133,7 @@ impl Removal<'_> {
         let (last, first): (Vec<Element>, _) = gone.partition(is_index_entry);
         // Deleted before the groups, because `remove_from_group` adds index entries for the remaining owners.
         self.delete(OWNERS, &first, batch);
-        self.remove_shared(batch)?;
+        self.remove_shared(None, batch)?;
         for set in self.nft.sets(rules::table(self.family))? {
             // `remove_from_group` handles the other sets of a group.
             if let Some(group) = Group::with_map(&set.name) {
@@ -172,70 +146,57 @@ impl Removal<'_> {
         Ok(removed)
     }
 
-    /// Returns the set and the key of each element that an owner can have in `portmap-masqueraded-N` and `portmap-targets`,
-    /// possibly with duplicates. If a set `owners-of-SET` exists, calls `remove_shared` and returns an empty list.
-    fn shared_of(&self, own: &OwnPorts, batch: &mut Batch) -> Result<Vec<(String, Vec<u8>)>> {
-        let table = rules::table(self.family);
-        let sets: Vec<String> = self.nft.sets(table)?.into_iter().map(|set| set.name).collect();
-        if sets.iter().any(|set| SharedSet::is_of_owners(set)) {
-            return self.remove_shared(batch).map(|()| Vec::new());
-        }
-        let mut keys = Vec::new();
-        for target in own.elements().filter_map(|element| self.target(element)) {
-            keys.extend(sets.iter().flat_map(|set| masqueraded_keys(set, target)));
-        }
-        if sets.iter().any(|set| set == targets::SET) {
-            keys.extend(
-                own.elements()
-                    .filter_map(targets::of)
-                    .map(|target| (targets::SET.to_owned(), target.key)),
-            );
-        }
-        for sources in sets.iter().filter_map(|set| Sources::of(set)) {
-            let of_length =
-                |(set, _): &&(String, _)| hairpin::length(set) == Some(sources.prefix_length);
-            let nets = keys
-                .iter()
-                .filter(of_length)
-                .map(|(_, key): &(_, Vec<u8>)| key[..key.len() / 2].to_vec());
-            let found = self.nft.elements_at(table, &sources.set(), &nets.collect::<Vec<_>>())?;
-            let found: Vec<Element> = found.into_iter().flatten().collect();
-            self.pass_on(sources, found, batch)?;
-        }
-        Ok(keys)
-    }
-
-    /// Deletes the elements of the owners from `portmap-masqueraded-N`, `portmap-targets` and the sets of sources.
-    fn remove_shared(&self, batch: &mut Batch) -> Result<()> {
+    /// Deletes the elements of the owners from `portmap-masqueraded-N`, `portmap-targets` and the sets of sources. `own` has all
+    /// ports of a single owner; `None`: the sets are read.
+    fn remove_shared(&self, own: Option<&[Element]>, batch: &mut Batch) -> Result<()> {
         if self.kept_group.is_some() {
             return Ok(());
         }
-        let table = rules::table(self.family);
+        let (nft, table) = (self.nft, rules::table(self.family));
         let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
-        for set in self.nft.sets(table)? {
-            if is_shared(&set.name) {
-                SharedSet { table, name: &set.name }.remove(self.nft, batch, &is_stale)?;
-            } else if let Some(sources) = Sources::of(&set.name) {
-                self.pass_on(sources, self.nft.elements(table, &set.name)?, batch)?;
+        for name in set_names(nft, self.family)? {
+            let keys = own.map(|own| self.shared_keys(&name, own));
+            if is_shared(&name) {
+                let set = SharedSet { table, name: &name };
+                match keys {
+                    Some(keys) => set.remove_at(nft, batch, &keys, &is_stale)?,
+                    None => set.remove(nft, batch, &is_stale).map(drop)?,
+                }
+            } else if let Some(sources) = Sources::of(&name) {
+                let mut leaving = match keys {
+                    Some(keys) => {
+                        nft.elements_at(table, &name, &keys)?.into_iter().flatten().collect()
+                    }
+                    None => nft.elements(table, &name)?,
+                };
+                leaving.retain(is_stale);
+                hairpin::pass_on(nft, batch, (table, sources), &leaving, &is_stale)?;
             }
         }
         Ok(())
     }
 
-    /// Deletes the elements of the owners from a set of sources. If a pair of another owner has the same source, adds the
-    /// source again, with the comment of that owner.
-    fn pass_on(&self, sources: Sources, mut found: Vec<Element>, batch: &mut Batch) -> Result<()> {
-        let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
-        found.retain(is_stale);
-        found.sort_by(|one, other| one.key.cmp(&other.key));
-        found.dedup();
-        let location = (rules::table(self.family), sources);
-        hairpin::pass_on(self.nft, batch, location, &found, &is_stale)
+    /// The keys that the published ports `own` can have in one of the sets of `remove_shared`.
+    fn shared_keys(&self, set: &str, own: &[Element]) -> Vec<Vec<u8>> {
+        let addresses: BTreeSet<IpAddr> =
+            own.iter().filter_map(|element| self.target(element)).collect();
+        let mut keys = BTreeSet::new();
+        if set == targets::SET {
+            keys.extend(own.iter().filter_map(targets::of).map(|target| target.key));
+        }
+        for address in addresses {
+            if let Some(length) = hairpin::length(set) {
+                keys.extend(sources_of(address, length).map(|net| hairpin::key(&net, address)));
+            } else if let Some(sources) = Sources::of(set) {
+                keys.extend(sources_of(address, sources.prefix_length).map(|net| source_key(&net)));
+            }
+        }
+        keys.into_iter().collect()
     }
 
     fn remove_from_group(&self, group: &Group, batch: &mut Batch) -> Result<Removed> {
         let table = rules::table(self.family);
-        let (mut gone, mut kept) = self.delete_from(&group.published(), batch)?;
+        let (mut gone, kept) = self.delete_from(&group.published(), batch)?;
         let (gone_on, kept_on) = self.delete_from(&group.published_on(), batch)?;
         if gone.is_empty() && gone_on.is_empty() {
             return Ok(Removed::default());
@@ -243,30 +204,33 @@ impl Removal<'_> {
         self.delete_from(&group.unmasqueraded(), batch)?;
         let ports_on = group.published_on_ports();
         let (gone_ports, _) = self.delete_from(&ports_on, batch)?;
-        let mut shared = Vec::new();
-        let by_key: BTreeMap<&[u8], &Element> =
-            gone_ports.iter().map(|port| (port.key.as_slice(), port)).collect();
+        let gone_ports: BTreeSet<Vec<u8>> = gone_ports.into_iter().map(|port| port.key).collect();
         let mut kept_by_port: BTreeMap<Vec<u8>, Vec<&Element>> = BTreeMap::new();
         for element in &kept_on {
-            kept_by_port.entry(port_of(element).unwrap_or_default()).or_default().push(element);
+            kept_by_port.entry(port_of(element)).or_default().push(element);
         }
-        for key in gone_on.iter().filter_map(port_of).collect::<BTreeSet<_>>() {
-            let mut owners = kept_by_port.get(&key).into_iter().flatten();
-            let Some(next) = owners.next() else { continue };
-            if let Some(port) = by_key.get(key.as_slice()) {
-                // The new element names an owner that still publishes the port on another address of the host.
-                let next = Element { comment: next.comment.clone(), ..(*port).clone() };
-                batch.add_elements(table, &ports_on, &[next]);
+        let mut shared = Vec::new();
+        for port in gone_on.iter().map(port_of).collect::<BTreeSet<_>>() {
+            // An owner that still publishes the port, on another address of the host.
+            let Some([next, others @ ..]) = kept_by_port.get(&port).map(Vec::as_slice) else {
+                continue;
+            };
+            if gone_ports.contains(&port) {
+                batch.add_elements(table, &ports_on, &[port_element(next)]);
             }
-            if group.is_main() && owners.next().is_some() {
-                let next = shared_element(&key, next.comment.clone());
-                batch.ensure_elements(table, OWNERS, &[next]);
+            if group.is_main() {
+                if !others.is_empty() {
+                    batch.ensure_elements(table, OWNERS, &[shared_element(next)]);
+                }
+                shared.push(port);
             }
-            shared.extend(Some(key).filter(|_| group.is_main()));
         }
         gone.extend(gone_on);
-        kept.extend(kept_on);
-        if kept.is_empty() && !group.is_main() && self.kept_group != Some(group) {
+        if kept.is_empty()
+            && kept_on.is_empty()
+            && !group.is_main()
+            && self.kept_group != Some(group)
+        {
             self.remove_group(group, batch)?;
         }
         let flows = gone.iter().filter_map(|element| self.udp_flows(element)).collect();
@@ -297,9 +261,9 @@ impl Removal<'_> {
             }
         }
         batch.delete_chain(table, &chain);
-        let unmasqueraded = group.unmasqueraded();
-        let is_there = self.nft.exist(&[Object::Set(table, &unmasqueraded)])? == [true];
-        for set in group.sets().into_iter().chain(Some(unmasqueraded).filter(|_| is_there)) {
+        let sets = set_names(self.nft, self.family)?;
+        let of_group = group.sets().into_iter().chain([group.unmasqueraded()]);
+        for set in of_group.filter(|set| sets.contains(set)) {
             batch.delete_set(table, &set);
         }
         Ok(())
@@ -308,7 +272,7 @@ impl Removal<'_> {
     /// The conntrack filter for connections to a published UDP port. `None` for another protocol: TCP connections end by
     /// themselves.
     fn udp_flows(&self, element: &Element) -> Option<FlowFilter> {
-        let [protocol, _, _, _, high, low, _, _] = *port_of(element)?.as_array()?;
+        let [protocol, _, _, _, high, low, _, _] = *port_of(element).as_array()?;
         if protocol != Transport::Udp.number() {
             return None;
         }
@@ -324,11 +288,5 @@ impl Removal<'_> {
             IpFamily::V4 => Some((*target.first_chunk::<4>()?).into()),
             IpFamily::V6 => Some((*target.first_chunk::<16>()?).into()),
         }
-    }
-}
-
-impl OwnPorts {
-    fn elements(&self) -> impl Iterator<Item = &Element> {
-        self.published.iter().chain(&self.published_on)
     }
 }

@@ -30,9 +30,9 @@ use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Batch, COMMENT_BYTES_MAX_IN_NFT, Comment, Condition, Element, Expr, Field, Hook, NewSet,
-    Nft, Object, Table, Type, Value, Verdict, dnat_to_map, in_set, pack,
+    Nft, Table, Type, Value, Verdict, dnat_to_map, in_set, pack,
 };
-use crate::plugin::owner::{self, Owner};
+use crate::plugin::owner;
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::localnet;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
@@ -83,24 +83,18 @@ impl Rules<'_> {
         sets.extend(self.sources.iter().map(|of| hairpin::new_sources(self.family, *of)));
         sets.extend(self.serves_loopback().then(localnet::set));
         if self.family == IpFamily::V4 {
-            let unmasqueraded = self.groups().into_iter().map(|group| group.unmasqueraded());
+            let unmasqueraded =
+                self.group.with_main().into_iter().map(|group| group.unmasqueraded());
             sets.extend(unmasqueraded.map(|name| new_set(self.family, name)));
         }
         SharedRules { table, sets, chains: self.chains(|_| true)? }.ensure(nft, batch)
     }
 
     /// Fails if a set, map, chain or rule is missing. Accepts the rules of an earlier release, which has no sets of sources, no
-    /// set `portmap-localnet` and no set `portmap-unmasqueraded`.
-    pub fn check(&self, nft: &Nft) -> Result<()> {
-        let table = table(self.family);
-        let mut unmasqueraded = Vec::new();
-        for group in self.groups() {
-            let set = group.unmasqueraded();
-            let is_there = nft.exist(&[Object::Set(table, &set)])? == [true];
-            unmasqueraded.extend(Some(group).filter(|_| is_there));
-        }
-        let chains = self.chains(|group| unmasqueraded.contains(group))?;
-        SharedRules { table, sets: self.sets(), chains }.check(nft)
+    /// set `portmap-localnet` and no set `portmap-unmasqueraded`. `sets` are the names of the sets in the table.
+    pub fn check(&self, nft: &Nft, sets: &[String]) -> Result<()> {
+        let chains = self.chains(|group| sets.contains(&group.unmasqueraded()))?;
+        SharedRules { table: table(self.family), sets: self.sets(), chains }.check(nft)
     }
 
     /// Whether packets from 127.0.0.1 are translated to the containers: with `snat`, in IPv4.
@@ -108,15 +102,9 @@ impl Rules<'_> {
         self.settings.snat != Snat::Off && self.family.has(localnet::loopback().addr())
     }
 
-    fn groups(&self) -> Vec<Group> {
-        let mut groups = vec![Group::main()];
-        groups.extend(Some(self.group.clone()).filter(|group| !group.is_main()));
-        groups
-    }
-
     fn sets(&self) -> Vec<NewSet> {
         let mut names = vec![OWNERS.to_owned()];
-        names.extend(self.groups().iter().flat_map(Group::sets));
+        names.extend(self.group.with_main().iter().flat_map(Group::sets));
         let mut sets: Vec<NewSet> =
             names.into_iter().map(|name| new_set(self.family, name)).collect();
         let mut lengths: Vec<u8> =
@@ -233,14 +221,12 @@ fn return_unmasqueraded(group: &Group) -> Vec<Expr> {
     from_loopback.chain(port).chain([Verdict::Return.into()]).collect()
 }
 
-/// The keys that a container address can have in the set `portmap-masqueraded-N` with this name, each with this name: pairs
-/// of a source (its subnet or 127.0.0.0/8) and the address. Empty for any other set.
-pub fn masqueraded_keys(set: &str, address: IpAddr) -> Vec<(String, Vec<u8>)> {
-    let Some(length) = hairpin::length(set) else { return Vec::new() };
-    let nets = [IpNet::new(address, length).ok(), Some(localnet::loopback())].into_iter().flatten();
-    let nets = nets.filter(|net| net.prefix_len() == length);
-    let nets = nets.filter(|net| IpFamily::of(address).has(net.addr()));
-    nets.map(|net| (set.to_owned(), hairpin::key(&net, address))).collect()
+/// The sources with this prefix length whose packets to a container address can be masqueraded: its subnet and 127.0.0.0/8.
+pub fn sources_of(address: IpAddr, prefix_length: u8) -> impl Iterator<Item = IpNet> {
+    let nets = [IpNet::new(address, prefix_length).ok(), Some(localnet::loopback())];
+    nets.into_iter().flatten().filter(move |net| {
+        net.prefix_len() == prefix_length && IpFamily::of(address).has(net.addr())
+    })
 }
 
 /// The key of a published port in its map.
@@ -257,14 +243,22 @@ pub fn port_key(mapping: &Mapping) -> Vec<u8> {
     pack(&[Value::Transport(mapping.transport), Value::Port(mapping.host_port)])
 }
 
-/// The end of the key of a published port: `protocol . port`, padded to four bytes each.
-pub fn port_of(element: &Element) -> Option<Vec<u8>> {
-    element.key.last_chunk::<8>().map(|port| port.to_vec())
+/// The end of the key of a published port: `protocol . port`.
+pub fn port_of(published: &Element) -> Vec<u8> {
+    published.key[published.key.len().saturating_sub(PORT_BYTES)..].to_vec()
 }
 
+/// The element of a published port in a set of ports.
+pub fn port_element(published: &Element) -> Element {
+    Element { key: port_of(published), data: None, comment: published.comment.clone() }
+}
+
+/// The length of a protocol and a port in a key: four bytes each.
+pub const PORT_BYTES: usize = 8;
+
 /// The key of an owner in the index `portmap-owners`: a hash. If two owners have the same hash, ADD refuses the later one.
-pub fn owner_key(owner: &Owner) -> Vec<u8> {
-    marks(owner.as_str())
+pub fn owner_key(owner: &str) -> Vec<u8> {
+    marks(owner)
 }
 
 /// Whether an element of the index has the key of the owner that its comment names.
@@ -273,13 +267,13 @@ pub fn is_index_entry(element: &Element) -> bool {
 }
 
 /// The key in the index that shows the number of ports of an owner: a hash of the owner and the number.
-pub fn count_key(owner: &Owner, count: usize) -> Vec<u8> {
+pub fn count_key(owner: &str, count: usize) -> Vec<u8> {
     marks(&format!("{owner} {count}"))
 }
 
 /// The index element of a port of the main group that several owners publish, or published, on different host addresses.
-pub fn shared_element(port_key: &[u8], comment: Option<Comment>) -> Element {
-    Element { key: marks(&format!("shared {port_key:?}")), data: None, comment }
+pub fn shared_element(published: &Element) -> Element {
+    Element { key: marks(&format!("shared {:?}", port_of(published))), ..port_element(published) }
 }
 
 impl Group {
@@ -300,6 +294,13 @@ impl Group {
     pub fn secondary(&self, interface: &str) -> Self {
         let secondary = format!("{SECONDARY}-{:016x}", owner::hash(interface));
         Self { conditions: self.conditions.clone(), secondary }
+    }
+
+    /// The main group and this group.
+    pub fn with_main(&self) -> Vec<Self> {
+        let mut groups = vec![Self::main(), self.clone()];
+        groups.dedup();
+        groups
     }
 
     pub fn is_main(&self) -> bool {
@@ -325,9 +326,9 @@ impl Group {
         self.name(PUBLISHED_ON)
     }
 
-    /// The map for a published port.
-    pub fn map_of(&self, mapping: &Mapping) -> String {
-        if mapping.host_ip.one().is_none() { self.published() } else { self.published_on() }
+    /// The map of a published port. The key of a port of all host addresses has no address.
+    pub fn map_of(&self, published: &Element) -> String {
+        if published.key.len() == PORT_BYTES { self.published() } else { self.published_on() }
     }
 
     pub fn published_on_ports(&self) -> String {

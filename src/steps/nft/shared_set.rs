@@ -100,24 +100,6 @@ impl SharedSet<'_> {
         self.change(nft, batch, &is_stale, wanted).map(Some)
     }
 
-    /// Sets the elements of an owner, and removes its other elements in the set. Also removes elements of owners that have
-    /// provably ended at the same keys.
-    pub fn put_all(
-        &self,
-        nft: &Nft,
-        batch: &mut Batch,
-        owner: &str,
-        wanted: &[Element],
-    ) -> Result<Changed> {
-        let is_stale = |element: &Element| {
-            let of = element.comment.as_deref();
-            let is_in_the_way = || wanted.iter().any(|wanted| wanted.key == element.key);
-            !wanted.contains(element)
-                && (of == Some(owner) || is_in_the_way() && of.is_none_or(life::has_ended))
-        };
-        self.change(nft, batch, &is_stale, wanted)
-    }
-
     /// Adds elements of any owners. Several of them can have the same key.
     pub fn add(&self, nft: &Nft, batch: &mut Batch, wanted: &[Element]) -> Result<()> {
         self.change(nft, batch, &|_| false, wanted).map(drop)
@@ -132,6 +114,23 @@ impl SharedSet<'_> {
         is_stale: &dyn Fn(&Element) -> bool,
     ) -> Result<Changed> {
         self.change(nft, batch, is_stale, &[])
+    }
+
+    /// Removes the elements of one owner at these keys, where the owner has no others. `is_stale` is true for its elements. Reads
+    /// the whole set only if some elements have several owners.
+    pub fn remove_at(
+        &self,
+        nft: &Nft,
+        batch: &mut Batch,
+        keys: &[Vec<u8>],
+        is_stale: &dyn Fn(&Element) -> bool,
+    ) -> Result<()> {
+        if nft.exist(&[Object::Set(self.table, &self.owners())])? == [true] {
+            return self.remove(nft, batch, is_stale).map(drop);
+        }
+        let found = nft.elements_at(self.table, self.name, keys)?.into_iter().flatten();
+        batch.delete_elements(self.table, self.name, &found.filter(is_stale).collect::<Vec<_>>());
+        Ok(())
     }
 
     /// The elements of all owners.

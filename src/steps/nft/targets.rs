@@ -11,24 +11,17 @@
 //! effect, and ports that an earlier release published have targets, too. If the set exists, `portmap` adds and removes
 //! elements. Without a policy there is no set.
 
-use std::net::IpAddr;
-
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Batch, Condition, Datum, Element, Expr, Family, Field, NewSet, Nft, Table, Transport, Type,
-    Value, Verdict, in_set, pack,
+    Batch, Condition, Datum, Element, Expr, Family, Field, NewSet, Nft, Table, Type, Verdict,
+    in_set,
 };
 use crate::steps::nft::shared_set::SharedSet;
 
 pub const SET: &str = "portmap-targets";
 /// The prefix of the maps of published ports: `… inet_proto . inet_service : ipv4_addr . inet_service`.
 const PUBLISHED: &str = "portmap-published";
-
-/// The key of a container's port in `portmap-targets`.
-pub fn key(address: IpAddr, transport: Transport, port: u16) -> Vec<u8> {
-    pack(&[Value::Address(address), Value::Transport(transport), Value::Port(port)])
-}
 
 /// Converts an element of a map of published ports to the element of `portmap-targets` for the port of the container. `None` if
 /// the element has no address and port. Protocol and port have four bytes each.
@@ -69,7 +62,10 @@ pub fn accept(family: IpFamily) -> [Vec<Expr>; 2] {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+    use crate::netlink::nft::{Transport, Value, pack};
 
     #[test]
     fn the_target_of_a_published_port_has_the_key_of_its_container() {
@@ -81,7 +77,8 @@ mod tests {
             for published in [pack(&port), pack(&on)] {
                 let published = Element { key: published, data: data.clone(), comment: None };
                 let target = of(&published).map(|target| target.key);
-                assert_eq!(target, Some(key(address, Transport::Udp, 80)));
+                let port = [Value::Transport(Transport::Udp), Value::Port(80)];
+                assert_eq!(target, Some(pack(&[Value::Address(address), port[0], port[1]])));
             }
         }
         assert_eq!(of(&Element { key: vec![0; 8], data: None, comment: None }), None);
