@@ -62,6 +62,20 @@ impl Transport {
         self as u8
     }
 
+    /// The name in lower case, as in nft: `tcp`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+
+    /// The protocol with this name, in upper or lower case.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|transport| name.eq_ignore_ascii_case(transport.name()))
+    }
+
     /// The protocol with this number.
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|transport| transport.number() == number)

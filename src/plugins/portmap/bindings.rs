@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
-use super::config::{Mapping, Settings, Snat, transport_name};
+use super::config::{Mapping, Settings, Snat};
 use super::rules::{
     self, Group, OWNERS, Rules, count_key, owner_key, port_element, port_key, port_of,
     shared_element,
@@ -468,5 +468,5 @@ fn container_of(owner: &str) -> Option<&str> {
 /// The name of a host port for errors: `host port tcp 8080`.
 pub fn title(mapping: &Mapping) -> String {
     let on = mapping.host_ip.one().map_or_else(String::new, |ip| format!("{ip} "));
-    format!("host port {on}{} {}", transport_name(mapping.transport), mapping.host_port)
+    format!("host port {on}{} {}", mapping.transport.name(), mapping.host_port)
 }

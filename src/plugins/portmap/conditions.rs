@@ -214,11 +214,9 @@ fn port(text: &str) -> Result<u16, String> {
 }
 
 fn protocol(text: &str) -> Result<u8, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "tcp" => Ok(6),
-        "udp" => Ok(17),
-        "sctp" => Ok(132),
-        other => other.parse().map_err(|_| format!("{text} is not tcp, udp, sctp or a number")),
+    match Transport::named(text) {
+        Some(transport) => Ok(transport.number()),
+        None => text.parse().map_err(|_| format!("{text} is not tcp, udp, sctp or a number")),
     }
 }
 

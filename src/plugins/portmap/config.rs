@@ -196,7 +196,7 @@ impl Portmap {
                 }
                 return Err(Error::config(format_args!(
                     "{at}: host port {} {} is mapped twice",
-                    transport_name(mapping.transport),
+                    mapping.transport.name(),
                     mapping.host_port
                 )));
             }
@@ -223,8 +223,13 @@ impl PortMapping {
                 Err(reason) => return Err(Error::config(format_args!("{at}.hostIP: {reason}"))),
             },
         };
+        // Some runtimes leave out the protocol if it is tcp.
+        let transport = match self.protocol.as_str() {
+            "" => Some(Transport::Tcp),
+            name => Transport::named(name),
+        };
         Ok(Mapping {
-            transport: parse_transport(&self.protocol).ok_or_else(|| {
+            transport: transport.ok_or_else(|| {
                 Error::config(format_args!(
                     "{at}.protocol: {:?} is not tcp, udp or sctp",
                     self.protocol
@@ -247,24 +252,6 @@ fn undeliverable(ip: IpAddr, snat: Snat) -> Option<&'static str> {
         }
         IpAddr::V6(ip) if ip.is_loopback() => Some("the kernel does not forward packets from ::1"),
         IpAddr::V6(ip) if ip.is_unicast_link_local() => Some("it is a link-local address"),
-        _ => None,
-    }
-}
-
-pub fn transport_name(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
-        Transport::Sctp => "sctp",
-    }
-}
-
-/// Some runtimes leave out the protocol if it is tcp.
-fn parse_transport(name: &str) -> Option<Transport> {
-    match name.to_ascii_lowercase().as_str() {
-        "tcp" | "" => Some(Transport::Tcp),
-        "udp" => Some(Transport::Udp),
-        "sctp" => Some(Transport::Sctp),
         _ => None,
     }
 }
