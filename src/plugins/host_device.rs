@@ -51,14 +51,13 @@ mod transfer;
 
 use self::records::{DeviceRecord, Records};
 use self::saved_state::SavedState;
-use self::transfer::Destination;
 use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
-use crate::netlink::rtnl::{Link, Rtnl};
+use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
@@ -114,13 +113,16 @@ impl Plugin for HostDevice {
         let saved = saved.moved_into(netns, host, &link);
         undo.push("return the device", || self.return_device(cx, at, Some(netns)));
         records::record(at).write(saved.record_text().as_bytes())?;
-        let to = Destination {
-            netns,
-            rtnl: container,
-            name: &at.ifname,
-            up: delegate::ipam_needs_link(cx),
+        let change = LinkChange {
+            netns: Some(netns),
+            name: Some(&at.ifname),
+            up: delegate::ipam_needs_link(cx).then_some(true),
+            ..LinkChange::default()
         };
-        let moved = transfer::to_container(host, &link, &saved, &to)?;
+        transfer::to_container(host, &link, &saved, change)?;
+        let moved = container.link(&at.ifname)?.ok_or_else(|| {
+            Error::internal(format_args!("cannot find moved device {}", link.name))
+        })?;
         records.remove_for_others(&link, at)?;
         let success = delegate::add_ipam(cx, at, None, &mut undo)?;
         let interface =

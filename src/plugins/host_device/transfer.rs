@@ -3,7 +3,7 @@
 //! One request moves and renames the link. The kernel brings the link down, moves it under its old name if that name is free
 //! in the target, and then renames it. So if the new name is taken, the request fails although the link has moved.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::netlink::rtnl::{Batch, Link, LinkChange, Rtnl};
 use crate::steps::flow::undo::Failures;
@@ -14,42 +14,23 @@ use super::saved_state::{self, SavedState};
 /// pattern for a link that it returns when a namespace ends.
 const FALLBACK_NAME: &str = "dev%d";
 
-/// The target of a transfer into a container.
-pub struct Destination<'a> {
-    pub netns: &'a NetNs,
-    /// A socket in the namespace of the container.
-    pub rtnl: &'a Rtnl,
-    /// The name of the link in the container.
-    pub name: &'a str,
-    /// Whether the same request brings the link up.
-    pub up: bool,
-}
-
-/// Moves a link of the host into a container. `to_host` reverts the move, also after an error.
+/// Moves a link of the host into a container, with the other changes in `change`. `to_host` reverts the move, also after an
+/// error.
 pub fn to_container(
     host: &Rtnl,
     link: &Link,
     saved: &SavedState,
-    to: &Destination<'_>,
-) -> Result<Link> {
+    change: LinkChange<'_>,
+) -> Result<()> {
     let mut batch = Batch::new();
     // An earlier transfer can have left a saved state and the name of the device as alternative names.
     let is_stale = |name: &&String| saved_state::is_name(name) || **name == saved.name;
     let stale = link.alt_names.iter().filter(is_stale);
     stale.for_each(|name| batch.del_alt_name(&link.name, name));
     batch.add_alt_name(&link.name, &saved.to_string());
-    let change = LinkChange {
-        netns: Some(to.netns),
-        name: Some(to.name),
-        up: to.up.then_some(true),
-        alias: saved.alias_is_name.then_some(saved.name.as_str()),
-        ..LinkChange::default()
-    };
-    batch.change_link(link.index, &link.name, &change);
-    host.commit(batch)?;
-    to.rtnl
-        .link(to.name)?
-        .ok_or_else(|| Error::internal(format_args!("cannot find moved device {}", link.name)))
+    let alias = saved.alias_is_name.then_some(saved.name.as_str());
+    batch.change_link(link.index, &link.name, &LinkChange { alias, ..change });
+    host.commit(batch)
 }
 
 /// Moves a link of a container to the host and restores its state.
