@@ -65,7 +65,7 @@ use crate::cni::success::Success;
 use crate::compat::forward_rules;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::names::Attachment;
+use crate::names::{Attachment, IpFamily};
 use crate::netlink::nft::{Batch, Comment, Family, Feature, Nft};
 use crate::netlink::xtables;
 use crate::plugin::owner::{Owner, Owners};
@@ -186,35 +186,7 @@ impl Plugin for Firewall {
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let settings = self.settings()?;
-        let uses_firewalld = settings.firewalld(cx).map_err(Error::into_not_available)?.is_some();
-        let nft = cx.session.nft().map_err(Error::into_not_available)?;
-        let mut needed = vec![(Family::Ip, Feature::Tables)];
-        if settings.policy != Policy::Open {
-            needed.extend([Feature::Conntrack, Feature::Fib].map(|feature| (Family::Ip, feature)));
-        }
-        if settings.policy == Policy::Isolated {
-            needed.push((Family::Bridge, Feature::Tables));
-        }
-        let missing =
-            nft.missing(&needed).map_err(|error| Error::from(error).into_not_available())?;
-        if !missing.is_empty() {
-            return Err(Error::internal(format_args!("the kernel lacks {}", missing.join(", ")))
-                .into_not_available());
-        }
-        if uses_firewalld {
-            return Ok(());
-        }
-        for family in Family::IP {
-            // A kernel without tables for IPv6 is accepted, because an ADD for IPv4 does not need them.
-            let tables = nft.missing(&[(family, Feature::Tables)]);
-            if !tables.map_err(|error| Error::from(error).into_not_available())?.is_empty() {
-                continue;
-            }
-            forward::is_possible(nft, family, settings.admin_chain)
-                .map_err(Error::into_not_available)?;
-            warn_of_legacy_rules(cx, family);
-        }
-        Ok(())
+        settings.check_possible(cx).map_err(Error::into_not_available)
     }
 }
 
@@ -273,6 +245,32 @@ impl Firewall {
 }
 
 impl Settings<'_> {
+    /// For STATUS: fails if the kernel or firewalld lacks what an ADD needs.
+    fn check_possible(&self, cx: &Context<'_>) -> Result<()> {
+        let uses_firewalld = self.firewalld(cx)?.is_some();
+        let nft = cx.session.nft()?;
+        let mut needed = vec![(Family::Ip, Feature::Tables)];
+        if self.policy != Policy::Open {
+            needed.extend([Feature::Conntrack, Feature::Fib].map(|feature| (Family::Ip, feature)));
+        }
+        if self.policy == Policy::Isolated {
+            needed.push((Family::Bridge, Feature::Tables));
+        }
+        let missing = nft.missing(&needed)?;
+        if !missing.is_empty() {
+            let msg = format!("the kernel lacks {}", missing.join(", "));
+            return Err(Error::internal(msg));
+        }
+        for family in IpFamily::ALL.into_iter().filter(|_| !uses_firewalld) {
+            // A kernel without tables for IPv6 is accepted, because an ADD for IPv4 does not need them.
+            if nft.missing(&[(family.into(), Feature::Tables)])?.is_empty() {
+                forward::is_possible(nft, family, self.admin_chain)?;
+                warn_of_legacy_rules(cx, family);
+            }
+        }
+        Ok(())
+    }
+
     /// The connection to firewalld. `None` if the backend is iptables, by configuration or because firewalld does not run.
     fn firewalld(&self, cx: &Context<'_>) -> Result<Option<Firewalld>> {
         if self.backend == Backend::Iptables {
@@ -348,7 +346,7 @@ impl Wanted<'_> {
             // The Go plugin did the ADD: its rules accept the addresses, or firewalld has them as sources.
             if !has_element
                 && policy_links.is_none()
-                && (uses_firewalld || forward_rules::has(nft, *family, addresses)?)
+                && (uses_firewalld || forward_rules::has(nft, (*family).into(), addresses)?)
             {
                 continue;
             }
@@ -367,13 +365,13 @@ fn remove_rules(
     reference_addresses: &[IpAddr],
     owners: &Owners,
 ) -> Result<()> {
-    for family in Family::IP {
+    for family in IpFamily::ALL {
         ruleset::remove(nft, batch, family, owners)?;
-        forward::remove(nft, batch, family, owners)?;
+        forward::map(family).remove_owners(nft, batch, owners)?;
     }
     ingress::remove_ports(nft, batch, owners)?;
     for (family, addresses) in by_family(reference_addresses) {
-        forward_rules::remove(nft, batch, family, &addresses)?;
+        forward_rules::remove(nft, batch, family.into(), &addresses)?;
     }
     Ok(())
 }
@@ -386,19 +384,19 @@ fn addresses(result: &Success) -> Vec<IpAddr> {
     addresses
 }
 
-fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
-    let in_family = |family: Family| {
-        let is_own = |address: &IpAddr| address.is_ipv4() == (family == Family::Ip);
-        (family, addresses.iter().copied().filter(is_own).collect())
+fn by_family(addresses: &[IpAddr]) -> Vec<(IpFamily, Vec<IpAddr>)> {
+    let in_family = |family: IpFamily| {
+        let own = addresses.iter().copied().filter(|address| family.has(*address));
+        (family, own.collect::<Vec<_>>())
     };
-    let families = Family::IP.into_iter().map(in_family);
-    families.filter(|(_, own): &(_, Vec<IpAddr>)| !own.is_empty()).collect()
+    IpFamily::ALL.map(in_family).into_iter().filter(|(_, own)| !own.is_empty()).collect()
 }
 
 /// Warns if iptables-legacy drops forwarded packets. This is not an error, because not every container needs forwarded traffic.
-fn warn_of_legacy_rules(cx: &Context<'_>, family: Family) {
-    if xtables::drops_forwarded(family == Family::Ip6) {
-        let program = if family == Family::Ip6 { "ip6tables-legacy" } else { "iptables-legacy" };
+fn warn_of_legacy_rules(cx: &Context<'_>, family: IpFamily) {
+    let is_v6 = family == IpFamily::V6;
+    if xtables::drops_forwarded(is_v6) {
+        let program = if is_v6 { "ip6tables-legacy" } else { "iptables-legacy" };
         cx.warn(format_args!(
             "the policy of FORWARD in {program} is DROP: \
              the kernel evaluates its rules in addition to nf_tables, which cannot overrule them"

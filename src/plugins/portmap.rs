@@ -177,7 +177,9 @@ impl Plugin for Portmap {
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         self.settings()?;
         let possible = cx.session.nft().and_then(|nft| {
-            let all = Family::IP.into_iter().filter(|family| is_present(*family));
+            // A host without IPv6 needs no IPv6 rules.
+            let is_present = |family: &Family| *family == Family::Ip || sysctl::exists("net/ipv6");
+            let all = Family::IP.into_iter().filter(is_present);
             let features: Vec<(Family, Feature)> =
                 all.flat_map(|family| FEATURES.map(|feature| (family, feature))).collect();
             shared_rules::require(nft, &features, "publish ports")
@@ -189,11 +191,6 @@ impl Plugin for Portmap {
 /// The kernel features that the rules need.
 const FEATURES: [Feature; 5] =
     [Feature::Tables, Feature::Nat, Feature::Masquerade, Feature::Fib, Feature::Conntrack];
-
-/// Whether the host has the address family. A host without IPv6 needs no IPv6 rules.
-fn is_present(family: Family) -> bool {
-    family != Family::Ip6 || sysctl::exists("net/ipv6")
-}
 
 /// The first address of the family on the container's interface. An address without an interface in the result counts as
 /// an address of this interface.

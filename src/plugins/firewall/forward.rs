@@ -28,16 +28,14 @@ use std::net::IpAddr;
 
 use super::ruleset::{self, Listing};
 use crate::error::{Error, Result};
+use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Batch, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature, Field, Hook,
     Lookup, NewChain, NewRule, NewSet, Nft, Object, Program, Rule, Table, Type, Verdict,
     verdict_map, xt_ct_state,
 };
-use crate::plugin::owner::Owners;
-use crate::steps::nft::shared_rules;
-use crate::steps::nft::shared_set::accepted;
+use crate::steps::nft::shared_set::{SharedSet, accepted};
 
-pub(super) const TABLE: &str = accepted(Family::Ip).table.name;
 pub(super) const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
 const CNI_ADMIN: &str = "CNI-ADMIN";
@@ -50,8 +48,13 @@ const CHAIN_BYTES_MAX: usize = 28;
 /// The base chain FORWARD as iptables creates it: at NF_IP_PRI_FILTER (linux/netfilter_ipv4.h), and its equivalent for IPv6.
 const BASE: Base = Base::filter(Hook::Forward, 0);
 
-const fn table(family: Family) -> Table<'static> {
-    accepted(family).table
+pub(super) fn table(family: IpFamily) -> Table<'static> {
+    map(family).table
+}
+
+/// The map of accepted addresses.
+pub(super) fn map(family: IpFamily) -> SharedSet<'static> {
+    accepted(family.into())
 }
 
 /// Validates the configured name of the administrator's chain. Empty means the default.
@@ -83,8 +86,6 @@ struct OwnRule<'a> {
     chain: &'static str,
     effect: Effect<'a>,
     comment: Comment,
-    /// The name of the rule in errors.
-    title: String,
 }
 
 enum Effect<'a> {
@@ -98,42 +99,36 @@ enum Effect<'a> {
 
 /// The rules of the plugin, in their order. The two jumps have the comments of the Go plugin, so that the Go plugin and cnibox
 /// find each other's rules.
-fn own_rules(family: Family, admin_chain: &str) -> Result<[OwnRule<'_>; 4]> {
+fn own_rules(family: IpFamily, admin_chain: &str) -> Result<[OwnRule<'_>; 4]> {
     let map = format!("map {MAP} of nft table {}", table(family));
-    let rule = |chain, effect, comment: &str, title: String| {
-        Comment::new(comment).map(|comment| OwnRule { chain, effect, comment, title })
+    let answers = format!("cnibox: accepts answers to the addresses in {map}");
+    let sources = format!("cnibox: accepts the addresses in {map}");
+    let rule = |chain, effect, comment: &str| {
+        Comment::new(comment).map(|comment| OwnRule { chain, effect, comment })
     };
     Ok([
-        rule(
-            FORWARD,
-            Effect::Jump(CNI_FORWARD),
-            "CNI firewall plugin rules",
-            format!("the jump from {FORWARD} to {CNI_FORWARD}"),
-        )?,
-        rule(
-            CNI_FORWARD,
-            Effect::Jump(admin_chain),
-            "CNI firewall plugin admin overrides",
-            format!("the jump from {CNI_FORWARD} to {admin_chain}"),
-        )?,
-        rule(
-            CNI_FORWARD,
-            Effect::AcceptAnswer,
-            &format!("cnibox: accepts answers to the addresses in {map}"),
-            format!("the rule of {CNI_FORWARD} that accepts answers"),
-        )?,
-        rule(
-            CNI_FORWARD,
-            Effect::AcceptSource,
-            &format!("cnibox: accepts the addresses in {map}"),
-            format!("the rule of {CNI_FORWARD} that accepts the container's packets"),
-        )?,
+        rule(FORWARD, Effect::Jump(CNI_FORWARD), "CNI firewall plugin rules")?,
+        rule(CNI_FORWARD, Effect::Jump(admin_chain), "CNI firewall plugin admin overrides")?,
+        rule(CNI_FORWARD, Effect::AcceptAnswer, &answers)?,
+        rule(CNI_FORWARD, Effect::AcceptSource, &sources)?,
     ])
 }
 
 impl OwnRule<'_> {
-    fn is_in<'r>(&self, family: Family, rules: impl IntoIterator<Item = &'r Rule>) -> bool {
-        let [source, destination] = ruleset::addresses(family);
+    /// The name of the rule in errors.
+    fn title(&self) -> String {
+        let chain = self.chain;
+        match self.effect {
+            Effect::Jump(to) => format!("the jump from {chain} to {to}"),
+            Effect::AcceptAnswer => format!("the rule of {chain} that accepts answers"),
+            Effect::AcceptSource => {
+                format!("the rule of {chain} that accepts the container's packets")
+            }
+        }
+    }
+
+    fn is_in<'r>(&self, family: IpFamily, rules: impl IntoIterator<Item = &'r Rule>) -> bool {
+        let [source, destination] = Field::addresses(family);
         rules.into_iter().filter(|rule| rule.chain == self.chain).any(|rule| match self.effect {
             Effect::Jump(to) => jumps_to(rule, to),
             Effect::AcceptSource => looks_up(rule, source),
@@ -144,10 +139,10 @@ impl OwnRule<'_> {
     /// The rule for the kernel. `is_answer` makes the condition for answers.
     fn new_rule(
         &self,
-        family: Family,
+        family: IpFamily,
         is_answer: impl FnOnce() -> Result<Vec<Expr>>,
     ) -> Result<NewRule<'_>> {
-        let [source, destination] = ruleset::addresses(family);
+        let [source, destination] = Field::addresses(family);
         let last = NewRule::last(self.chain);
         let rule = match self.effect {
             Effect::Jump(to) => NewRule::first(self.chain).then(Verdict::Jump(to.into())),
@@ -159,7 +154,7 @@ impl OwnRule<'_> {
 }
 
 /// The rules of FORWARD and CNI-FORWARD.
-fn present_rules(nft: &Nft, family: Family) -> Result<Vec<Rule>> {
+fn present_rules(nft: &Nft, family: IpFamily) -> Result<Vec<Rule>> {
     let mut rules = nft.rules_of(table(family), FORWARD)?;
     rules.extend(nft.rules_of(table(family), CNI_FORWARD)?);
     Ok(rules)
@@ -191,7 +186,7 @@ pub(super) fn add(
     admin_chain: &str,
 ) -> Result<()> {
     let Listing { family, addresses, .. } = listing;
-    let map = accepted(*family);
+    let map = map(*family);
     let had_map = ensure_shared(nft, batch, *family, admin_chain)?;
     let mut wanted = listing.elements(ACCEPT);
     if had_map {
@@ -201,7 +196,7 @@ pub(super) fn add(
             error.context(format!("cannot accept {list} in map {MAP} of table {}", map.table))
         });
     }
-    let others = ruleset::set(*family, ruleset::ADDRESSES).all_elements(nft)?.into_iter();
+    let others = SharedSet::new(*family, ruleset::ADDRESSES).all_elements(nft)?.into_iter();
     let owned = others.filter(|other| other.comment.is_some());
     wanted.extend(owned.map(|other| Element { data: ACCEPT, ..other }));
     map.add(nft, batch, &wanted)
@@ -211,7 +206,12 @@ pub(super) fn add(
 const ACCEPT: Option<Datum> = Some(Datum::Verdict(Verdict::Accept));
 
 /// Adds the missing chains and rules, and the map if it is missing. Returns whether the map existed.
-fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, admin_chain: &str) -> Result<bool> {
+fn ensure_shared(
+    nft: &Nft,
+    batch: &mut Batch,
+    family: IpFamily,
+    admin_chain: &str,
+) -> Result<bool> {
     let table = table(family);
     let chains = [(FORWARD, Some(BASE)), (CNI_FORWARD, None), (admin_chain, None)];
     let mut objects = vec![Object::Table(table), Object::Set(table, MAP)];
@@ -228,11 +228,11 @@ fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, admin_chain: &str
         }
     }
     if !has_map {
-        batch.add_set(table, &NewSet::verdict_map(MAP, [Type::address(family)]));
+        batch.add_set(table, &NewSet::verdict_map(MAP, [Type::address(family.into())]));
     }
     // With the match `conntrack` of iptables, if the kernel has it.
     let is_answer = || {
-        let has_match = nft.missing(&[(family, Feature::XtConntrack)])?.is_empty();
+        let has_match = nft.missing(&[(table.family, Feature::XtConntrack)])?.is_empty();
         Ok(if has_match { vec![xt_ct_state(ANSWER)] } else { is_answer() })
     };
     for own in own_rules(family, admin_chain)?.iter().filter(|own| !own.is_in(family, &present)) {
@@ -251,7 +251,7 @@ fn is_answer() -> Vec<Expr> {
 /// Adds the missing rules to `program`, a copy of the host's rules, as ADD adds them to the kernel.
 pub(super) fn add_to_program(
     program: &mut Program,
-    family: Family,
+    family: IpFamily,
     admin_chain: &str,
 ) -> Result<()> {
     for own in own_rules(family, admin_chain)? {
@@ -265,8 +265,8 @@ pub(super) fn add_to_program(
 
 /// Replaces the lookups in the map by their result for one packet. `known` is the field of the packet whose address is in the
 /// map: the source or the destination address. `None` if the map has neither address.
-pub(super) fn resolve_map(program: &mut Program, family: Family, known: Option<Field>) {
-    let [source, destination] = ruleset::addresses(family);
+pub(super) fn resolve_map(program: &mut Program, family: IpFamily, known: Option<Field>) {
+    let [source, destination] = Field::addresses(family);
     for rule in program.rules_mut() {
         for field in [source, destination] {
             if !looks_up(rule, field) {
@@ -283,31 +283,19 @@ pub(super) fn resolve_map(program: &mut Program, family: Family, known: Option<F
     }
 }
 
-pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
-    let is_stale = |element: &Element| shared_rules::is_of(element, owners);
-    accepted(family).remove(nft, batch, &is_stale).map(drop)
-}
-
 pub(super) fn check(nft: &Nft, listing: &Listing<'_>, admin_chain: &str) -> Result<()> {
-    let Listing { family, addresses, .. } = listing;
-    let table = table(*family);
-    let present = present_rules(nft, *family)?;
-    let own = own_rules(*family, admin_chain)?;
-    if let Some(OwnRule { title, .. }) = own.iter().find(|own| !own.is_in(*family, &present)) {
+    let family = listing.family;
+    let present = present_rules(nft, family)?;
+    let own = own_rules(family, admin_chain)?;
+    if let Some(missing) = own.iter().find(|own| !own.is_in(family, &present)) {
+        let (title, table) = (missing.title(), table(family));
         return Err(Error::internal(format_args!("{title} is missing in table {table}")));
     }
-    for (address, element) in addresses.iter().zip(listing.elements(ACCEPT)) {
-        if !accepted(*family).has(nft, &element)? {
-            return Err(Error::internal(format_args!(
-                "address {address} is missing from map {MAP} of table {table}"
-            )));
-        }
-    }
-    Ok(())
+    listing.check(nft, ("map", map(family)), &listing.elements(ACCEPT))
 }
 
 /// Fails if the kernel would refuse the changes of an ADD. Changes nothing.
-pub(super) fn is_possible(nft: &Nft, family: Family, admin_chain: &str) -> Result<()> {
+pub(super) fn is_possible(nft: &Nft, family: IpFamily, admin_chain: &str) -> Result<()> {
     let mut batch = Batch::new();
     ensure_shared(nft, &mut batch, family, admin_chain)?;
     nft.check(batch).map_err(|error| {

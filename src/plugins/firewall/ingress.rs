@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::nft::{
-    Base, Batch, Comment, Element, Family, Field, Hook, NewSet, Nft, Table, Type, Value, Verdict,
-    in_set, not_in_set, pack,
+    Base, Batch, Comment, Element, Field, Hook, NewSet, Nft, Table, Type, Value, Verdict, in_set,
+    not_in_set, pack,
 };
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::owner::Owners;
 use crate::steps::link::veth;
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
@@ -84,8 +84,11 @@ impl PolicyLinks {
     }
 
     /// The bridge of the container in a family: the link that receives its packets to other networks.
-    pub(super) fn bridge(&self, family: Family) -> &IfName {
-        if family == Family::Ip6 { &self.v6.link } else { &self.v4.link }
+    pub(super) fn bridge(&self, family: IpFamily) -> &IfName {
+        match family {
+            IpFamily::V4 => &self.v4.link,
+            IpFamily::V6 => &self.v6.link,
+        }
     }
 
     /// The keys of the container in `firewall-isolated-gateways`: its port with each port that leads to its gateway.
@@ -206,10 +209,8 @@ pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Res
 fn shared() -> SharedRules {
     let [iif, oif] = [Field::Iifname, Field::Oifname];
     let drops = |own: Field, other: Option<Field>| {
-        let mut rule = in_set(&[own], PORTS);
-        rule.extend(other.into_iter().flat_map(|other| not_in_set(&[own, other], GATEWAYS)));
-        rule.push(Verdict::Drop.into());
-        rule
+        let to_other = other.into_iter().flat_map(|other| not_in_set(&[own, other], GATEWAYS));
+        rule(in_set(&[own], PORTS).into_iter().chain(to_other), Verdict::Drop)
     };
     let base = Base::filter(Hook::Forward, PRIORITY);
     let former = Chain::base(FORMER_CHAIN, base, vec![drops(iif, None), drops(oif, None)]);
@@ -218,7 +219,7 @@ fn shared() -> SharedRules {
     SharedRules { table: TABLE, sets: vec![NewSet::set(PORTS, [Type::IfName])], chains }
 }
 
-const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
+const TABLE: Table<'static> = Table::bridge(shared_rules::TABLE);
 const PORTS: &str = "firewall-isolated-ports";
 const GATEWAYS: &str = "firewall-isolated-gateways";
 const CHAIN: &str = "firewall-policy";

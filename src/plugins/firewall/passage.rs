@@ -4,10 +4,11 @@
 use std::ffi::OsStr;
 
 use super::firewalld::{self, FirewalldState};
-use super::{Backend, Firewall, Firewalld, forward, ruleset};
+use super::{Backend, Firewall, Firewalld, forward};
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::netlink::nft::{Chain, Family, Program, Table};
+use crate::names::IpFamily;
+use crate::netlink::nft::{Chain, Field, Program, Table};
 
 /// The rules that ADD adds to accept the packets of its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +57,12 @@ pub fn passed(
     if let (Some(Passage::Zone(zone)), End::Source) = (passage, end) {
         firewalld::add_to_program(&mut program, zone);
     }
-    let Some(Table { family, .. }) = table.filter(is_of_iptables) else { return Ok(program) };
+    let Some(family) = table.and_then(family_of_iptables) else { return Ok(program) };
     program.add_chain(forward::FORWARD);
     let mut known = None;
     if let Some(Passage::Forward { admin_chain }) = passage {
         forward::add_to_program(&mut program, family, admin_chain)?;
-        let [source, destination] = ruleset::addresses(family);
+        let [source, destination] = Field::addresses(family);
         known = Some(if end == End::Source { source } else { destination });
     }
     forward::resolve_map(&mut program, family, known);
@@ -71,9 +72,10 @@ pub fn passed(
 /// The base chain that ADD adds to a table with these chains: FORWARD of iptables, if it is missing. Its policy is accept.
 pub fn chain_of_add(table: Table<'_>, chains: &[&Chain]) -> Option<&'static str> {
     let is_there = chains.iter().any(|chain| chain.name == forward::FORWARD);
-    (is_of_iptables(&table) && !is_there).then_some(forward::FORWARD)
+    family_of_iptables(table).filter(|_| !is_there).map(|_| forward::FORWARD)
 }
 
-fn is_of_iptables(table: &Table<'_>) -> bool {
-    table.name == forward::TABLE && matches!(table.family, Family::Ip | Family::Ip6)
+/// The family of the table of iptables-nft; `None` for another table.
+fn family_of_iptables(table: Table<'_>) -> Option<IpFamily> {
+    IpFamily::ALL.into_iter().find(|family| table == forward::table(*family))
 }

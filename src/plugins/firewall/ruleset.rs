@@ -43,11 +43,12 @@ use super::ingress::PolicyLinks;
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Base, Batch, Comment, Condition, Datum, Element, Expr, Family, Field, Hook, NewSet, Nft,
-    Object, Table, Type, Value, Verdict, in_set, pack,
+    Base, Batch, Comment, Condition, Datum, Element, Expr, Field, Hook, NewSet, Nft, Object, Table,
+    Type, Value, Verdict, in_set, pack,
 };
+use crate::netlink::octets;
 use crate::plugin::owner::Owners;
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
 use crate::steps::nft::targets;
 
@@ -68,17 +69,9 @@ const ALONE_CHAIN: &str = "firewall-alone";
 /// The name of the chain `firewall-alone` up to release 0.2.0.
 const FORMER_WITHIN_CHAIN: &str = "firewall-within";
 
-pub(super) fn key(address: IpAddr) -> Vec<u8> {
-    pack(&[Value::Address(address)])
-}
-
-pub(super) const fn set(family: Family, name: &'static str) -> SharedSet<'static> {
-    SharedSet { table: shared_rules::table(family), name }
-}
-
 /// The addresses of an attachment in one family, and what its policy needs.
 pub(super) struct Listing<'a> {
-    pub(super) family: Family,
+    pub(super) family: IpFamily,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) policy_links: Option<&'a PolicyLinks>,
     pub(super) owner: &'a Comment,
@@ -89,7 +82,7 @@ impl Listing<'_> {
     pub(super) fn elements(&self, data: Option<Datum>) -> Vec<Element> {
         let comment = Some(self.owner.clone());
         let element = |address: &IpAddr| Element {
-            key: key(*address),
+            key: octets(*address),
             data: data.clone(),
             comment: comment.clone(),
         };
@@ -101,7 +94,8 @@ impl Listing<'_> {
     fn bridges(&self, map: &str) -> Vec<Element> {
         match self.policy_links {
             Some(policy_links) if policy_links.is_isolated == (map == ISOLATED) => {
-                self.elements(Some(Datum::Value(bridge_key(policy_links, self.family))))
+                let bridge = pack(&[Value::IfName(policy_links.bridge(self.family))]);
+                self.elements(Some(Datum::Value(bridge)))
             }
             _ => Vec::new(),
         }
@@ -115,13 +109,36 @@ impl Listing<'_> {
         set: SharedSet<'_>,
         elements: &[Element],
     ) -> Result<Option<Changed>> {
-        let keys: Vec<Vec<u8>> = self.addresses.iter().copied().map(key).collect();
+        let keys: Vec<Vec<u8>> = self.addresses.iter().copied().map(octets).collect();
         set.put(nft, batch, self.owner, &keys, elements)
     }
-}
 
-fn bridge_key(policy_links: &PolicyLinks, family: Family) -> Vec<u8> {
-    pack(&[Value::IfName(policy_links.bridge(family))])
+    /// Fails if a set or map, as which the error names it, lacks one of `elements`, which are in the order of the addresses.
+    pub(super) fn check(
+        &self,
+        nft: &Nft,
+        (kind, set): (&str, SharedSet<'_>),
+        elements: &[Element],
+    ) -> Result<()> {
+        for (address, element) in self.addresses.iter().zip(elements) {
+            if !set.has(nft, element)? {
+                let SharedSet { table, name } = set;
+                return Err(Error::internal(format_args!(
+                    "address {address} is missing from {kind} {name} of table {table}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The keys of the container's bridge in the sets of bridges, each with its set. Empty without a policy.
+    fn bridge_keys(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let Some(policy_links) = self.policy_links else { return Vec::new() };
+        let bridge = pack(&[Value::IfName(policy_links.bridge(self.family))]);
+        let alone = policy_links.is_isolated.then(|| (ALONE, bridge.clone()));
+        let keys = [(WITHIN, bridge.repeat(2))].into_iter().chain(alone).chain([(BRIDGES, bridge)]);
+        keys.collect()
+    }
 }
 
 /// Adds the rules and the elements of the addresses. Removes other elements of these addresses that an earlier ADD of the
@@ -130,8 +147,9 @@ pub(super) fn add(nft: &Nft, batch: &mut Batch, listing: &Listing<'_>) -> Result
     let Listing { family, policy_links, .. } = *listing;
     let table = shared_rules::table(family);
     ensure_shared(nft, batch, family, policy_links.is_some())?;
-    listing.put(nft, batch, set(family, ADDRESSES), &listing.elements(None))?;
-    let maps = [SAME_BRIDGE, ISOLATED].map(|map| (set(family, map), listing.bridges(map)));
+    listing.put(nft, batch, SharedSet::new(family, ADDRESSES), &listing.elements(None))?;
+    let maps =
+        [SAME_BRIDGE, ISOLATED].map(|map| (SharedSet::new(family, map), listing.bridges(map)));
     let mut changes = Vec::new();
     for (map, elements) in &maps {
         changes.push(listing.put(nft, batch, *map, elements)?);
@@ -144,25 +162,23 @@ pub(super) fn add(nft: &Nft, batch: &mut Batch, listing: &Listing<'_>) -> Result
         }
         remove_unused_bridges(nft, batch, table, needed)?;
     }
-    if let Some(policy_links) = policy_links {
-        let bridge = bridge_key(policy_links, family);
-        let element = |key| [Element { key, data: None, comment: None }];
-        batch.ensure_elements(table, WITHIN, &element([bridge.clone(), bridge.clone()].concat()));
-        if policy_links.is_isolated {
-            batch.ensure_elements(table, ALONE, &element(bridge.clone()));
-        }
-        batch.ensure_elements(table, BRIDGES, &element(bridge));
+    for (set, key) in listing.bridge_keys() {
+        batch.ensure_elements(table, set, &[Element { key, data: None, comment: None }]);
     }
     Ok(())
 }
 
 /// Removes the elements of the owners, and from the sets of bridges the bridges that no other attachment needs.
-pub(super) fn remove(nft: &Nft, batch: &mut Batch, family: Family, owners: &Owners) -> Result<()> {
-    let is_stale = |element: &Element| shared_rules::is_of(element, owners);
-    set(family, ADDRESSES).remove(nft, batch, &is_stale)?;
+pub(super) fn remove(
+    nft: &Nft,
+    batch: &mut Batch,
+    family: IpFamily,
+    owners: &Owners,
+) -> Result<()> {
+    SharedSet::new(family, ADDRESSES).remove_owners(nft, batch, owners)?;
     let (mut needed, mut is_changed) = (Vec::new(), owners.one().is_none());
     for map in [SAME_BRIDGE, ISOLATED] {
-        let changed = set(family, map).remove(nft, batch, &is_stale)?;
+        let changed = SharedSet::new(family, map).remove_owners(nft, batch, owners)?;
         is_changed |= !changed.gone.is_empty();
         needed.push(changed.kept);
     }
@@ -184,7 +200,7 @@ fn remove_unused_bridges(
     let mut needed = needed.into_iter().map(bridges);
     let (same, alone) = (needed.next().unwrap_or_default(), needed.next().unwrap_or_default());
     let all: Bridges = same.into_iter().chain(alone.iter().cloned()).collect();
-    let twice = all.iter().map(|bridge| [bridge.as_slice(), bridge].concat()).collect();
+    let twice = all.iter().map(|bridge| bridge.repeat(2)).collect();
     for (set, needed) in [(BRIDGES, &all), (WITHIN, &twice), (ALONE, &alone)] {
         let mut unused = nft.elements(table, set)?;
         unused.retain(|element| !needed.contains(&element.key));
@@ -205,8 +221,12 @@ fn bridges(elements: Vec<Element>) -> Bridges {
 }
 
 /// For each address, whether the set `firewall-addresses` has it, with any owner.
-pub(super) fn have_elements(nft: &Nft, family: Family, addresses: &[IpAddr]) -> Result<Vec<bool>> {
-    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(key).collect();
+pub(super) fn have_elements(
+    nft: &Nft,
+    family: IpFamily,
+    addresses: &[IpAddr],
+) -> Result<Vec<bool>> {
+    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(octets).collect();
     let known = nft.elements_at(shared_rules::table(family), ADDRESSES, &keys)?;
     Ok(known.iter().map(Option::is_some).collect())
 }
@@ -220,49 +240,40 @@ pub(super) fn address(element: &Element) -> Option<IpAddr> {
 }
 
 pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
-    let Listing { family, addresses, policy_links, .. } = listing;
-    let table = shared_rules::table(*family);
+    let Listing { family, policy_links, .. } = *listing;
+    let table = shared_rules::table(family);
     let of_map = |map| (map, listing.bridges(map));
     for (name, elements) in
         [(ADDRESSES, listing.elements(None)), of_map(SAME_BRIDGE), of_map(ISOLATED)]
     {
-        for (address, element) in addresses.iter().zip(&elements) {
-            if !set(*family, name).has(nft, element)? {
-                return Err(Error::internal(format_args!(
-                    "address {address} is missing from set {name} of table {table}"
-                )));
-            }
-        }
+        listing.check(nft, ("set", SharedSet::new(family, name)), &elements)?;
     }
     let Some(policy_links) = policy_links else { return Ok(()) };
-    let bridge = bridge_key(policy_links, *family);
-    let twice = [bridge.clone(), bridge.clone()].concat();
-    let alone = policy_links.is_isolated.then_some((ALONE, bridge.clone()));
-    for (set, key) in [(BRIDGES, bridge), (WITHIN, twice)].into_iter().chain(alone) {
-        if nft.elements_at(table, set, &[key])?.iter().all(Option::is_none) {
+    for (set, key) in listing.bridge_keys().into_iter().rev() {
+        if nft.elements_at(table, set, &[key])? == [None] {
             return Err(Error::internal(format_args!(
                 "bridge {} is missing from set {set} of table {table}",
-                policy_links.bridge(*family)
+                policy_links.bridge(family)
             )));
         }
     }
-    shared(*family, true).check(nft)
+    shared(family, true).check(nft)
 }
 
 /// Adds the missing sets, maps and rules. With a policy, also adds the set `portmap-targets` if it is missing, and fills it
 /// with the targets of all published ports.
-fn ensure_shared(nft: &Nft, batch: &mut Batch, family: Family, has_policy: bool) -> Result<()> {
+fn ensure_shared(nft: &Nft, batch: &mut Batch, family: IpFamily, has_policy: bool) -> Result<()> {
     let mut shared = shared(family, has_policy);
     let table = shared.table;
     let lacks_targets = has_policy && nft.exist(&[Object::Set(table, targets::SET)])? == [false];
     shared.sets.extend(lacks_targets.then(|| targets::set(family)));
     shared.ensure(nft, batch)?;
-    if lacks_targets { targets::fill(nft, batch, table) } else { Ok(()) }
+    if lacks_targets { targets::fill(nft, batch, family) } else { Ok(()) }
 }
 
 /// The table with its sets. With `has_policy` also the sets, maps and rules that isolate bridges.
-fn shared(family: Family, has_policy: bool) -> SharedRules {
-    let address = [Type::address(family)];
+fn shared(family: IpFamily, has_policy: bool) -> SharedRules {
+    let address = [Type::address(family.into())];
     let mut shared = SharedRules {
         table: shared_rules::table(family),
         sets: vec![NewSet::set(ADDRESSES, address)],
@@ -279,10 +290,13 @@ fn shared(family: Family, has_policy: bool) -> SharedRules {
         let former = Chain::base(FORMER_CHAIN, base, former_rules);
         let former_within = Chain::regular(FORMER_WITHIN_CHAIN, vec![drop_alone(None)]);
         let goto_between = between(Verdict::Goto(BETWEEN_CHAIN.into()));
+        // Packets that are translated to a published port and their replies pass, because the port is public.
+        let mut pass_between = targets::accept(family).to_vec();
+        pass_between.push(vec![Verdict::Drop.into()]);
         let drop = drop_alone(Some(Condition::fib_daddr_iif()));
         shared.chains = vec![
             // The former base chain is removed before the chain that it has a `goto` to.
-            Chain::regular(BETWEEN_CHAIN, pass_between(family)).replacing(former.clone()),
+            Chain::regular(BETWEEN_CHAIN, pass_between).replacing(former.clone()),
             Chain::regular(ALONE_CHAIN, vec![drop]).replacing(former_within),
             Chain::base(CHAIN, base, vec![drop_spoofed(family), within(ALONE_CHAIN), goto_between])
                 .replacing(former),
@@ -298,49 +312,26 @@ const PRIORITY: i32 = 0;
 /// `iifname @firewall-alone fib daddr . iif oif exists drop`. With br_netfilter, a frame to or from a gateway that is another
 /// link of the bridge also reaches this rule: the routes to both ends are on that link, so the rule does not match it.
 fn drop_alone(condition: Option<Condition>) -> Vec<Expr> {
-    let mut rule = in_set(&[Field::Iifname], ALONE);
-    rule.extend(condition.into_iter().flatten());
-    rule.push(Verdict::Drop.into());
-    rule
+    let condition = condition.into_iter().flatten();
+    rule(in_set(&[Field::Iifname], ALONE).into_iter().chain(condition), Verdict::Drop)
 }
 
 /// `ct status dnat ct direction original ip saddr @firewall-addresses fib saddr . iif oif missing drop`
-fn drop_spoofed(family: Family) -> Vec<Expr> {
-    let [saddr, _] = addresses(family);
+fn drop_spoofed(family: IpFamily) -> Vec<Expr> {
+    let [saddr, _] = Field::addresses(family);
     let translated = [Condition::ct_status_dnat(), Condition::ct_direction_original()];
-    let mut rule: Vec<Expr> = translated.into_iter().flatten().collect();
-    rule.extend(in_set(&[saddr], ADDRESSES));
-    rule.extend(Condition::fib_saddr_not_iif());
-    rule.push(Verdict::Drop.into());
-    rule
+    let from_container = in_set(&[saddr], ADDRESSES).into_iter();
+    let spoofed = from_container.chain(Condition::fib_saddr_not_iif());
+    rule(translated.into_iter().flatten().chain(spoofed), Verdict::Drop)
 }
 
 /// `iifname . oifname @firewall-within goto CHAIN`
 fn within(chain: &str) -> Vec<Expr> {
-    let mut rule = in_set(&[Field::Iifname, Field::Oifname], WITHIN);
-    rule.push(Verdict::Goto(chain.into()).into());
-    rule
+    rule(in_set(&[Field::Iifname, Field::Oifname], WITHIN), Verdict::Goto(chain.into()))
 }
 
 /// `iifname @firewall-bridges oifname @firewall-bridges VERDICT`
 fn between(verdict: Verdict) -> Vec<Expr> {
-    let mut rule = in_set(&[Field::Iifname], BRIDGES);
-    rule.extend(in_set(&[Field::Oifname], BRIDGES));
-    rule.push(verdict.into());
-    rule
-}
-
-/// Accepts packets that are translated to a published port and their replies, because the port is public. Drops all other
-/// packets.
-fn pass_between(family: Family) -> Vec<Vec<Expr>> {
-    targets::accept(ip_family(family)).into_iter().chain([vec![Verdict::Drop.into()]]).collect()
-}
-
-/// The source and the destination address of a packet.
-pub(super) fn addresses(family: Family) -> [Field; 2] {
-    Field::addresses(ip_family(family))
-}
-
-fn ip_family(family: Family) -> IpFamily {
-    if family == Family::Ip6 { IpFamily::V6 } else { IpFamily::V4 }
+    let links = [Field::Iifname, Field::Oifname].map(|field| in_set(&[field], BRIDGES));
+    rule(links.concat(), verdict)
 }

@@ -15,7 +15,9 @@ use std::net::IpAddr;
 use super::firewalld::{Firewalld, FirewalldState};
 use super::ruleset::{self, Listing};
 use crate::error::Result;
-use crate::netlink::nft::{Batch, Element, Family, NewSet, Nft, Type};
+use crate::names::IpFamily;
+use crate::netlink::nft::{Batch, Element, NewSet, Nft, Type};
+use crate::netlink::octets;
 use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
 use crate::steps::nft::renumber::Move;
@@ -38,17 +40,17 @@ pub(super) fn record(
     listing: &Listing<'_>,
     zone: &str,
 ) -> Result<()> {
+    let name = format!("{PREFIX}{zone}");
     let table = shared_rules::table(listing.family);
-    let set = format!("{PREFIX}{zone}");
-    let sets = vec![NewSet::set(set.as_str(), [Type::address(listing.family)])];
+    let sets = vec![NewSet::set(name.as_str(), [Type::address(table.family)])];
     SharedRules { table, sets, chains: Vec::new() }.ensure(nft, batch)?;
-    listing.put(nft, batch, SharedSet { table, name: &set }, &listing.elements(None)).map(drop)
+    listing.put(nft, batch, SharedSet { table, name: &name }, &listing.elements(None)).map(drop)
 }
 
 /// The zones with recorded sources, each with its family and the name of its set.
-fn zones(nft: &Nft) -> Result<Vec<(Family, String, String)>> {
+fn zones(nft: &Nft) -> Result<Vec<(IpFamily, String, String)>> {
     let mut zones = Vec::new();
-    for family in Family::IP {
+    for family in IpFamily::ALL {
         let sets = nft.sets(shared_rules::table(family))?.into_iter();
         let zone = |set: String| Some((family, set.strip_prefix(PREFIX)?.to_owned(), set));
         zones.extend(sets.filter_map(|set| zone(set.name)));
@@ -60,9 +62,9 @@ fn zones(nft: &Nft) -> Result<Vec<(Family, String, String)>> {
 pub(super) fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<ZoneSource>> {
     let mut found = Vec::new();
     for (family, zone, set) in zones(nft)? {
-        let set = SharedSet { table: shared_rules::table(family), name: &set };
+        let elements = SharedSet::new(family, &set).all_elements(nft)?.into_iter();
         let (own, others): (Vec<Element>, Vec<Element>) =
-            set.all_elements(nft)?.into_iter().partition(|part| shared_rules::is_of(part, owners));
+            elements.partition(|element| shared_rules::is_of(element, owners));
         let alone = own.iter().filter(|own| others.iter().all(|other| other.key != own.key));
         let source = |address| ZoneSource { zone: zone.clone(), address };
         found.extend(alone.filter_map(ruleset::address).map(source));
@@ -121,10 +123,9 @@ pub fn follow_sources(nft: &Nft, bus: Option<&OsStr>, moves: &[Move]) -> Result<
     let moves = moves.iter().filter(|change| change.from.addr() != change.to.addr());
     let mut steps: Vec<(String, &Move, bool)> = Vec::new();
     for (family, zone, set) in zones(nft)? {
-        let parts =
-            SharedSet { table: shared_rules::table(family), name: &set }.all_elements(nft)?;
+        let parts = SharedSet::new(family, &set).all_elements(nft)?;
         for change in moves.clone() {
-            let key = ruleset::key(change.from.addr());
+            let key = octets(change.from.addr());
             let (own, others): (Vec<&Element>, Vec<&Element>) = parts
                 .iter()
                 .filter(|part| part.key == key)
@@ -159,14 +160,11 @@ pub(super) fn delete_records(
 ) -> Result<()> {
     for (family, zone, set) in zones(nft)? {
         let stays = |element: &Element| {
-            let of_zone = remaining.iter().filter(|source| source.zone == zone);
-            of_zone
-                .map(|source| Some(source.address))
-                .any(|address| address == ruleset::address(element))
+            let mut of_zone = remaining.iter().filter(|source| source.zone == zone);
+            of_zone.any(|source| octets(source.address) == element.key)
         };
         let is_stale = |element: &Element| shared_rules::is_of(element, owners) && !stays(element);
-        let set = SharedSet { table: shared_rules::table(family), name: &set };
-        set.remove(nft, batch, &is_stale)?;
+        SharedSet::new(family, &set).remove(nft, batch, &is_stale)?;
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ use crate::netlink::nft::{
 use crate::plugin::owner;
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::localnet;
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 use crate::steps::nft::shared_set::marks;
 
 /// A group: the maps, sets and chain for published ports with the same conditions. It has the suffixes of their names.
@@ -153,7 +153,7 @@ impl Rules<'_> {
 }
 
 pub fn table(family: IpFamily) -> Table<'static> {
-    shared_rules::table(family.into())
+    shared_rules::table(family)
 }
 
 /// The set or map of this name: the index of owners, or a set or map of a group.
@@ -176,16 +176,12 @@ fn new_set(family: IpFamily, name: String) -> NewSet {
 /// `fib daddr type local jump portmap-unmark`
 fn base_rules(family: IpFamily) -> Vec<Vec<Expr>> {
     let mut rules: Vec<Vec<Expr>> = Vec::new();
-    let with = |condition: Condition, verdict: Verdict| {
-        condition.into_iter().chain([verdict.into()]).collect::<Vec<Expr>>()
-    };
     if family == IpFamily::V6 {
         let local = [Ipv6Net::from(Ipv6Addr::LOCALHOST), LINK_LOCAL];
-        rules.extend(local.map(|net| with(Condition::saddr(net), Verdict::Return)));
-        rules.extend(local.map(|net| with(Condition::daddr(net), Verdict::Return)));
+        rules.extend(local.map(|net| rule(Condition::saddr(net), Verdict::Return)));
+        rules.extend(local.map(|net| rule(Condition::daddr(net), Verdict::Return)));
     }
     let [mark, unmark] = hairpin::jumps();
-    let to_host = |verdict| with(Condition::fib_daddr_type_local(), verdict);
     rules.extend([to_host(mark), jump_to_main(), to_host(unmark)]);
     rules
 }
@@ -194,8 +190,11 @@ const LINK_LOCAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0
 
 /// `fib daddr type local jump portmap-published`: forwarded packets to other hosts are not translated (CVE-2025-67499).
 fn jump_to_main() -> Vec<Expr> {
-    let jump = Verdict::Jump(Group::main().chain());
-    Condition::fib_daddr_type_local().into_iter().chain([jump.into()]).collect()
+    to_host(Verdict::Jump(Group::main().chain()))
+}
+
+fn to_host(verdict: Verdict) -> Vec<Expr> {
+    rule(Condition::fib_daddr_type_local(), verdict)
 }
 
 /// The rules of a group's chain. Each alternative of the conditions has two rules: its expressions, followed by
@@ -218,7 +217,7 @@ fn dnat_rules(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<V
 fn return_unmasqueraded(group: &Group) -> Vec<Expr> {
     let port = in_set(&[Field::Protocol, Field::Dport], &group.unmasqueraded());
     let from_loopback = Condition::saddr(localnet::loopback()).into_iter();
-    from_loopback.chain(port).chain([Verdict::Return.into()]).collect()
+    rule(from_loopback.chain(port), Verdict::Return)
 }
 
 /// The sources with this prefix length whose packets to a container address can be masqueraded: its subnet and 127.0.0.0/8.

@@ -169,14 +169,14 @@ pub fn new_sources(family: IpFamily, sources: Sources) -> NewSet {
 
 /// Adds the set of sources, the set of pairs of the same prefix length, and their rules, if they are missing.
 pub fn ensure(nft: &Nft, batch: &mut Batch, family: IpFamily, sources: Sources) -> Result<()> {
-    let table = shared_rules::table(family.into());
+    let table = shared_rules::table(family);
     let sets = vec![new_pairs(family, sources.prefix_length), new_sources(family, sources)];
     SharedRules { table, sets, chains: chains(family, &[sources]).into() }.ensure(nft, batch)
 }
 
 /// Adds elements to the set of sources. An existing element keeps its owner.
 pub fn add(batch: &mut Batch, family: IpFamily, sources: Sources, elements: &[Element]) {
-    batch.ensure_elements(shared_rules::table(family.into()), &sources.set(), elements);
+    batch.ensure_elements(shared_rules::table(family), &sources.set(), elements);
 }
 
 /// The element of a set of sources for the source of a pair. It has the owner of the pair.

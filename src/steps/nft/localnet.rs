@@ -24,18 +24,18 @@ use crate::error::Result;
 use crate::kernel::sysctl;
 use crate::names::{IfName, IpFamily};
 use crate::netlink::nft::{
-    Base, Batch, Condition, Element, Expr, Family, Field, Hook, NewSet, Nft, Object, Table, Type,
-    Value, Verdict, in_set, pack,
+    Base, Batch, Condition, Element, Family, Field, Hook, NewSet, Nft, Object, Table, Type, Value,
+    Verdict, in_set, pack,
 };
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::Owner;
-use crate::steps::nft::shared_rules::{self, Chain};
+use crate::steps::nft::shared_rules::{self, Chain, rule};
 
 pub const SET: &str = "portmap-localnet";
 const CHAIN: &str = "portmap-localnet";
 /// The name of the chain `portmap-localnet` up to release 0.2.0.
 const FORMER_CHAIN: &str = "portmap-loopback";
-const TABLE: Table<'static> = shared_rules::table(Family::Ip);
+const TABLE: Table<'static> = Table { family: Family::Ip, name: shared_rules::TABLE };
 
 /// Hook and priority of the chain. It runs before conntrack, which translates the destination of replies back to 127.0.0.1.
 const RAW: Base = Base::filter(Hook::Prerouting, -300);
@@ -47,10 +47,11 @@ pub fn loopback() -> IpNet {
 
 /// The chain that drops packets to 127.0.0.0/8 from the links in the set.
 pub fn chain() -> Chain {
-    let to_loopback = || Condition::daddr(loopback()).into_iter().chain([Verdict::Drop.into()]);
-    let covered = in_set(&[Field::Iifname], SET).into_iter().chain(to_loopback()).collect();
+    let to_loopback = || Condition::daddr(loopback());
+    let from_link = in_set(&[Field::Iifname], SET).into_iter();
+    let covered = rule(from_link.chain(to_loopback()), Verdict::Drop);
     let lo = IfName::new("lo").map(|lo| Condition::iifname(&lo).negated());
-    let former: Vec<Expr> = lo.into_iter().flatten().chain(to_loopback()).collect();
+    let former = rule(lo.into_iter().flatten().chain(to_loopback()), Verdict::Drop);
     Chain::base(CHAIN, RAW, vec![covered]).replacing(Chain::base(FORMER_CHAIN, RAW, vec![former]))
 }
 

@@ -30,13 +30,14 @@ use ipnet::IpNet;
 
 use crate::compat::rules;
 use crate::error::{Error, Result};
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::nft::{
     Base, Batch, Condition, Datum, Element, Expr, Family, Feature, Field, Hook, NewSet, Nft, Table,
-    Type, Value, Verdict, pack, verdict_map,
+    Type, Verdict, verdict_map,
 };
+use crate::netlink::octets;
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
 
 /// The map from each source to the chain of its subnet.
@@ -56,7 +57,7 @@ const FORMER_PRIORITY: i32 = 100;
 /// Adds shared rules that are missing.
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
     let comment = shared_rules::comment(owner)?;
-    for family in Family::IP {
+    for family in IpFamily::ALL {
         let nets = of_family(nets, family);
         if nets.is_empty() {
             continue;
@@ -64,7 +65,7 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
         shared(family, &nets).ensure(nft, batch)?;
         let wanted = |net: &IpNet| Element { comment: Some(comment.clone()), ..element(*net) };
         let wanted: Vec<Element> = nets.iter().map(wanted).collect();
-        put(nft, batch, family, (owner, &nets), &wanted).map_err(|error| {
+        put(nft, batch, (family, owner), &nets, &wanted).map_err(|error| {
             let of: Vec<String> = nets.iter().map(|net| net.addr().to_string()).collect();
             error.context(format!("cannot masquerade {}", of.join(", ")))
         })?;
@@ -77,14 +78,13 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
 fn put(
     nft: &Nft,
     batch: &mut Batch,
-    family: Family,
-    (owner, nets): (&Owner, &[IpNet]),
+    (family, owner): (IpFamily, &Owner),
+    nets: &[IpNet],
     wanted: &[Element],
 ) -> Result<()> {
-    let keys: Vec<Vec<u8>> = nets.iter().copied().map(key).collect();
-    match set(family).put(nft, batch, owner.as_str(), &keys, wanted)? {
-        Some(changed) if wanted.is_empty() => delete_chains(nft, batch, family, &changed, &[]),
-        Some(changed) => delete_chains(nft, batch, family, &changed, nets),
+    let keys: Vec<Vec<u8>> = nets.iter().map(|net| octets(net.addr())).collect();
+    match SharedSet::new(family, MAP).put(nft, batch, owner.as_str(), &keys, wanted)? {
+        Some(changed) => delete_chains(nft, batch, family, &changed, wanted),
         None => Ok(()),
     }
 }
@@ -93,24 +93,20 @@ fn put(
 pub fn address_elements(
     nets: &[IpNet],
 ) -> impl Iterator<Item = (Table<'static>, &'static str, Vec<u8>)> {
-    nets.iter().map(|net| {
-        let family = if net.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
-        (shared_rules::table(family), MAP, key(*net))
-    })
+    let table = |address| shared_rules::table(IpFamily::of(address));
+    nets.iter().map(move |net| (table(net.addr()), MAP, octets(net.addr())))
 }
 
 /// Removes the elements of these addresses that belong to the owner or to owners that have ended.
 pub fn clear(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
-    Family::IP
-        .into_iter()
-        .try_for_each(|family| put(nft, batch, family, (owner, &of_family(nets, family)), &[]))
+    let mut families = IpFamily::ALL.into_iter();
+    families.try_for_each(|family| put(nft, batch, (family, owner), &of_family(nets, family), &[]))
 }
 
 /// Removes the elements of the owners, and the chains of subnets that have no other element.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    for family in Family::IP {
-        let is_stale = |element: &Element| shared_rules::is_of(element, owners);
-        let changed = set(family).remove(nft, batch, &is_stale)?;
+    for family in IpFamily::ALL {
+        let changed = SharedSet::new(family, MAP).remove_owners(nft, batch, owners)?;
         if owners.one().is_none() || !changed.gone.is_empty() {
             delete_chains(nft, batch, family, &changed, &[])?;
         }
@@ -121,22 +117,22 @@ pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
 /// Fails if an element or rule of `add` is missing, and the reference did not masquerade the attachment.
 pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) -> Result<()> {
     let comment = shared_rules::comment(&Owner::new(network, at))?;
-    for family in Family::IP {
+    for family in IpFamily::ALL {
         let nets = of_family(nets, family);
         for net in &nets {
             let missing =
-                |_| Error::internal(format_args!("masquerading of {} is missing", net.addr()));
+                || Error::internal(format_args!("masquerading of {} is missing", net.addr()));
             let expected = Element { comment: Some(comment.clone()), ..element(*net) };
-            if !set(family).has(nft, &expected)? {
+            if !SharedSet::new(family, MAP).has(nft, &expected)? {
                 let found = nft.elements_at(shared_rules::table(family), MAP, &[expected.key])?;
-                if found == [None] && rules::has_masquerade(nft, family, network, at)? {
+                if found == [None] && rules::has_masquerade(nft, family.into(), network, at)? {
                     continue;
                 }
-                return Err(missing(()));
+                return Err(missing());
             }
             shared(family, &nets)
                 .check(nft)
-                .map_err(|error| missing(()).with_details(error.to_string()))?;
+                .map_err(|error| missing().with_details(error.to_string()))?;
         }
     }
     Ok(())
@@ -150,57 +146,47 @@ pub fn status(nft: &Nft) -> Result<()> {
     shared_rules::require(nft, &needed.collect::<Vec<_>>(), "masquerade")
 }
 
-const fn set(family: Family) -> SharedSet<'static> {
-    SharedSet { table: shared_rules::table(family), name: MAP }
-}
-
 /// Table, map and chains for the addresses of a family:
 /// `type nat hook postrouting priority 120; policy accept;` with
 /// `ip saddr vmap @masquerade-sources`, and for each subnet
 /// `ip daddr 10.1.0.0/16 return`,
 /// `ip daddr 224.0.0.0/4 return` and
 /// `masquerade`
-pub fn shared(family: Family, nets: &[IpNet]) -> SharedRules {
+pub fn shared(family: IpFamily, nets: &[IpNet]) -> SharedRules {
     let mut subnets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
     subnets.sort_unstable();
     subnets.dedup();
     let of_subnet = |subnet: &IpNet| {
-        let mut rules: Vec<Vec<Expr>> = Vec::new();
-        for inside in [*subnet, multicast(family)] {
-            let condition = Condition::daddr(inside).into_iter();
-            rules.push(condition.chain([Verdict::Return.into()]).collect());
-        }
-        rules.push(vec![Expr::Masquerade]);
-        Chain::regular(&subnet_chain(*subnet), rules)
+        let return_to = |net: IpNet| rule(Condition::daddr(net), Verdict::Return);
+        let rules = [return_to(*subnet), return_to(multicast(family)), vec![Expr::Masquerade]];
+        Chain::regular(&subnet_chain(*subnet), rules.into())
     };
     let base = |priority| Base::nat(Hook::Postrouting, priority);
-    let saddr = if family == Family::Ip { Field::IpSaddr } else { Field::Ip6Saddr };
-    let by_source: Vec<Vec<Expr>> = vec![verdict_map(&[saddr], MAP).into_iter().collect()];
+    let [saddr, _] = Field::addresses(family);
+    let by_source = vec![verdict_map(&[saddr], MAP)];
     let former = Chain::base(FORMER_CHAIN, base(FORMER_PRIORITY), by_source.clone());
     let mut chains = vec![Chain::base(CHAIN, base(PRIORITY), by_source).replacing(former)];
     chains.extend(subnets.iter().map(of_subnet));
-    let map = NewSet::verdict_map(MAP, [Type::address(family)]);
+    let map = NewSet::verdict_map(MAP, [Type::address(family.into())]);
     SharedRules { table: shared_rules::table(family), sets: vec![map], chains }
 }
 
-/// Deletes the chains of subnets that have no element after a change of the map. The chains of the subnets of `nets` stay.
+/// Deletes the chains of subnets that have no element after a change of the map. `wanted` are the added elements.
 pub fn delete_chains(
     nft: &Nft,
     batch: &mut Batch,
-    family: Family,
+    family: IpFamily,
     changed: &Changed,
-    nets: &[IpNet],
+    wanted: &[Element],
 ) -> Result<()> {
     let table = shared_rules::table(family);
-    let wanted: Vec<String> = nets.iter().copied().map(subnet_chain).collect();
     for chain in nft.chains(table)? {
         let leads_there = |element: &&Element| match &element.data {
             Some(Datum::Verdict(Verdict::Goto(to))) => *to == chain.name,
             _ => false,
         };
         let is_of_subnet = chain.base.is_none() && chain.name.starts_with(SUBNET_CHAIN);
-        let is_needed =
-            changed.kept.iter().any(|kept| leads_there(&kept)) || wanted.contains(&chain.name);
+        let is_needed = changed.kept.iter().chain(wanted).any(|element| leads_there(&element));
         let users =
             u32::try_from(changed.gone.iter().filter(leads_there).count()).unwrap_or(u32::MAX);
         // Keep the chain if another program has a rule in it or a jump to it.
@@ -214,14 +200,10 @@ pub fn delete_chains(
 /// The element for an address, without its comment.
 pub fn element(net: IpNet) -> Element {
     Element {
-        key: key(net),
+        key: octets(net.addr()),
         data: Some(Datum::Verdict(Verdict::Goto(subnet_chain(net)))),
         comment: None,
     }
-}
-
-fn key(net: IpNet) -> Vec<u8> {
-    pack(&[Value::Address(net.addr())])
 }
 
 /// The chain of the subnet of an address. nft does not allow colons in names.
@@ -230,9 +212,9 @@ fn subnet_chain(net: IpNet) -> String {
 }
 
 /// The members of `nets` of one family. If several have the same address, only the first of them.
-fn of_family(nets: &[IpNet], family: Family) -> Vec<IpNet> {
+fn of_family(nets: &[IpNet], family: IpFamily) -> Vec<IpNet> {
     let mut found: Vec<IpNet> = Vec::with_capacity(nets.len());
-    for net in nets.iter().filter(|net| net.addr().is_ipv4() == (family == Family::Ip)) {
+    for net in nets.iter().filter(|net| family.has(net.addr())) {
         if !found.iter().any(|other| other.addr() == net.addr()) {
             found.push(*net);
         }
@@ -241,10 +223,10 @@ fn of_family(nets: &[IpNet], family: Family) -> Vec<IpNet> {
 }
 
 /// The multicast addresses of a family: `224.0.0.0/4` or `ff00::/8`.
-fn multicast(family: Family) -> IpNet {
+fn multicast(family: IpFamily) -> IpNet {
     let (address, length): (IpAddr, u8) = match family {
-        Family::Ip => (Ipv4Addr::new(224, 0, 0, 0).into(), 4),
-        _ => (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8),
+        IpFamily::V4 => (Ipv4Addr::new(224, 0, 0, 0).into(), 4),
+        IpFamily::V6 => (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8),
     };
     IpNet::new_assert(address, length)
 }

@@ -12,7 +12,8 @@ use ipnet::IpNet;
 
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::nft::{Batch, Datum, Element, Nft, Value, pack};
+use crate::netlink::nft::{Batch, Datum, Element, Nft};
+use crate::netlink::octets;
 use crate::plugin::owner::Owner;
 use crate::steps::nft::hairpin::Sources;
 use crate::steps::nft::shared_set::{self, SharedSet};
@@ -40,12 +41,11 @@ pub fn renumber(nft: &Nft, change: &Move) -> Result<Moved> {
     let mut moved = Moved::default();
     nft.transact(|nft, batch| {
         moved = Moved::default();
-        let family = IpFamily::of(change.to.addr()).into();
-        let own = shared_rules::table(family);
-        for set in nft.sets(own)? {
-            moved.move_set(nft, batch, SharedSet { table: own, name: &set.name }, change)?;
+        let family = IpFamily::of(change.to.addr());
+        for set in nft.sets(shared_rules::table(family))? {
+            moved.move_set(nft, batch, SharedSet::new(family, &set.name), change)?;
         }
-        moved.move_set(nft, batch, shared_set::accepted(family), change)
+        moved.move_set(nft, batch, shared_set::accepted(family.into()), change)
     })?;
     Ok(moved)
 }
@@ -96,9 +96,10 @@ fn put(
     } else if hairpin::length(name).is_some() {
         put_source(nft, batch, change, (set, old), (name, new))?;
     } else if set.name == masquerade::MAP {
-        masquerade::shared(family.into(), &[change.to]).ensure(nft, batch)?;
-        if let Some(changed) = set.put(nft, batch, owner, &keys, &[new])? {
-            masquerade::delete_chains(nft, batch, family.into(), &changed, &[change.to])?;
+        masquerade::shared(family, &[change.to]).ensure(nft, batch)?;
+        let wanted = [new];
+        if let Some(changed) = set.put(nft, batch, owner, &keys, &wanted)? {
+            masquerade::delete_chains(nft, batch, family, &changed, &wanted)?;
         }
     } else {
         set.replace(nft, batch, old, new)?;
@@ -142,15 +143,14 @@ fn put_source(
 /// The set and the element after the move; `None` if the element does not contain the old address.
 fn moved(set: &str, old: &Element, change: &Move) -> Option<(String, Element)> {
     let Move { from, to, .. } = change;
-    let [from_key, to_key] = [from, to].map(|net| pack(&[Value::Address(net.addr())]));
+    let [from_key, to_key] = [from, to].map(|net| octets(net.addr()));
     let same_set = |element| Some((set.to_owned(), element));
     if let Some(length) = hairpin::length(set) {
         let (source, address) = old.key.split_at_checked(from_key.len())?;
         if address != from_key {
             return None;
         }
-        let is_subnet =
-            length == from.prefix_len() && source == pack(&[Value::Address(from.network())]);
+        let is_subnet = length == from.prefix_len() && source == octets(from.network());
         return if is_subnet {
             let key = hairpin::key(to, to.addr());
             Some((hairpin::set(to.prefix_len()), Element { key, ..old.clone() }))
@@ -180,7 +180,7 @@ fn moved(set: &str, old: &Element, change: &Move) -> Option<(String, Element)> {
 /// Whether the element publishes a port of the old address: its data is the old address and a port, which is four bytes in
 /// registers.
 fn is_port(element: &Element, change: &Move) -> bool {
-    let address = pack(&[Value::Address(change.from.addr())]);
+    let address = octets(change.from.addr());
     let Some(Datum::Value(target)) = &element.data else { return false };
     target.len() == address.len() + 4 && target.starts_with(&address)
 }
@@ -191,7 +191,7 @@ mod tests {
 
     use super::*;
     use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-    use crate::netlink::nft::{Comment, Transport};
+    use crate::netlink::nft::{Comment, Transport, Value, pack};
 
     fn moves(from: &str, to: &str) -> Move {
         let at = Attachment {

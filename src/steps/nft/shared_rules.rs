@@ -8,13 +8,16 @@ use std::collections::BTreeSet;
 use crate::error::{Code, Error, Result};
 use crate::netlink::nft::{
     self, Base, Batch, Comment, Element, Expr, Family, Feature, NewChain, NewRule, NewSet, Nft,
-    Object, Rule, Table,
+    Object, Rule, Table, Verdict,
 };
 use crate::plugin::owner::{Owner, Owners};
 
+/// The name of the tables.
+pub const TABLE: &str = "cnibox";
+
 /// The table `cnibox` of a family.
-pub const fn table(family: Family) -> Table<'static> {
-    Table { family, name: "cnibox" }
+pub fn table(family: impl Into<Family>) -> Table<'static> {
+    Table { family: family.into(), name: TABLE }
 }
 
 /// The comment of an owner's elements.
@@ -43,6 +46,11 @@ pub struct Chain {
     /// The corresponding chain of earlier releases. ADD removes its rules, and the chain if it has no other rules; CHECK
     /// accepts it.
     pub former: Option<Box<Self>>,
+}
+
+/// The expressions of a rule: conditions, and a verdict for the packets that meet them.
+pub fn rule(conditions: impl IntoIterator<Item = Expr>, verdict: Verdict) -> Vec<Expr> {
+    conditions.into_iter().chain([verdict.into()]).collect()
 }
 
 impl SharedRules {

@@ -21,7 +21,8 @@ use crate::netlink::nft::{
     Batch, Datum, Element, Family, NewSet, Nft, Object, Table, Type, Value, pack,
 };
 use crate::plugin::life;
-use crate::plugin::owner::{Owner, hash};
+use crate::plugin::owner::{Owner, Owners, hash};
+use crate::steps::nft::shared_rules;
 
 /// A set or map with shared elements. A key consists of addresses of the table's family, or of an address, a protocol and a
 /// port. The values of a map are names of bridges. No rule looks up packets in such a map, so each owner of an address can have
@@ -61,7 +62,12 @@ const MARKS_BYTES: usize = 8;
 /// The length of a protocol and a port in a key: four bytes each.
 const PORT_BYTES: usize = 8;
 
-impl SharedSet<'_> {
+impl<'a> SharedSet<'a> {
+    /// The set with this name in the table `cnibox` of a family.
+    pub fn new(family: impl Into<Family>, name: &'a str) -> Self {
+        Self { table: shared_rules::table(family), name }
+    }
+
     /// The name of the set of further owners.
     pub fn owners(&self) -> String {
         format!("{OWNERS_OF}{}", self.name)
@@ -114,6 +120,11 @@ impl SharedSet<'_> {
         is_stale: &dyn Fn(&Element) -> bool,
     ) -> Result<Changed> {
         self.change(nft, batch, is_stale, &[])
+    }
+
+    /// `remove` for the elements of `owners`.
+    pub fn remove_owners(&self, nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<Changed> {
+        self.change(nft, batch, &|element| shared_rules::is_of(element, owners), &[])
     }
 
     /// Removes the elements of one owner at these keys, where the owner has no others. `is_stale` is true for its elements. Reads

@@ -26,13 +26,13 @@ use crate::netlink::nft::{
     in_set, not_in_set, pack,
 };
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 
 /// The set of pairs of a port and the source MAC address that the port accepts.
 const ALLOWED: &str = "spoof-check-allowed";
 const CHAIN: &str = "spoof-check-prerouting";
 const PORTS: &str = "spoof-check-ports";
-const TABLE: Table<'static> = shared_rules::table(Family::Bridge);
+const TABLE: Table<'static> = Table::bridge(shared_rules::TABLE);
 /// The priority of the chain: `dstnat` of the family bridge, before other rules see the frame.
 const PRIORITY: i32 = -300;
 
@@ -120,14 +120,14 @@ pub fn status(nft: &Nft) -> Result<()> {
 fn shared() -> SharedRules {
     let is_checked = in_set(&[Field::Iifname], PORTS);
     let is_foreign = not_in_set(&[Field::Iifname, Field::EtherSaddr], ALLOWED);
-    let rule = is_checked.into_iter().chain(is_foreign).chain([Verdict::Drop.into()]).collect();
+    let drop = rule(is_checked.into_iter().chain(is_foreign), Verdict::Drop);
     SharedRules {
         table: TABLE,
         sets: vec![
             NewSet::set(PORTS, [Type::IfName]),
             NewSet::set(ALLOWED, [Type::IfName, Type::EtherAddr]),
         ],
-        chains: vec![Chain::base(CHAIN, Base::filter(Hook::Prerouting, PRIORITY), vec![rule])],
+        chains: vec![Chain::base(CHAIN, Base::filter(Hook::Prerouting, PRIORITY), vec![drop])],
     }
 }
 

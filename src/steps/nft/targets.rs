@@ -14,9 +14,9 @@
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Batch, Condition, Datum, Element, Expr, Family, Field, NewSet, Nft, Table, Type, Verdict,
-    in_set,
+    Batch, Condition, Datum, Element, Expr, Field, NewSet, Nft, Type, Verdict, in_set,
 };
+use crate::steps::nft::shared_rules::{self, rule};
 use crate::steps::nft::shared_set::SharedSet;
 
 pub const SET: &str = "portmap-targets";
@@ -34,17 +34,18 @@ pub fn of(published: &Element) -> Option<Element> {
 }
 
 /// The set `portmap-targets`.
-pub fn set(family: Family) -> NewSet {
-    NewSet::set(SET, [Type::address(family), Type::InetProto, Type::InetService])
+pub fn set(family: IpFamily) -> NewSet {
+    NewSet::set(SET, [Type::address(family.into()), Type::InetProto, Type::InetService])
 }
 
 /// Adds the targets of all published ports to the new set.
-pub fn fill(nft: &Nft, batch: &mut Batch, table: Table<'_>) -> Result<()> {
+pub fn fill(nft: &Nft, batch: &mut Batch, family: IpFamily) -> Result<()> {
+    let table = shared_rules::table(family);
     let mut all = Vec::new();
     for map in nft.sets(table)?.iter().filter(|set| set.is_map && set.name.starts_with(PUBLISHED)) {
         all.extend(nft.elements(table, &map.name)?.iter().filter_map(of));
     }
-    SharedSet { table, name: SET }.add(nft, batch, &all)
+    SharedSet::new(family, SET).add(nft, batch, &all)
 }
 
 /// The rules that accept replies of translated connections, and connections that were translated to a target:
@@ -55,8 +56,7 @@ pub fn accept(family: IpFamily) -> [Vec<Expr>; 2] {
     let replies = Condition::ct_direction_reply().into_iter().collect();
     let to_target = in_set(&[daddr, Field::Protocol, Field::Dport], SET);
     [replies, to_target].map(|condition: Vec<Expr>| {
-        let translated = Condition::ct_status_dnat().into_iter();
-        translated.chain(condition).chain([Verdict::Accept.into()]).collect()
+        rule(Condition::ct_status_dnat().into_iter().chain(condition), Verdict::Accept)
     })
 }
 
