@@ -283,8 +283,9 @@ fn shared(family: IpFamily, has_policy: bool) -> SharedRules {
         shared
             .sets
             .extend([SAME_BRIDGE, ISOLATED].map(|n| NewSet::map(n, address, [Type::IfName])));
-        shared.sets.extend([BRIDGES, ALONE].map(|name| NewSet::set(name, [Type::IfName])));
+        shared.sets.push(NewSet::set(BRIDGES, [Type::IfName]));
         shared.sets.push(NewSet::set(WITHIN, [Type::IfName; 2]));
+        shared.sets.push(NewSet::set(ALONE, [Type::IfName]));
         let base = Base::filter(Hook::Forward, PRIORITY);
         let former_rules = vec![within(FORMER_WITHIN_CHAIN), between(Verdict::Drop)];
         let former = Chain::base(FORMER_CHAIN, base, former_rules);
