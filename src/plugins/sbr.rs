@@ -43,7 +43,7 @@ use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
 use crate::steps::link::configure;
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
-use plan::{PROTOCOL, Plan};
+use plan::{PROTOCOL, Plan, is_link_local};
 
 pub const ENTRY: Entry = Entry {
     is_in_container: true,
@@ -184,11 +184,6 @@ impl Attached {
         }
         Ok(found)
     }
-}
-
-/// Whether the address is an IPv6 link-local address, which the kernel itself sets on an interface.
-fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// The routes of the result that the previous plugins added to the main table. A route of the result without a gateway gets

@@ -1,7 +1,7 @@
 //! Reads the network links of devices from sysfs. sysfs shows the links of the network namespace that it was mounted in: the
 //! host's.
 
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -40,12 +40,7 @@ fn first(dir: &Path, prefix: &str) -> Result<Option<String>> {
     };
     let entries = fault::file_operation().and_then(|()| fs::read_dir(dir));
     let Some(entries) = file::found(entries).map_err(failed)? else { return Ok(None) };
-    let mut first = None;
-    for entry in entries {
-        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
-        if name.starts_with(prefix) && first.as_ref().is_none_or(|first| name < *first) {
-            first = Some(name);
-        }
-    }
-    Ok(first)
+    let name = |entry: io::Result<DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    let names: Vec<String> = entries.map(name).collect::<io::Result<_>>().map_err(failed)?;
+    Ok(names.into_iter().filter(|name| name.starts_with(prefix)).min())
 }

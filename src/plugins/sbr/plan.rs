@@ -58,7 +58,8 @@ impl Plan {
             plan.routes.extend(copies.map(|route| Route { table: Some(table), ..route }));
             plan.routes.extend(default_route(ip, link, table));
         }
-        let stays = |route: &Route| is_link_local(route) || has_hints && is_on_link(route);
+        let stays =
+            |route: &Route| is_link_local(route.dst.addr()) || has_hints && is_on_link(route);
         plan.moved = own.into_iter().filter(|route| !stays(route)).collect();
         if has_hints {
             plan.add_hints(routing_tables, link, ips);
@@ -147,8 +148,9 @@ pub fn default_route(ip: &Ip, link: &Link, table: u32) -> Option<Route> {
     Some(Route { via: Some(gateway), dev, table: Some(table), ..Route::to(everything) })
 }
 
-fn is_link_local(route: &Route) -> bool {
-    matches!(route.dst.addr(), IpAddr::V6(ip) if ip.is_unicast_link_local())
+/// Whether the address is an IPv6 link-local address, which the kernel itself sets on an interface.
+pub fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 fn is_on_link(route: &Route) -> bool {
