@@ -165,12 +165,23 @@ impl Plugin for Portmap {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
-        let addresses = scope.one().map_or_else(Vec::new, |at| {
+        let addresses: Vec<IpAddr> = scope.one().map_or_else(Vec::new, |at| {
             let result = cx.prev_result_of_del();
             let address = |family| container_address(family, at, &result);
             IpFamily::ALL.into_iter().filter_map(address).map(|net| net.addr()).collect()
         });
-        remove_later(cx, Owners::of(cx, scope), self.settings().ok(), addresses);
+        let (owners, settings) = (Owners::of(cx, scope), self.settings().ok());
+        let flows = Rc::new(RefCell::new(Vec::new()));
+        let found = Rc::clone(&flows);
+        let build = move |nft: &Nft, batch: &mut Batch| {
+            *found.borrow_mut() = remove(nft, batch, &owners, settings.as_ref())?;
+            if owners.one().is_none() {
+                localnet::refresh(nft, &Rtnl::open()?, batch)?;
+            }
+            rules_of_reference::remove_portmap(nft, batch, &owners, &addresses)
+        };
+        // The UDP connections to the removed ports end after the commit.
+        cx.defer(build, move || delete_flows(&flows.take()));
         Ok(())
     }
 
@@ -202,26 +213,6 @@ fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Opt
     };
     let ips = result.ips.iter().filter(|ip| family.has(ip.address.addr()));
     ips.filter(|ip| is_ours(ip.interface)).map(|ip| ip.address).next()
-}
-
-/// When the session commits, removes the port bindings of the owners and the rules of the Go plugin, and then deletes the UDP
-/// connections to the removed ports from conntrack.
-fn remove_later(
-    cx: &Context<'_>,
-    owners: Owners,
-    settings: Option<Settings>,
-    addresses: Vec<IpAddr>,
-) {
-    let flows = Rc::new(RefCell::new(Vec::new()));
-    let found = Rc::clone(&flows);
-    let build = move |nft: &Nft, batch: &mut Batch| {
-        *found.borrow_mut() = remove(nft, batch, &owners, settings.as_ref())?;
-        if owners.one().is_none() {
-            localnet::refresh(nft, &Rtnl::open()?, batch)?;
-        }
-        rules_of_reference::remove_portmap(nft, batch, &owners, &addresses)
-    };
-    cx.defer(build, move || delete_flows(&flows.take()));
 }
 
 /// Adds the deletions of the port bindings to the batch. Returns conntrack filters for the UDP connections to these ports.

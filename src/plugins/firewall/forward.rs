@@ -199,7 +199,7 @@ pub(super) fn add(
     let others = SharedSet::new(*family, ruleset::ADDRESSES).all_elements(nft)?.into_iter();
     let owned = others.filter(|other| other.comment.is_some());
     wanted.extend(owned.map(|other| Element { data: ACCEPT, ..other }));
-    map.add(nft, batch, &wanted)
+    map.change(nft, batch, &|_| false, &wanted).map(drop)
 }
 
 /// The data of an element in the map.

@@ -91,32 +91,32 @@ impl PolicyLinks {
         }
     }
 
-    /// The keys of the container in `firewall-isolated-gateways`: its port with each port that leads to its gateway.
-    fn gateways(&self) -> Vec<Vec<u8>> {
-        let Some(port) = self.port.as_ref().filter(|_| self.is_isolated) else { return Vec::new() };
-        let ports = [&self.v4, &self.v6].into_iter().filter_map(|link| link.port.as_ref());
-        let mut keys: Vec<Vec<u8>> =
-            ports.map(|gateway| pack(&[Value::IfName(port), Value::IfName(gateway)])).collect();
-        keys.dedup();
-        keys
+    /// The port of the container, if the policy is `isolated` and there is a bridge.
+    fn isolated_port(&self) -> Option<&IfName> {
+        self.port.as_ref().filter(|_| self.is_isolated)
     }
 
-    /// The key of the container's port in `firewall-isolated-ports`, if the policy is `isolated` and there is a bridge.
-    fn isolated_port(&self) -> Option<Vec<u8>> {
-        let port = self.port.as_ref().filter(|_| self.is_isolated)?;
-        Some(pack(&[Value::IfName(port)]))
+    /// The keys of the container in `firewall-isolated-ports` and in `firewall-isolated-gateways`: its port, and its port with
+    /// each port that leads to its gateway.
+    fn keys(&self) -> [Vec<Vec<u8>>; 2] {
+        let Some(port) = self.isolated_port().map(Value::IfName) else { return Default::default() };
+        let ports = [&self.v4, &self.v6].into_iter().filter_map(|link| link.port.as_ref());
+        let mut gateways: Vec<Vec<u8>> =
+            ports.map(|gateway| pack(&[port, Value::IfName(gateway)])).collect();
+        gateways.dedup();
+        [vec![pack(&[port])], gateways]
     }
 
     pub(super) fn check_port(&self, nft: &Nft, owner: &Comment) -> Result<()> {
-        let Some(port) = self.port.as_ref().filter(|_| self.is_isolated) else { return Ok(()) };
-        let known = nft.elements_at(TABLE, PORTS, &[pack(&[Value::IfName(port)])])?;
+        let Some(port) = self.isolated_port() else { return Ok(()) };
+        let [ports, gateways] = self.keys();
+        let known = nft.elements_at(TABLE, PORTS, &ports)?;
         let is_there = |element: &Element| element.comment.as_ref() == Some(owner);
         if !known.iter().flatten().any(is_there) {
             return Err(Error::internal(format_args!(
                 "port {port} is not isolated: it is missing from set {PORTS} of table {TABLE}"
             )));
         }
-        let gateways = self.gateways();
         if nft.elements_at(TABLE, GATEWAYS, &gateways)?.iter().any(Option::is_none) {
             return Err(Error::internal(format_args!(
                 "port {port} does not reach its gateway: it is missing from set {GATEWAYS} of table {TABLE}"
@@ -161,15 +161,13 @@ pub(super) fn set_port(
     policy_links: Option<&PolicyLinks>,
     owner: &Comment,
 ) -> Result<()> {
-    let port: Vec<Vec<u8>> =
-        policy_links.and_then(PolicyLinks::isolated_port).into_iter().collect();
-    if !port.is_empty() {
+    let [ports, gateways] = policy_links.map(PolicyLinks::keys).unwrap_or_default();
+    if !ports.is_empty() {
         let mut shared = shared();
         shared.sets.push(NewSet::set(GATEWAYS, [Type::IfName; 2]));
         shared.ensure(nft, batch)?;
     }
-    let gateways = policy_links.map(PolicyLinks::gateways).unwrap_or_default();
-    for (set, wanted) in [(PORTS, port), (GATEWAYS, gateways)] {
+    for (set, wanted) in [(PORTS, ports), (GATEWAYS, gateways)] {
         let mut earlier = nft.elements(TABLE, set)?;
         earlier.retain(|element| {
             element.comment.as_ref() == Some(owner) && !wanted.contains(&element.key)

@@ -46,7 +46,7 @@ pub struct Existing {
     /// The attachment has elements from an earlier ADD. The batch removes them, except masqueraded sources.
     pub is_published: bool,
     /// The container already publishes one of the ports in another network, so the ports need a secondary group.
-    needs_secondary: bool,
+    pub needs_secondary: bool,
     /// The keys of ports that other owners publish on other host addresses.
     pub shared: Vec<Vec<u8>>,
     /// The names of all sets and maps of the table.
@@ -59,12 +59,8 @@ impl<'a> PortBindings<'a> {
         Self { family, owner, address, settings, group: Group::of(settings.conditions(family)) }
     }
 
-    /// A copy of these bindings: in the secondary group if the existing elements require it, else in the same group.
-    pub fn in_group_for(&self, existing: &Existing) -> Self {
-        if existing.needs_secondary { self.secondary() } else { self.clone() }
-    }
-
-    fn secondary(&self) -> Self {
+    /// These bindings in the secondary group.
+    pub fn secondary(&self) -> Self {
         let [_, _, interface] = Owner::parts(self.owner).unwrap_or_default();
         Self { group: self.group.secondary(interface), ..self.clone() }
     }
@@ -177,7 +173,8 @@ impl<'a> PortBindings<'a> {
                 let pairs = SharedSet { table, name: &masqueraded }.all_elements(nft)?;
                 wanted.extend(pairs.iter().map(hairpin::source_of));
             }
-            hairpin::add(batch, self.family, sources, &wanted);
+            // A source that exists keeps its owner.
+            batch.ensure_elements(table, &sources.set(), &wanted);
         }
         Ok(())
     }

@@ -17,9 +17,9 @@ use crate::plugin::owner;
 /// The parsed list `conditionsV4` or `conditionsV6`.
 pub struct Conditions {
     /// The list as it is written in the configuration. Lists with equal texts share a group.
-    text: String,
+    pub text: String,
     /// A packet must meet every expression of one alternative.
-    alternatives: Vec<Vec<Expr>>,
+    pub alternatives: Vec<Vec<Expr>>,
 }
 
 /// One condition: the subject has one of the values, or none of them.
@@ -80,14 +80,6 @@ impl Conditions {
     /// Whether the list is empty, so that every packet meets the conditions.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
-    }
-
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    pub fn alternatives(&self) -> &[Vec<Expr>] {
-        &self.alternatives
     }
 
     /// The hash of the text, for the names of the group: lists with equal texts have the same hash.

@@ -103,7 +103,8 @@ impl<'a> Ports<'a> {
                     continue;
                 };
                 let mut existing = bindings.read_existing(nft)?;
-                let bindings = bindings.in_group_for(&existing);
+                let is_secondary = existing.needs_secondary;
+                let bindings = if is_secondary { bindings.secondary() } else { bindings };
                 if existing.is_published {
                     removal.settings = Some(&self.settings);
                     removal.kept_group = Some(&bindings.group);

@@ -131,7 +131,7 @@ impl Rules<'_> {
             let conditions = self.settings.conditions(family);
             let mut chain = Chain::regular(&group.chain(), rules(group, conditions));
             if !conditions.is_empty() {
-                let text = conditions.text();
+                let text = &conditions.text;
                 let end = text.floor_char_boundary(COMMENT_BYTES_MAX_IN_NFT - 1);
                 chain.comment = Some(Comment::new(&text[..end])?);
             }
@@ -206,7 +206,7 @@ fn dnat_rules(family: IpFamily, group: &Group, conditions: &Conditions) -> Vec<V
     let on = dnat_to_map(family.into(), &on, &group.published_on());
     let any = [Field::Protocol, Field::Dport];
     let any = dnat_to_map(family.into(), &any, &group.published());
-    let alternatives = conditions.alternatives().iter();
+    let alternatives = conditions.alternatives.iter();
     alternatives
         .flat_map(|exprs| [[exprs.as_slice(), &on].concat(), [exprs, &any[..]].concat()])
         .collect()

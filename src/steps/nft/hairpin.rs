@@ -174,11 +174,6 @@ pub fn ensure(nft: &Nft, batch: &mut Batch, family: IpFamily, sources: Sources) 
     SharedRules { table, sets, chains: chains(family, &[sources]).into() }.ensure(nft, batch)
 }
 
-/// Adds elements to the set of sources. An existing element keeps its owner.
-pub fn add(batch: &mut Batch, family: IpFamily, sources: Sources, elements: &[Element]) {
-    batch.ensure_elements(shared_rules::table(family), &sources.set(), elements);
-}
-
 /// The element of a set of sources for the source of a pair. It has the owner of the pair.
 pub fn source_of(element: &Element) -> Element {
     let key = element.key[..element.key.len() / 2].to_vec();

@@ -102,7 +102,7 @@ fn put(
             masquerade::delete_chains(nft, batch, family, &changed, &wanted)?;
         }
     } else {
-        set.replace(nft, batch, old, new)?;
+        set.change(nft, batch, &|element| element == old, &[new])?;
     }
     Ok(())
 }
@@ -133,7 +133,7 @@ fn put_source(
         }
         let sources = Sources { prefix_length: after, ..*sources };
         hairpin::ensure(nft, batch, family, sources)?;
-        hairpin::add(batch, family, sources, &[moved]);
+        batch.ensure_elements(table, &sources.set(), &[moved]);
     }
     set.remove(nft, batch, &|element| element == old)?;
     let (keys, owner) = ([new.key.clone()], change.owner.as_str());

@@ -106,11 +106,6 @@ impl<'a> SharedSet<'a> {
         self.change(nft, batch, &is_stale, wanted).map(Some)
     }
 
-    /// Adds elements of any owners. Several of them can have the same key.
-    pub fn add(&self, nft: &Nft, batch: &mut Batch, wanted: &[Element]) -> Result<()> {
-        self.change(nft, batch, &|_| false, wanted).map(drop)
-    }
-
     /// Removes the elements of owners for which `is_stale` is true. An element that has another owner, too, passes to that
     /// owner.
     pub fn remove(
@@ -165,12 +160,9 @@ impl<'a> SharedSet<'a> {
         Ok(found == [Some(further)])
     }
 
-    /// Replaces an element of an owner by another one. The elements of other owners stay.
-    pub fn replace(&self, nft: &Nft, batch: &mut Batch, old: &Element, new: Element) -> Result<()> {
-        self.change(nft, batch, &|element| element == old, &[new]).map(drop)
-    }
-
-    fn change(
+    /// Removes the elements for which `is_stale` is true, and adds `wanted`: elements of any owners, of which several can have the
+    /// same key. An element that has another owner, too, passes to that owner.
+    pub fn change(
         &self,
         nft: &Nft,
         batch: &mut Batch,

@@ -45,7 +45,7 @@ pub fn fill(nft: &Nft, batch: &mut Batch, family: IpFamily) -> Result<()> {
     for map in nft.sets(table)?.iter().filter(|set| set.is_map && set.name.starts_with(PUBLISHED)) {
         all.extend(nft.elements(table, &map.name)?.iter().filter_map(of));
     }
-    SharedSet::new(family, SET).add(nft, batch, &all)
+    SharedSet::new(family, SET).change(nft, batch, &|_| false, &all).map(drop)
 }
 
 /// The rules that accept replies of translated connections, and connections that were translated to a target:
