@@ -1,18 +1,16 @@
 //! `cnibox ipam`: lists the reservations of `host-local` with their owners, releases leaked ones, and reserves addresses.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use argh::FromArgs;
-use ipnet::IpNet;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys::warn;
-use crate::names::NetworkName;
+use crate::names::{ContainerId, NetworkName};
 use crate::runtime::Runtime;
-use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, RangeUse, title};
+use crate::runtime::reservations::{OwnedReservation, OwnerState, Pod, Pool, RangeUse};
 
 use super::output::{print_json, print_json_list, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
@@ -60,9 +58,6 @@ const COLUMNS: usize = 80;
 /// The digits of a container id that a table shows.
 const ID_DIGITS: usize = 12;
 
-/// The reservations of all pools.
-type Reservations<'a> = Vec<(&'a Pool, &'a OwnedReservation)>;
-
 impl Ipam {
     pub(super) fn run(&self) -> Result<u8> {
         let action = self.action.as_str();
@@ -102,62 +97,54 @@ impl Ipam {
 
     fn list(&self, pools: &[Pool]) {
         if self.json {
-            let networks: Vec<ShownNetwork<'_>> = pools.iter().map(ShownNetwork::new).collect();
-            return print_json_list("networks", &networks);
+            return print_json_list("networks", pools);
         }
         let mut table = Table::new("RANGE NETWORK SIZE USED FREE");
         for pool in pools {
-            for RangeUse { range, used, free } in &pool.ranges {
-                let [size, used, free] = [range.size(), *used, *free].map(number);
+            for RangeUse { range, size, used, free } in &pool.ranges {
+                let [size, used, free] = [*size, *used, *free].map(number);
                 table.row(&[range, &pool.network, &size, &used, &free]);
             }
         }
         table.print_within(COLUMNS, &[0, 1]);
         print_line("");
         let mut table = Table::new("ADDRESS NETWORK OWNER POD AGE STATE");
-        let all = all(pools);
-        for (pool, owned) in &all {
-            add_row(&mut table, &ShownReservation::new(pool, owned));
+        for owned in all(pools) {
+            add_row(&mut table, owned);
         }
         table.print_within(COLUMNS, &[1, 2, 3]);
-        for (pool, owned) in all {
+        for owned in all(pools) {
             if let OwnerState::Gone(reason) | OwnerState::Unknown(reason) = &owned.state {
-                let (state, title) = (state(&owned.state), described(pool, owned));
-                warn(format_args!("{title}: {state}: {reason}"));
+                warn(format_args!("{}: {}: {reason}", owned.title(), owned.state.text()));
             }
         }
     }
 
     fn print_leaks(&self, pools: &[Pool]) {
-        let leaks = leaks(pools);
         if self.json {
-            let shown: Vec<ShownReservation<'_>> =
-                leaks.iter().map(|(pool, owned)| ShownReservation::new(pool, owned)).collect();
-            return print_json_list("leaks", &shown);
+            return print_json_list("leaks", &leaks(pools).collect::<Vec<_>>());
         }
-        for (pool, owned) in leaks {
-            print_line(with_reason(pool, owned));
-        }
+        leaks(pools).map(with_reason).for_each(print_line);
     }
 
     fn release(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
         let (mut released, mut errors) = (Vec::new(), Vec::new());
-        let mut selected = Reservations::new();
+        let mut selected = Vec::new();
         for address in addresses {
-            let mut found = all(pools);
-            found.retain(|(_, owned)| owned.reservation.address == *address);
-            match only_network(*address, found.iter().map(|(pool, _)| *pool)) {
-                Ok(_) => selected.extend(found),
+            let found = all(pools).filter(|owned| owned.reservation.address == *address);
+            let found: Vec<&OwnedReservation> = found.collect();
+            match only_one(*address, found.iter().map(|owned| (&owned.network, ()))) {
+                Ok(()) => selected.extend(found),
                 Err(error) => errors.push(error),
             }
         }
         if self.leaks {
             selected.extend(leaks(pools));
         }
-        for (pool, owned) in selected {
-            match self.release_one(runtime, pool, owned) {
-                Ok(()) if self.json => released.push(ShownReservation::new(pool, owned)),
-                Ok(()) => self.print_change("release", &with_reason(pool, owned)),
+        for owned in selected {
+            match self.release_one(runtime, owned) {
+                Ok(()) if self.json => released.push(owned),
+                Ok(()) => self.print_change("release", &with_reason(owned)),
                 Err(error) => errors.push(error),
             }
         }
@@ -172,7 +159,7 @@ impl Ipam {
     }
 
     /// Releases an address. Fails if the release needs --force, and it is not given.
-    fn release_one(&self, runtime: &Runtime, pool: &Pool, owned: &OwnedReservation) -> Result<()> {
+    fn release_one(&self, runtime: &Runtime, owned: &OwnedReservation) -> Result<()> {
         let address = owned.reservation.address;
         let unproven = match &owned.state {
             OwnerState::Alive(reason) => Some(("is alive", reason)),
@@ -180,11 +167,10 @@ impl Ipam {
             OwnerState::Gone(_) | OwnerState::Reserved => None,
         };
         if let Some((is, reason)) = unproven.filter(|_| !self.force) {
-            let owner = title(&pool.network, &owned.reservation.holder);
-            let msg = format!("cannot release {address}: {owner} {is}: {reason}");
+            let msg = format!("cannot release {address}: {} {is}: {reason}", owned.owner());
             return Err(Error::internal(msg).with_details("--force releases it"));
         }
-        if self.dry_run || runtime.release(pool, &owned.reservation)? {
+        if self.dry_run || runtime.release(owned)? {
             return Ok(());
         }
         let msg = format!("cannot release {address}: its reservation has changed meanwhile");
@@ -227,12 +213,13 @@ impl Ipam {
         address: IpAddr,
     ) -> Result<&'a Pool> {
         let has = |pool: &&Pool| pool.ranges.iter().any(|usage| usage.range.contains(address));
-        let pool = only_network(address, pools.iter().filter(has))?;
+        let with_address = pools.iter().filter(has);
+        let pool = only_one(address, with_address.map(|pool| (&pool.network, pool)))?;
         let held = pool.reservations.iter().find(|owned| owned.reservation.address == address);
         if held.is_none() && (self.dry_run || runtime.reserve(pool, address)?) {
             return Ok(pool);
         }
-        let owner = held.map(|held| title(&pool.network, &held.reservation.holder));
+        let owner = held.map(OwnedReservation::owner);
         let msg = format!("cannot reserve {address}: it is taken");
         Err(Error::internal(msg).with_details(owner.unwrap_or_default()))
     }
@@ -242,76 +229,52 @@ fn address(text: &str) -> Result<IpAddr> {
     text.parse().map_err(|_| usage_error(format!("{text:?} is not an IP address")))
 }
 
-fn all(pools: &[Pool]) -> Reservations<'_> {
-    let pools = pools.iter();
-    pools.flat_map(|pool| pool.reservations.iter().map(move |owned| (pool, owned))).collect()
+fn all(pools: &[Pool]) -> impl Iterator<Item = &OwnedReservation> {
+    pools.iter().flat_map(|pool| &pool.reservations)
 }
 
-fn leaks(pools: &[Pool]) -> Reservations<'_> {
-    let mut leaks = all(pools);
-    leaks.retain(|(_, owned)| matches!(owned.state, OwnerState::Gone(_)));
-    leaks
+fn leaks(pools: &[Pool]) -> impl Iterator<Item = &OwnedReservation> {
+    all(pools).filter(|owned| matches!(owned.state, OwnerState::Gone(_)))
 }
 
-/// The network that has the address. Fails unless it is exactly one.
-fn only_network<'a>(
+/// What the only network with the address has. Fails unless it is exactly one.
+fn only_one<'a, T>(
     address: IpAddr,
-    mut pools: impl Iterator<Item = &'a Pool>,
-) -> Result<&'a Pool> {
-    match (pools.next(), pools.next()) {
-        (Some(pool), None) => Ok(pool),
-        (Some(one), Some(other)) => {
-            let msg = format!("{address} is in networks {} and {}", one.network, other.network);
+    mut found: impl Iterator<Item = (&'a NetworkName, T)>,
+) -> Result<T> {
+    match (found.next(), found.next()) {
+        (Some((_, found)), None) => Ok(found),
+        (Some((one, _)), Some((other, _))) => {
+            let msg = format!("{address} is in networks {one} and {other}");
             Err(Error::config(msg).with_details("--network selects one"))
         }
         (None, _) => Err(Error::config(format_args!("cannot find {address} in any network"))),
     }
 }
 
-fn described(pool: &Pool, owned: &OwnedReservation) -> String {
-    format!("{} of {}", owned.reservation.address, title(&pool.network, &owned.reservation.holder))
-}
-
-fn with_reason(pool: &Pool, owned: &OwnedReservation) -> String {
-    match reason(&owned.state) {
-        Some(reason) => format!("{}: {reason}", described(pool, owned)),
-        None => described(pool, owned),
+fn with_reason(owned: &OwnedReservation) -> String {
+    match owned.state.reason() {
+        Some(reason) => format!("{}: {reason}", owned.title()),
+        None => owned.title(),
     }
 }
 
-fn reason(state: &OwnerState) -> Option<&str> {
-    match state {
-        OwnerState::Alive(reason) | OwnerState::Gone(reason) | OwnerState::Unknown(reason) => {
-            Some(reason)
-        }
-        OwnerState::Reserved => None,
-    }
-}
-
-pub(super) fn state(state: &OwnerState) -> &'static str {
-    match state {
-        OwnerState::Alive(_) => "alive",
-        OwnerState::Gone(_) => "gone",
-        OwnerState::Unknown(_) => "unknown",
-        OwnerState::Reserved => "reserved",
-    }
-}
-
-fn add_row(table: &mut Table, shown: &ShownReservation<'_>) {
-    let id = shown.container_id.map(|id| id.get(..ID_DIGITS).unwrap_or(id));
-    let owner = match (id, shown.ifname) {
-        (Some(id), Some(ifname)) => format!("{ifname}@{id}"),
-        (id, _) => id.or(shown.owner).unwrap_or_default().into(),
+fn add_row(table: &mut Table, owned: &OwnedReservation) {
+    let short = |id: &ContainerId| id.get(..ID_DIGITS).unwrap_or(id).to_owned();
+    let owner = match &owned.reservation.holder {
+        Holder::Container { id, ifname: Some(ifname) } => format!("{ifname}@{}", short(id)),
+        Holder::Container { id, ifname: None } => short(id),
+        Holder::Operator => String::new(),
+        Holder::Other { owner } => owner.clone(),
     };
-    let pod = shown.pod.as_ref().map(|Pod { namespace, name }| format!("{namespace}/{name}"));
-    let age = shown.age_seconds.map(age);
+    let pod = owned.pod.as_ref().map(|Pod { namespace, name }| format!("{namespace}/{name}"));
     table.row(&[
-        &shown.address,
-        &shown.network,
+        &owned.reservation.address,
+        &owned.network,
         &owner,
         &pod.unwrap_or_default(),
-        &age.unwrap_or_default(),
-        &shown.state,
+        &owned.age_seconds.map(age).unwrap_or_default(),
+        &owned.state.text(),
     ]);
 }
 
@@ -331,34 +294,13 @@ fn age(seconds: u64) -> String {
     format!("{count}{unit}")
 }
 
-/// The output of `list --json`: a network with its ranges and reservations.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ShownNetwork<'a> {
-    name: &'a NetworkName,
-    data_dir: Cow<'a, str>,
-    configured: bool,
-    ranges: Vec<ShownRange>,
-    reservations: Vec<ShownReservation<'a>>,
-}
-
-#[derive(Serialize)]
-struct ShownRange {
-    subnet: IpNet,
-    first: IpAddr,
-    last: IpAddr,
-    size: u64,
-    used: u64,
-    free: u64,
-}
-
 /// The output of `release --json` and `reserve --json`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Changed<'a> {
     dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    released: Option<Vec<ShownReservation<'a>>>,
+    released: Option<Vec<&'a OwnedReservation>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reserved: Option<Vec<ReservedAddress<'a>>>,
 }
@@ -367,73 +309,4 @@ struct Changed<'a> {
 struct ReservedAddress<'a> {
     network: &'a NetworkName,
     address: IpAddr,
-}
-
-/// A reservation in the output of --json. A key without a known value is left out.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ShownReservation<'a> {
-    network: &'a NetworkName,
-    address: IpAddr,
-    #[serde(rename = "containerID", skip_serializing_if = "Option::is_none")]
-    container_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ifname: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod: Option<Pod<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    age_seconds: Option<u64>,
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct Pod<'a> {
-    namespace: &'a str,
-    name: &'a str,
-}
-
-impl<'a> ShownNetwork<'a> {
-    fn new(pool: &'a Pool) -> Self {
-        let range = |RangeUse { range, used, free }: &RangeUse| ShownRange {
-            subnet: range.subnet,
-            first: range.first,
-            last: range.last,
-            size: range.size(),
-            used: *used,
-            free: *free,
-        };
-        let reservation = |owned| ShownReservation::new(pool, owned);
-        Self {
-            name: &pool.network,
-            data_dir: pool.data_dir.to_string_lossy(),
-            configured: pool.is_configured,
-            ranges: pool.ranges.iter().map(range).collect(),
-            reservations: pool.reservations.iter().map(reservation).collect(),
-        }
-    }
-}
-
-impl<'a> ShownReservation<'a> {
-    fn new(pool: &'a Pool, owned: &'a OwnedReservation) -> Self {
-        let (container_id, ifname, owner) = match &owned.reservation.holder {
-            Holder::Container(id, ifname) => (Some(&**id), ifname.as_deref(), None),
-            Holder::Operator => (None, None, None),
-            Holder::Other(owner) => (None, None, Some(owner.as_str())),
-        };
-        Self {
-            network: &pool.network,
-            address: owned.reservation.address,
-            container_id,
-            ifname,
-            owner,
-            pod: owned.pod.as_ref().map(|(namespace, name)| Pod { namespace, name }),
-            age_seconds: owned.age.map(|age| age.as_secs()),
-            state: state(&owned.state),
-            reason: reason(&owned.state),
-        }
-    }
 }

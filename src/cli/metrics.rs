@@ -18,7 +18,7 @@ use crate::runtime::remains::Remains;
 use crate::runtime::reservations::{RangeUse, Survey};
 
 use super::output::print_text;
-use super::{attachments, ipam, parameters};
+use super::{attachments, parameters};
 
 /// Print metrics as OpenMetrics text: pools, reservations, attachments, published ports, leaks, and the durations of calls.
 #[derive(FromArgs)]
@@ -72,11 +72,11 @@ const OF_RANGE: [(&str, &str); 3] = [
 fn text(survey: &Survey) -> String {
     let mut ranges: Vec<(String, [u64; 3])> = Vec::new();
     for pool in &survey.pools {
-        for RangeUse { range, used, free } in &pool.ranges {
+        for RangeUse { range, size, used, free } in &pool.ranges {
             let labels = format!("network=\"{}\",range=\"{range}\"", pool.network);
             // Two data directories can have the same range of a network: OpenMetrics allows each set of labels once.
             if !ranges.iter().any(|(other, _)| *other == labels) {
-                ranges.push((labels, [range.size(), *used, *free]));
+                ranges.push((labels, [*size, *used, *free]));
             }
         }
     }
@@ -90,7 +90,7 @@ fn text(survey: &Survey) -> String {
     let (mut reservations, mut states, mut ports) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &survey.pools {
         for owned in &pool.reservations {
-            count(&mut reservations, &pool.network, ipam::state(&owned.state));
+            count(&mut reservations, &pool.network, owned.state.text());
         }
     }
     for (entry, life) in &survey.attachments {
@@ -115,8 +115,8 @@ fn write_stale(text: &mut String, remains: &Remains) {
             count(&mut stale, &entry.network, "attachment");
         }
     }
-    for (pool, ..) in remains.reservations() {
-        count(&mut stale, &pool.network, "reservation");
+    for (owned, _) in remains.reservations() {
+        count(&mut stale, &owned.network, "reservation");
     }
     for owner in &remains.owners {
         if let Some([network, ..]) = Owner::parts(owner) {

@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
+use serde::Serialize;
 
 use crate::cni::json::keys;
 use crate::cni::text;
@@ -32,14 +33,16 @@ impl RangeConf {
 }
 
 /// The addresses from `first` to `last`, both included. All are in `subnet`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Range {
     pub subnet: IpNet,
     pub first: IpAddr,
     pub last: IpAddr,
     /// The gateway is never allocated. It can be outside of the subnet.
+    #[serde(skip)]
     pub gateway: IpAddr,
     /// The prefixes whose addresses are never allocated.
+    #[serde(skip)]
     excluded: Vec<IpNet>,
 }
 

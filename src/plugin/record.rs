@@ -60,7 +60,7 @@ pub struct Record {
 }
 
 /// The paths of a runtime need not be UTF-8, and the text of a JSON document is.
-fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
 

@@ -96,7 +96,7 @@ fn containers_with_reservation(runtime: &Runtime) -> Result<Vec<(NetworkName, Co
     let mut containers = Vec::new();
     for pool in runtime.survey()?.pools {
         for owned in pool.reservations {
-            if let Holder::Container(id, _) = owned.reservation.holder {
+            if let Holder::Container { id, .. } = owned.reservation.holder {
                 containers.push((pool.network.clone(), id));
             }
         }

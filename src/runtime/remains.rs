@@ -5,14 +5,13 @@ use std::collections::HashSet;
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
-use crate::names::NetworkName;
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{CacheSummary, GcRun};
 use crate::runtime::owners;
-use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool, Survey, title};
+use crate::runtime::reservations::{OwnedReservation, OwnerState, Survey};
 
 const RELEASE: [&str; 2] = ["would release", "released"];
 
@@ -38,23 +37,19 @@ impl Remains {
     }
 
     /// The reservations of owners that have ended, each with the proof.
-    pub fn reservations(&self) -> Vec<(&Pool, &OwnedReservation, &str)> {
-        let mut gone = Vec::new();
-        for pool in &self.survey.pools {
-            for reservation in &pool.reservations {
-                if let OwnerState::Gone(reason) = &reservation.state {
-                    gone.push((pool, reservation, reason.as_str()));
-                }
-            }
-        }
-        gone
+    pub fn reservations(&self) -> impl Iterator<Item = (&OwnedReservation, &str)> {
+        let all = self.survey.pools.iter().flat_map(|pool| &pool.reservations);
+        all.filter_map(|owned| match &owned.state {
+            OwnerState::Gone(reason) => Some((owned, reason.as_str())),
+            _ => None,
+        })
     }
 
     /// Whether the cache has an ended attachment of a holder. Its DEL releases the reservation.
-    fn has_ended_attachment(&self, network: &NetworkName, holder: &Holder) -> bool {
-        let Holder::Container(id, _) = holder else { return false };
+    fn has_ended_attachment(&self, owned: &OwnedReservation) -> bool {
+        let Holder::Container { id, .. } = &owned.reservation.holder else { return false };
         self.survey.attachments.iter().any(|(entry, life)| {
-            entry.network == *network
+            entry.network == owned.network
                 && entry.at.container_id == *id
                 && matches!(life, Life::Ended(_))
         })
@@ -71,34 +66,26 @@ impl Runtime {
             return Ok(());
         }
         let remains = Remains::find(self)?;
-        for (pool, owned, reason) in remains.reservations() {
-            let holder = &owned.reservation.holder;
+        for (owned, reason) in remains.reservations() {
             // A GC without `--confirm` and `--dry-run` has already run the DEL of the attachment.
             let is_left_to_del = (run.options.confirm || run.options.is_dry_run)
-                && remains.has_ended_attachment(&pool.network, holder);
-            if run.is_of(&pool.network) && !is_left_to_del && !sys::is_interrupted() {
-                self.release_remains(pool, owned, reason, run);
+                && remains.has_ended_attachment(owned);
+            if run.is_of(&owned.network) && !is_left_to_del && !sys::is_interrupted() {
+                self.release_remains(owned, reason, run);
             }
         }
         Ok(())
     }
 
-    fn release_remains(
-        &self,
-        pool: &Pool,
-        owned: &OwnedReservation,
-        reason: &str,
-        run: &mut GcRun<'_>,
-    ) {
-        let of = title(&pool.network, &owned.reservation.holder);
-        let what = format!("{} of {of}", owned.reservation.address);
+    fn release_remains(&self, owned: &OwnedReservation, reason: &str, run: &mut GcRun<'_>) {
+        let what = owned.title();
         let incarnation = || owned.reservation.incarnation();
-        let found = || Candidate::new(&pool.network, what.clone(), incarnation(), reason);
+        let found = || Candidate::new(&owned.network, what.clone(), incarnation(), reason);
         if !run.is_confirmed(found) {
             return;
         }
         let is_dry_run = run.options.is_dry_run;
-        match if is_dry_run { Ok(true) } else { self.release(pool, &owned.reservation) } {
+        match if is_dry_run { Ok(true) } else { self.release(owned) } {
             Ok(true) => run.note_remainder(RELEASE, what, reason.into()),
             // Another process has released the reservation since it was listed.
             Ok(false) => {}

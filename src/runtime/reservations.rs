@@ -17,7 +17,9 @@ use std::collections::HashSet;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
+
+use serde::Serialize;
 
 use crate::cni::args::Args;
 use crate::cni::json::Json;
@@ -28,48 +30,70 @@ use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::life::{Life, Witness};
-use crate::plugin::record::Record;
+use crate::plugin::record::{Record, as_text};
 use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{CacheEntry, Entries};
 use crate::runtime::conf::{self, Network};
 
-/// The addresses of a network in one data directory.
-#[derive(Debug)]
+/// The addresses of a network in one data directory. This is also the output of `cnibox ipam list --json`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Pool {
+    #[serde(rename = "name")]
     pub network: NetworkName,
+    #[serde(serialize_with = "as_text")]
     pub data_dir: PathBuf,
     /// Whether a file in NETCONFPATH configures the network.
+    #[serde(rename = "configured")]
     pub is_configured: bool,
     pub ranges: Vec<RangeUse>,
     /// In the order of their addresses.
     pub reservations: Vec<OwnedReservation>,
+    #[serde(skip)]
     is_of_several_hosts: bool,
 }
 
 /// A range with the numbers of its used and free addresses.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct RangeUse {
+    #[serde(flatten)]
     pub range: Range,
+    pub size: u64,
     pub used: u64,
     /// The addresses that can still be allocated.
     pub free: u64,
 }
 
 /// A reservation, and the state of its owner.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct OwnedReservation {
+    pub network: NetworkName,
+    #[serde(skip)]
+    data_dir: PathBuf,
+    #[serde(flatten)]
     pub reservation: Reservation,
-    /// Namespace and name of the pod, from the CNI_ARGS of the attachment.
-    pub pod: Option<(String, String)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
     /// The time since the file was written. `None` if its mtime is in the future.
-    pub age: Option<Duration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<u64>,
+    #[serde(flatten)]
     pub state: OwnerState,
 }
 
+/// The pod of a container, from the CNI_ARGS of the attachment.
+#[derive(Debug, Serialize)]
+pub struct Pod {
+    pub namespace: String,
+    pub name: String,
+}
+
 /// Whether the owner of a reservation is alive, with the reason.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "state", content = "reason", rename_all = "lowercase")]
 pub enum OwnerState {
     Alive(String),
     /// The owner has provably ended.
@@ -182,9 +206,9 @@ impl Runtime {
 
     /// Releases a reservation under the lock of its store. Returns false if its file was removed or changed since it was
     /// listed.
-    pub fn release(&self, pool: &Pool, reservation: &Reservation) -> Result<bool> {
-        match Store::open_if_exists(&pool.data_dir, &pool.network, &self.settings.turns)? {
-            Some(store) => store.locked(|locked| locked.release_listed(reservation)),
+    pub fn release(&self, owned: &OwnedReservation) -> Result<bool> {
+        match Store::open_if_exists(&owned.data_dir, &owned.network, &self.settings.turns)? {
+            Some(store) => store.locked(|locked| locked.release_listed(&owned.reservation)),
             None => Ok(false),
         }
     }
@@ -283,7 +307,8 @@ impl Pool {
     fn add(&mut self, sets: &[RangeSet]) {
         for range in sets.iter().flat_map(RangeSet::ranges) {
             if self.ranges.iter().all(|usage| usage.range != *range) {
-                self.ranges.push(RangeUse { range: range.clone(), used: 0, free: 0 });
+                let (range, size) = (range.clone(), range.size());
+                self.ranges.push(RangeUse { range, size, used: 0, free: 0 });
             }
         }
     }
@@ -298,20 +323,20 @@ impl Pool {
     }
 
     fn count(&mut self) {
-        for RangeUse { range, used, free } in &mut self.ranges {
+        for RangeUse { range, size, used, free } in &mut self.ranges {
             let mut taken = 0;
             for owned in &self.reservations {
                 *used += u64::from(range.contains(owned.reservation.address));
                 taken += u64::from(range.may_allocate(owned.reservation.address));
             }
-            *free = range.size().saturating_sub(taken);
+            *free = size.saturating_sub(taken);
         }
     }
 }
 
-fn pod(entry: &CacheEntry) -> Option<(String, String)> {
+fn pod(entry: &CacheEntry) -> Option<Pod> {
     let args = Args::parse(&entry.args).ok()?;
-    Some((args.pod_namespace?.into(), args.pod_name?.into()))
+    Some(Pod { namespace: args.pod_namespace?.into(), name: args.pod_name?.into() })
 }
 
 /// What a host knows of its attachments: cache entries, pending records of unfinished operations, and the plugins' records of
@@ -332,9 +357,12 @@ impl Evidence<'_> {
             is_held_by(entry, &pool.network, &reservation.holder)
         };
         let entries: Vec<_> = self.attachments.iter().filter(is_held).collect();
+        let age = reservation.modified.and_then(|time| SystemTime::now().duration_since(time).ok());
         OwnedReservation {
+            network: pool.network.clone(),
+            data_dir: pool.data_dir.clone(),
             pod: entries.iter().find_map(|(entry, _)| pod(entry)),
-            age: reservation.modified.and_then(|time| SystemTime::now().duration_since(time).ok()),
+            age_seconds: age.map(|age| age.as_secs()),
             state: self.state(pool, &reservation, &entries),
             reservation,
         }
@@ -349,9 +377,11 @@ impl Evidence<'_> {
     ) -> OwnerState {
         let holder = &reservation.holder;
         let id = match holder {
-            Holder::Container(id, _) => id,
+            Holder::Container { id, .. } => id,
             Holder::Operator => return OwnerState::Reserved,
-            Holder::Other(_) => return OwnerState::Unknown("its file names no container".into()),
+            Holder::Other { .. } => {
+                return OwnerState::Unknown("its file names no container".into());
+            }
         };
         let pending =
             self.pending.iter().filter(|(entry, _)| is_held_by(entry, &pool.network, holder));
@@ -410,15 +440,42 @@ fn may_be_of(record: &Record, address: IpAddr) -> bool {
     record.made.is_empty() || record.made.iter().any(|made| made.addresses.contains(&address))
 }
 
-/// The holder of a reservation as text for messages.
-pub fn title(network: &NetworkName, holder: &Holder) -> String {
-    match holder {
-        Holder::Container(container_id, Some(ifname)) => {
-            let at = Attachment { container_id: container_id.clone(), ifname: ifname.clone() };
-            at.title(network)
+impl OwnedReservation {
+    /// The address and its owner as text for messages.
+    pub fn title(&self) -> String {
+        format!("{} of {}", self.reservation.address, self.owner())
+    }
+
+    /// The owner as text for messages.
+    pub fn owner(&self) -> String {
+        let network = &self.network;
+        match &self.reservation.holder {
+            Holder::Container { id, ifname: Some(ifname) } => {
+                Attachment { container_id: id.clone(), ifname: ifname.clone() }.title(network)
+            }
+            Holder::Container { id, ifname: None } => {
+                format!("container {id} in network {network}")
+            }
+            Holder::Operator => format!("the operator in network {network}"),
+            Holder::Other { owner } => format!("{owner:?} in network {network}"),
         }
-        Holder::Container(id, None) => format!("container {id} in network {network}"),
-        Holder::Operator => format!("the operator in network {network}"),
-        Holder::Other(text) => format!("{text:?} in network {network}"),
+    }
+}
+
+impl OwnerState {
+    pub fn text(&self) -> &'static str {
+        match self {
+            Self::Alive(_) => "alive",
+            Self::Gone(_) => "gone",
+            Self::Unknown(_) => "unknown",
+            Self::Reserved => "reserved",
+        }
+    }
+
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Alive(reason) | Self::Gone(reason) | Self::Unknown(reason) => Some(reason),
+            Self::Reserved => None,
+        }
     }
 }

@@ -1,12 +1,11 @@
 //! Attachments, reservations, rules and links of containers that have ended, and their removal.
 
 use crate::error::{Error, Result};
-use crate::ipam::store::listed::{Holder, Reservation};
+use crate::ipam::store::listed::Holder;
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::gc::Options;
-use crate::runtime::reservations::title;
 
 use super::finding::{Findings, Harm};
 use super::host::Host;
@@ -30,15 +29,18 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             format!("cnibox gc {}", entry.network),
         );
     }
-    for (pool, owned, reason) in remains.reservations() {
-        let Reservation { address, holder, .. } = &owned.reservation;
-        if let Holder::Container(id, _) = holder
-            && !gone.contains(&(&pool.network, id))
+    for (owned, reason) in remains.reservations() {
+        if let Holder::Container { id, .. } = &owned.reservation.holder
+            && !gone.contains(&(&owned.network, id))
         {
             add(
-                format!("{address} is reserved for {}: {reason}", title(&pool.network, holder)),
+                format!(
+                    "{} is reserved for {}: {reason}",
+                    owned.reservation.address,
+                    owned.owner()
+                ),
                 "No other container gets the address.",
-                format!("cnibox ipam release --leaks --network {}", pool.network),
+                format!("cnibox ipam release --leaks --network {}", owned.network),
             );
         }
     }

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::SystemTime;
 
+use serde::Serialize;
+
 use super::index::Index;
 use super::locked::Locked;
 use super::owner::{self, Owner};
@@ -18,29 +20,40 @@ use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 const OF_OPERATOR: &str = "reserved by the operator";
 
 /// The file of an address, with its owner.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Reservation {
     pub address: IpAddr,
+    #[serde(flatten)]
     pub holder: Holder,
     /// The time of the last write. `None` if the file system has no times.
+    #[serde(skip)]
     pub modified: Option<SystemTime>,
     /// The index proves that the reservation was made in an earlier boot of this host.
+    #[serde(skip)]
     pub is_of_earlier_boot: bool,
     /// The identity of the file: it changes when the file is written again or replaced.
+    #[serde(skip)]
     identity: u64,
     /// The digest of the text in the file, which names the owner.
+    #[serde(skip)]
     owner: u64,
 }
 
 /// The holder that the file of an address names.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Holder {
     /// Old releases of the reference wrote the container id alone.
-    Container(ContainerId, Option<IfName>),
+    Container {
+        #[serde(rename = "containerID")]
+        id: ContainerId,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ifname: Option<IfName>,
+    },
     /// The operator: `cnibox ipam reserve` wrote the file.
     Operator,
     /// Text that no plugin writes.
-    Other(String),
+    Other { owner: String },
 }
 
 impl Reservation {
@@ -54,7 +67,7 @@ impl Holder {
     /// Whether the holder is this attachment. A holder without an interface is any attachment of its container.
     #[cfg(feature = "tool")]
     pub fn is(&self, at: &Attachment) -> bool {
-        let Self::Container(id, ifname) = self else { return false };
+        let Self::Container { id, ifname } = self else { return false };
         at.container_id == *id && ifname.as_ref().is_none_or(|ifname| at.ifname == *ifname)
     }
 
@@ -65,8 +78,8 @@ impl Holder {
         };
         match (ContainerId::new(id), ifname.transpose()) {
             _ if text == OF_OPERATOR => Self::Operator,
-            (Ok(id), Ok(ifname)) => Self::Container(id, ifname),
-            _ => Self::Other(text.into()),
+            (Ok(id), Ok(ifname)) => Self::Container { id, ifname },
+            _ => Self::Other { owner: text.into() },
         }
     }
 }
@@ -139,11 +152,11 @@ mod tests {
     #[test]
     fn holders_are_read_from_their_files() {
         let of = |text: &str| match Holder::parse(text) {
-            Holder::Container(id, ifname) => {
+            Holder::Container { id, ifname } => {
                 format!("{id} {}", ifname.map_or_else(String::new, |name| name.to_string()))
             }
             Holder::Operator => "operator".into(),
-            Holder::Other(text) => format!("other {text}"),
+            Holder::Other { owner } => format!("other {owner}"),
         };
         let cases = [
             ("abc\r\neth0", "abc eth0"),
