@@ -70,7 +70,8 @@ struct StorePaths {
     dir: PathBuf,
     index: PathBuf,
     sticky: Sticky,
-    /// The digest of the boot id. `None` if it is unknown: then the index is not used.
+    /// The digest of the boot id: all containers of an earlier boot have ended. `None` if /proc is not mounted: then the index is
+    /// not used.
     boot: Option<u64>,
 }
 
@@ -94,9 +95,8 @@ impl<'a> Store<'a> {
     /// Threads that use one store at the same time share `turns`: they queue there, so that only one of them at a time waits
     /// for the lock of the file.
     pub fn open(data_dir: &Path, network: &NetworkName, turns: &'a Turns) -> Result<Self> {
-        let mut paths = StorePaths::new(data_dir, network);
+        let paths = StorePaths::new(data_dir, network);
         let lock = paths.open_or_create_lock()?;
-        paths.boot = boot();
         Ok(Self { paths, turns, lock, if_missing: IfMissing::Create })
     }
 
@@ -107,9 +107,8 @@ impl<'a> Store<'a> {
         network: &NetworkName,
         turns: &'a Turns,
     ) -> Result<Option<Self>> {
-        let mut paths = StorePaths::new(data_dir, network);
+        let paths = StorePaths::new(data_dir, network);
         let Some(lock) = paths.open_lock_if_needed()? else { return Ok(None) };
-        paths.boot = boot();
         Ok(Some(Self { paths, turns, lock, if_missing: IfMissing::LeaveAlone }))
     }
 
@@ -160,7 +159,7 @@ impl StorePaths {
             dir: data_dir.join(&**network),
             index: own.join(&**network),
             sticky: Sticky { path: own.join(format!("{network}~sticky")) },
-            boot: None,
+            boot: file::boot_id().ok().map(|id| digest(0, id.as_bytes())),
         }
     }
 
@@ -215,11 +214,6 @@ pub fn check_writable(dir: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The digest of the boot id: all containers of an earlier boot have ended. `None` if /proc is not mounted.
-fn boot() -> Option<u64> {
-    Some(digest(0, file::boot_id().ok()?.as_bytes()))
 }
 
 /// An address as a number. The numbers of IPv4 and IPv6 do not overlap.

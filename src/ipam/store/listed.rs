@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::index::Index;
 use super::locked::Locked;
 use super::owner::{self, Owner};
-use super::{ASIDE, StorePaths, boot, failed, files, lookup_source};
+use super::{ASIDE, StorePaths, failed, files, lookup_source};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 
@@ -90,11 +90,11 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
     let paths = StorePaths::new(data_dir, network);
     let (mut files, _) = lookup_source::read_files(&paths.dir, ASIDE)?;
     // A missing or damaged index proves nothing.
-    if let (Some(boot), Ok(index)) = (boot(), Index::open(&paths.index)) {
+    if let (Some(boot), Ok(index)) = (paths.boot, Index::open(&paths.index)) {
         lookup_source::mark_older(&mut files, &index, boot);
     }
     let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
-    for (address, found) in files.iter() {
+    for (address, found) in files {
         let path = paths.dir.join(address.to_string());
         let text = match &found.owner {
             Owner::Text(text) => text,

@@ -148,7 +148,7 @@ impl<'a> Locked<'a> {
                 |index| Ok(index.held_by(digest)?.into_iter().map(address_of).collect::<Vec<_>>()),
                 |files| {
                     let owned = files.iter().filter(|(_, file)| file.owner.is(owner));
-                    owned.map(|(ip, _)| ip).collect()
+                    owned.map(|(ip, _)| *ip).collect()
                 },
             )?;
             held.sort_unstable();
@@ -177,7 +177,7 @@ impl<'a> Locked<'a> {
         loop {
             let is_taken = self.look_up(
                 |index| index.is_taken(number_of(ip)),
-                |files| files.get(ip).is_some_and(AddressFile::is_taken),
+                |files| files.get(&ip).is_some_and(AddressFile::is_taken),
             )?;
             if !is_taken || self.reads_files() || !matches!(self.owner_of(ip), Owner::Incomplete) {
                 return Ok(is_taken);
@@ -234,7 +234,7 @@ impl<'a> Locked<'a> {
     fn stale(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<HeldAddress>> {
         let older = self.look_up(
             |index| if index.has_older() { index.indexed_files() } else { Ok(Vec::new()) },
-            |files| files.iter().map(|(ip, file)| file.indexed(number_of(ip))).collect(),
+            |files| files.iter().map(|(ip, file)| file.indexed(number_of(*ip))).collect(),
         )?;
         let no_attachments = KeepSet::new(&[]);
         let is_stale = |file: &IndexedFile| {
@@ -276,7 +276,7 @@ impl<'a> Locked<'a> {
             LookupSource::Files(files) => Some(files),
             LookupSource::Index(_) | LookupSource::NotLoaded => None,
         };
-        files.into_iter().flat_map(AddressFiles::iter).filter_map(|(_, file)| match &file.owner {
+        files.into_iter().flat_map(AddressFiles::values).filter_map(|file| match &file.owner {
             Owner::Unreadable(error) => Some(error.clone()),
             _ => None,
         })

@@ -1,5 +1,6 @@
 //! The source of look-ups: a valid index, or else the content of all files.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::Path;
@@ -18,10 +19,8 @@ pub(super) enum LookupSource {
     NotLoaded,
 }
 
-/// The files with addresses as names, sorted by address. A removed file leaves `None` in the list, so that the removal of all
-/// files takes linear time.
-#[derive(Default)]
-pub(super) struct AddressFiles(Vec<(IpAddr, Option<AddressFile>)>);
+/// The files with addresses as names.
+pub(super) type AddressFiles = BTreeMap<IpAddr, AddressFile>;
 
 /// The content of one file with an address as its name.
 pub(super) struct AddressFile {
@@ -32,48 +31,11 @@ pub(super) struct AddressFile {
     pub(super) is_older: bool,
 }
 
-impl AddressFiles {
-    fn sorted(mut list: Vec<(IpAddr, Option<AddressFile>)>) -> Self {
-        list.sort_unstable_by_key(|(ip, _)| *ip);
-        list.dedup_by_key(|(ip, _)| *ip);
-        Self(list)
-    }
-
-    fn position(&self, ip: IpAddr) -> Result<usize, usize> {
-        self.0.binary_search_by_key(&ip, |(ip, _)| *ip)
-    }
-
-    pub(super) fn get(&self, ip: IpAddr) -> Option<&AddressFile> {
-        self.position(ip).ok().and_then(|at| self.0[at].1.as_ref())
-    }
-
-    fn get_mut(&mut self, ip: IpAddr) -> Option<&mut AddressFile> {
-        self.position(ip).ok().and_then(|at| self.0[at].1.as_mut())
-    }
-
-    pub(super) fn insert(&mut self, ip: IpAddr, file: AddressFile) {
-        match self.position(ip) {
-            Ok(at) => self.0[at].1 = Some(file),
-            Err(at) => self.0.insert(at, (ip, Some(file))),
-        }
-    }
-
-    pub(super) fn remove(&mut self, ip: IpAddr) {
-        if let Ok(at) = self.position(ip) {
-            self.0[at].1 = None;
-        }
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &AddressFile)> {
-        self.0.iter().filter_map(|(ip, file)| Some((*ip, file.as_ref()?)))
-    }
-}
-
 /// Reads all files with addresses as names. Also returns whether the temporary file `aside` exists.
 pub(super) fn read_files(dir: &Path, aside: &str) -> Result<(AddressFiles, bool)> {
     let (names, has_aside) =
         files::addresses_in(dir, aside).map_err(failed("read directory", dir))?;
-    let mut files = Vec::new();
+    let mut files = AddressFiles::new();
     for name in names {
         let path = dir.join(name.ip.to_string());
         let read = if name.is_file {
@@ -91,9 +53,9 @@ pub(super) fn read_files(dir: &Path, aside: &str) -> Result<(AddressFiles, bool)
             Err(error) if error.kind() == ErrorKind::IsADirectory => (Owner::NotRegular, 0),
             Err(error) => (Owner::Unreadable(failed("read", path)(error)), 0),
         };
-        files.push((name.ip, Some(AddressFile { owner, identity, is_older: false })));
+        files.insert(name.ip, AddressFile { owner, identity, is_older: false });
     }
-    Ok((AddressFiles::sorted(files), has_aside))
+    Ok((files, has_aside))
 }
 
 /// Marks the reservations of an earlier boot: those that the index has, if their files have not changed since. The index can
@@ -102,7 +64,7 @@ pub(super) fn mark_older(files: &mut AddressFiles, index: &Index, boot: u64) {
     // A damaged index has no valid data.
     let Ok(indexed_files) = index.indexed_files() else { return };
     for indexed in indexed_files.iter().filter(|file| file.is_older || index.boot() != boot) {
-        if let Some(file) = files.get_mut(address_of(indexed.address)) {
+        if let Some(file) = files.get_mut(&address_of(indexed.address)) {
             file.is_older = indexed.kind == FileKind::Reserved
                 && file.identity == indexed.identity
                 && file.indexed(indexed.address).owner == indexed.owner;
@@ -120,11 +82,11 @@ pub(super) fn make_index(
     files: &AddressFiles,
 ) -> Option<Index> {
     // An index cannot hold an unknown owner.
-    if files.iter().any(|(_, file)| matches!(file.owner, Owner::Unreadable(_))) {
+    if files.values().any(|file| matches!(file.owner, Owner::Unreadable(_))) {
         return None;
     }
     let indexed_files: Vec<IndexedFile> =
-        files.iter().map(|(ip, file)| file.indexed(number_of(ip))).collect();
+        files.iter().map(|(ip, file)| file.indexed(number_of(*ip))).collect();
     let mut index = Index::create(&paths.index, boot, &indexed_files).ok()?;
     let is_same = directory.state().ok()? == stamp;
     (is_same && index.commit_as(stamp).is_ok()).then_some(index)
@@ -150,11 +112,7 @@ impl AddressFile {
 /// The first address from `first` to `last` that is not taken.
 pub(super) fn next_free(files: &AddressFiles, first: IpAddr, last: IpAddr) -> Option<IpAddr> {
     let (mut free, last_number) = (number_of(first), number_of(last));
-    let (Ok(from) | Err(from)) = files.position(first);
-    for (ip, file) in &files.0[from..] {
-        if !file.as_ref().is_some_and(AddressFile::is_taken) {
-            continue;
-        }
+    for (ip, _) in files.range(first..).filter(|(_, file)| file.is_taken()) {
         if number_of(*ip) != free || free > last_number {
             break;
         }

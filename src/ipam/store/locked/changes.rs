@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::{HeldAddress, Locked};
 use crate::error::{Error, Result};
-use crate::ipam::store::index::{FileKind, IndexedFile};
-use crate::ipam::store::lookup_source::{AddressFile, LookupSource};
+use crate::ipam::store::index::{FileKind, Index, IndexedFile};
+use crate::ipam::store::lookup_source::{AddressFile, AddressFiles, LookupSource};
 use crate::ipam::store::owner::{self, KeepSet, Owner};
 use crate::ipam::store::{ASIDE, address_of, failed, files, number_of};
 use crate::names::Attachment;
@@ -79,7 +79,7 @@ impl Locked<'_> {
         let stale = loop {
             let all = self.look_up(
                 |index| index.indexed_files(),
-                |files| files.iter().map(|(ip, file)| file.indexed(number_of(ip))).collect(),
+                |files| files.iter().map(|(ip, file)| file.indexed(number_of(*ip))).collect(),
             )?;
             if let Some(stale) = self.stale_in(all, &keep_set) {
                 break stale;
@@ -98,7 +98,7 @@ impl Locked<'_> {
             let ip = address_of(file.address);
             let item = (ip, file.owner);
             if let LookupSource::Files(files) = &self.source {
-                if files.get(ip).is_some_and(|file| keep_set.releases(&file.owner)) {
+                if files.get(&ip).is_some_and(|file| keep_set.releases(&file.owner)) {
                     stale.push(item);
                 }
                 continue;
@@ -202,20 +202,32 @@ impl Locked<'_> {
     fn record_reserved(&mut self, ip: IpAddr, content: String, identity: u64, placed: Placed) {
         let file = AddressFile { owner: Owner::Text(content), identity, is_older: false };
         let address = number_of(ip);
-        let recorded = match &mut self.source {
-            LookupSource::NotLoaded => Ok(()),
-            LookupSource::Files(files) => {
-                files.insert(ip, file);
-                Ok(())
+        let indexed = file.indexed(address);
+        self.update(
+            |files| drop(files.insert(ip, file)),
+            |index| {
+                if placed == Placed::OverIncomplete {
+                    index.remove(address, Owner::Incomplete.digest(address))?;
+                }
+                index.add(indexed)
+            },
+        );
+    }
+
+    /// Updates the data for look-ups with a change of the directory. If that fails, the next look-up loads them again.
+    fn update(
+        &mut self,
+        of_files: impl FnOnce(&mut AddressFiles),
+        of_index: impl FnOnce(&mut Index) -> io::Result<()>,
+    ) {
+        match &mut self.source {
+            LookupSource::NotLoaded => {}
+            LookupSource::Files(files) => of_files(files),
+            LookupSource::Index(index) => {
+                if of_index(index).is_err() {
+                    self.source = LookupSource::NotLoaded;
+                }
             }
-            LookupSource::Index(index) => match placed {
-                Placed::OverIncomplete => index.remove(address, Owner::Incomplete.digest(address)),
-                Placed::New | Placed::NameInUse => Ok(()),
-            }
-            .and_then(|()| index.add(file.indexed(address))),
-        };
-        if recorded.is_err() {
-            self.source = LookupSource::NotLoaded;
         }
     }
 
@@ -229,17 +241,7 @@ impl Locked<'_> {
 
     fn release_one(&mut self, ip: IpAddr, owner: u64) -> Result<()> {
         self.remove_file(ip)?;
-        let recorded = match &mut self.source {
-            LookupSource::NotLoaded => Ok(()),
-            LookupSource::Files(files) => {
-                files.remove(ip);
-                Ok(())
-            }
-            LookupSource::Index(index) => index.remove(number_of(ip), owner),
-        };
-        if recorded.is_err() {
-            self.source = LookupSource::NotLoaded;
-        }
+        self.update(|files| drop(files.remove(&ip)), |index| index.remove(number_of(ip), owner));
         Ok(())
     }
 
