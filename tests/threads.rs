@@ -165,7 +165,7 @@ fn call(shared: &Shared, number: usize, verb: fn(Attachment) -> Verb) -> Result<
     let container_id = ContainerId::new(format!("c{number}"))?;
     let verb = verb(Attachment { container_id, ifname: IfName::new("eth0")? });
     let mut request = Request::new(&verb, Json::parse(NETWORK.as_bytes())?)?;
-    request.netns_path = Some(netns(number).into());
+    request.parameters.netns_path = Some(netns(number).into());
     let session = Session::open(&request, &verb)?.sharing(Arc::clone(&shared.turns));
     let cx = Context { request: &request, session: &session, plugins: PLUGINS };
     let bridge = PLUGINS.iter().find(|entry| entry.name == "bridge");

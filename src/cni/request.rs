@@ -52,6 +52,20 @@ pub struct Request {
     pub version: Version,
     pub network: NetworkName,
     pub conf: NetConf,
+    pub parameters: Parameters,
+    /// The configuration.
+    pub json: Json,
+    /// The result of the previous plugin, if that plugin ran in this process. Then `json` has no `prevResult`.
+    pub previous: Option<Success>,
+    /// The errors of the unreadable keys that DEL and GC ignore.
+    pub dropped: Vec<Error>,
+    /// The bytes of the configuration that was read from stdin; `None` if the configuration was made in this process.
+    stdin: Option<Vec<u8>>,
+}
+
+/// The parameters of a call that are environment variables, without those that the verb contains.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters {
     /// CNI_NETNS; None when empty.
     pub netns_path: Option<PathBuf>,
     /// CNI_NETNS_OVERRIDE: CNI_NETNS may be the namespace of this process.
@@ -64,14 +78,6 @@ pub struct Request {
     pub depth: u32,
     /// DBUS_SYSTEM_BUS_ADDRESS; None when empty.
     pub bus_address: Option<OsString>,
-    /// The configuration.
-    pub json: Json,
-    /// The result of the previous plugin, if that plugin ran in this process. Then `json` has no `prevResult`.
-    pub previous: Option<Success>,
-    /// The errors of the unreadable keys that DEL and GC ignore.
-    pub dropped: Vec<Error>,
-    /// The bytes of the configuration that was read from stdin; `None` if the configuration was made in this process.
-    stdin: Option<Vec<u8>>,
 }
 
 /// The error of an invalid call, and the CNI version of the printed error.
@@ -95,7 +101,7 @@ impl Request {
         env: impl Fn(&str) -> Option<OsString>,
         stdin: impl Read,
     ) -> Result<(Self, Verb), Refusal> {
-        let environment = Environment::read(command, &env)?;
+        let (at, parameters) = Parameters::read(command, &env)?;
         let mut bytes = Vec::with_capacity(STDIN_BYTES);
         let bytes_max = match command {
             "DEL" | "CHECK" | "GC" => LATER_BYTES_MAX,
@@ -114,15 +120,9 @@ impl Request {
             .map_err(|error| error.in_front("error unmarshall network config"))?;
         json.merge_repeated();
         let request = Self::of(command, json)?;
-        let verb = Self::verb(command, &environment, &request.conf, &request.json)
+        let verb = Self::verb(command, at, &request.conf, &request.json)
             .map_err(|error| Refusal { version: request.version, error })?;
-        let Environment { netns_path, netns_override, args, path, depth, bus_address, .. } =
-            environment;
-        let stdin = Some(bytes);
-        Ok((
-            Self { netns_path, netns_override, args, path, depth, bus_address, stdin, ..request },
-            verb,
-        ))
+        Ok((Self { parameters, stdin: Some(bytes), ..request }, verb))
     }
 
     /// Makes a request for a caller in this process, which has the configuration: without the parameters that other requests
@@ -144,12 +144,7 @@ impl Request {
             version,
             network: network.map_err(|error| Refusal { version, error })?,
             conf,
-            netns_path: None,
-            netns_override: false,
-            args: String::new(),
-            path: Vec::new(),
-            depth: 0,
-            bus_address: None,
+            parameters: Parameters::default(),
             json,
             previous: None,
             dropped,
@@ -157,7 +152,7 @@ impl Request {
         })
     }
 
-    fn verb(command: &str, environment: &Environment, conf: &NetConf, json: &Json) -> Result<Verb> {
+    fn verb(command: &str, at: Option<Attachment>, conf: &NetConf, json: &Json) -> Result<Verb> {
         let asked = conf.cni_version.as_str();
         match command {
             "ADD" | "DEL" => Version::negotiate(asked)?,
@@ -165,7 +160,7 @@ impl Request {
             "GC" | "STATUS" => Version::negotiate_for(asked, command, Version::V1_1_0)?,
             _ => return Err(unknown_command(command)),
         };
-        let verb = match (command, environment.attachment.clone()) {
+        let verb = match (command, at) {
             ("ADD", Some(at)) => Verb::Add(at),
             ("DEL", Some(at)) => Verb::Del(at),
             ("CHECK", Some(at)) => Verb::Check(at),
@@ -187,12 +182,7 @@ impl Request {
             version: Version::negotiate(&conf.cni_version).unwrap_or(self.version),
             network: NetworkName::new(conf.name.as_str())?,
             conf,
-            netns_path: self.netns_path.clone(),
-            netns_override: self.netns_override,
-            args: self.args.clone(),
-            path: self.path.clone(),
-            depth: self.depth,
-            bus_address: self.bus_address.clone(),
+            parameters: self.parameters.clone(),
             json,
             previous: self.previous.clone(),
             stdin: None,
@@ -221,17 +211,18 @@ impl Request {
             Verb::Add(at) | Verb::Del(at) | Verb::Check(at) => Some(at),
             Verb::Gc(_) | Verb::Status => None,
         };
-        let path: Vec<&OsStr> = self.path.iter().map(|path| path.as_os_str()).collect();
+        let Parameters { netns_path, netns_override, args, path, depth, .. } = &self.parameters;
+        let path: Vec<&OsStr> = path.iter().map(|path| path.as_os_str()).collect();
         let given = |text: &OsStr| Some(text.to_owned()).filter(|text| !text.is_empty());
         [
             ("CNI_COMMAND", Some(verb.name().into())),
             ("CNI_CONTAINERID", at.map(|at| at.container_id.to_string().into())),
             ("CNI_IFNAME", at.map(|at| at.ifname.to_string().into())),
-            ("CNI_NETNS", self.netns_path.as_ref().map(OsString::from)),
-            ("CNI_NETNS_OVERRIDE", self.netns_override.then(|| "1".into())),
-            ("CNI_ARGS", given(self.args.as_ref())),
+            ("CNI_NETNS", netns_path.as_ref().map(OsString::from)),
+            ("CNI_NETNS_OVERRIDE", netns_override.then(|| "1".into())),
+            ("CNI_ARGS", given(args.as_ref())),
             ("CNI_PATH", given(&path.join(OsStr::new(":")))),
-            (DEPTH, Some((self.depth + 1).to_string().into())),
+            (DEPTH, Some((depth + 1).to_string().into())),
         ]
     }
 
@@ -253,9 +244,8 @@ impl Request {
 
     /// CNI_NETNS as the `sandbox` of a result.
     pub fn sandbox(&self) -> String {
-        self.netns_path
-            .as_ref()
-            .map_or_else(String::new, |path| path.to_string_lossy().into_owned())
+        let path = &self.parameters.netns_path;
+        path.as_ref().map_or_else(String::new, |path| path.to_string_lossy().into_owned())
     }
 }
 
@@ -287,19 +277,12 @@ pub fn missing_variables(names: &[&str]) -> Error {
     )
 }
 
-/// The values of the environment variables of a call, checked as the command requires.
-struct Environment {
-    attachment: Option<Attachment>,
-    netns_path: Option<PathBuf>,
-    netns_override: bool,
-    args: String,
-    path: Vec<PathBuf>,
-    depth: u32,
-    bus_address: Option<OsString>,
-}
-
-impl Environment {
-    fn read(command: &str, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
+impl Parameters {
+    /// Reads the environment variables of a call, checked as the command requires. Also returns the attachment that they name.
+    fn read(
+        command: &str,
+        env: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<(Option<Attachment>, Self)> {
         let env = |name: &str| env(name).filter(|value| !value.is_empty());
         let text = |name: &str| match env(name).map(OsString::into_string) {
             None => Ok(None),
@@ -343,8 +326,7 @@ impl Environment {
         let path = path.as_ref().map_or(&[][..], |path| path.as_bytes());
         let directories =
             path.split(|byte| *byte == b':').filter(|directory| !directory.is_empty());
-        Ok(Self {
-            attachment,
+        let parameters = Self {
             netns_path,
             netns_override: text("CNI_NETNS_OVERRIDE")?
                 .is_some_and(|value| is_true(value.as_ref())),
@@ -352,6 +334,7 @@ impl Environment {
             args: text("CNI_ARGS")?.unwrap_or_default(),
             bus_address: env("DBUS_SYSTEM_BUS_ADDRESS"),
             path: directories.map(|directory| OsStr::from_bytes(directory).into()).collect(),
-        })
+        };
+        Ok((attachment, parameters))
     }
 }

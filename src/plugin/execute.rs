@@ -83,7 +83,7 @@ pub fn execute(
     verb: &Verb,
     limit: Option<Duration>,
 ) -> Result<Option<Success>> {
-    if request.depth >= DEPTH_MAX {
+    if request.parameters.depth >= DEPTH_MAX {
         let msg =
             format!("cannot run plugin {}: too many plugins call one another", path.display());
         return Err(Error::config(msg).with_details(format_args!("{DEPTH_MAX} is the limit")));

@@ -65,13 +65,13 @@ impl Session {
     pub fn open(request: &Request, verb: &Verb) -> Result<Self> {
         let mut session = Self::without_container();
         if let (Verb::Add(_) | Verb::Del(_) | Verb::Check(_), Some(path)) =
-            (verb, &request.netns_path)
+            (verb, &request.parameters.netns_path)
         {
             let host = session.host_netns()?;
             session.namespace = match host.open_if_exists(path) {
                 Ok(Some(netns)) => {
                     let is_check = matches!(verb, Verb::Check(_));
-                    if !is_check && !request.netns_override && netns.is(host)? {
+                    if !is_check && !request.parameters.netns_override && netns.is(host)? {
                         return Err(same_netns(verb, &netns));
                     }
                     match verb {

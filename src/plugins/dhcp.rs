@@ -108,8 +108,8 @@ impl Read for Dhcp {
 
 impl Ipam for Dhcp {
     fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success> {
-        let settings = self.keys.settings(&cx.request.args)?;
-        let Some(netns) = &cx.request.netns_path else {
+        let settings = self.keys.settings(&cx.request.parameters.args)?;
+        let Some(netns) = &cx.request.parameters.netns_path else {
             return Err(Error::internal("failed to open netns: CNI_NETNS is empty"));
         };
         if netns.to_str().is_none() {
@@ -125,14 +125,14 @@ impl Ipam for Dhcp {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        self.keys.settings(&cx.request.args)?;
+        self.keys.settings(&cx.request.parameters.args)?;
         let request = Request::Check(key(cx, at));
         let asked = self.call(&self.keys.socket()?, &request, SERVE_TIMEOUT, None);
         asked.map(drop).map_err(|failure| as_reference(failure, ALLOCATE))
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        self.keys.settings(&cx.request.args)?;
+        self.keys.settings(&cx.request.parameters.args)?;
         let path = self.keys.socket()?;
         match socket::ask(&path, &Request::Status, STATUS_TIMEOUT, Some(STATUS_TIMEOUT)) {
             Err(Failure::Down(_)) if self.keys.is_auto() => Ok(()),
@@ -143,7 +143,7 @@ impl Ipam for Dhcp {
     }
 
     fn expected(&self, cx: &Context<'_>) -> Result<Expected> {
-        let families = self.keys.settings(&cx.request.args)?.families;
+        let families = self.keys.settings(&cx.request.parameters.args)?.families;
         Ok(Expected { has_v6: families.v6 || families.slaac, choices: Vec::new() })
     }
 

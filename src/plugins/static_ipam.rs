@@ -128,7 +128,7 @@ impl Static {
     /// Validates the keys. Returns the addresses, with the values of the runtime and of CNI_ARGS.
     fn ips(&self, request: &Request) -> Result<Vec<Ip>> {
         let IpamKeys { addresses, .. } = self.ipam()?;
-        let from_env = Args::parse(&request.args)?;
+        let from_env = Args::parse(&request.parameters.args)?;
         let env_ips: Vec<&str> = from_env.ip.map_or_else(Vec::new, |ips| ips.split(',').collect());
         let wanted = "the 'ip' field is expected to be";
         let mut env_ips = parse_all(&env_ips, Code::INVALID_ENVIRONMENT, wanted)?;

@@ -255,7 +255,7 @@ fn wanted(cx: &Context<'_>, ifname: &str) -> Result<Tuned> {
     let (json, by_args) = (&cx.request.json, args(cx));
     let mut wanted = Tuned::read(by_args)?;
     let by_runtime = json.get("runtimeConfig").and_then(|config| config.get("mac")).cloned();
-    for mac in [by_runtime, Args::parse(&cx.request.args)?.mac.map(Json::from)] {
+    for mac in [by_runtime, Args::parse(&cx.request.parameters.args)?.mac.map(Json::from)] {
         wanted = wanted.or(Tuned::read(&Json::object([("mac", mac)]))?);
     }
     wanted = wanted.or(Tuned::read(json)?);

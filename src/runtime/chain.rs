@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cni::json::Json;
-use crate::cni::request::{Request, Verb, missing_variables};
+use crate::cni::request::{Parameters, Request, Verb, missing_variables};
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
@@ -316,10 +316,13 @@ impl Calls<'_> {
         let json = configuration(network, plugin, capability_args, keep);
         let mut request = Request::new(&self.verb, json)?;
         request.previous = previous;
-        request.netns_path = has_netns.then(|| netns.into());
-        request.netns_override = settings.netns_override;
-        request.args = args.into();
-        request.path.clone_from(&settings.path);
+        request.parameters = Parameters {
+            netns_path: has_netns.then(|| netns.into()),
+            netns_override: settings.netns_override,
+            args: args.into(),
+            path: settings.path.clone(),
+            ..Parameters::default()
+        };
         Ok(request)
     }
 

@@ -37,7 +37,7 @@ impl Firewalld {
     /// Connects to firewalld over the system bus of the request. Fails if the bus does not answer whether firewalld runs, for
     /// example after a timeout.
     pub(super) fn find(cx: &Context<'_>) -> Result<FirewalldState> {
-        Self::find_at(cx.request.bus_address.as_deref())
+        Self::find_at(cx.request.parameters.bus_address.as_deref())
     }
 
     /// Connects to firewalld over the bus with this address. `None` means the default address of the system bus.

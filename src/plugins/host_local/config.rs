@@ -35,7 +35,7 @@ impl HostLocal {
     pub(super) fn config(&self, request: &Request) -> Result<Config> {
         let (ipam, runtime_config, args) = (self.ipam()?, &self.runtime_config, &self.args);
         let mut requested = Vec::new();
-        let from_env = requested_in_args(&request.args)?.into_iter();
+        let from_env = requested_in_args(&request.parameters.args)?.into_iter();
         for ip in from_env.chain(args.cni.ips.clone()).chain(runtime_config.ips.clone()) {
             if !requested.contains(&ip) {
                 requested.push(ip);
@@ -81,7 +81,7 @@ impl Config {
         if !self.is_sticky {
             return Ok(None);
         }
-        let args = Args::parse(&request.args)?;
+        let args = Args::parse(&request.parameters.args)?;
         let name = match (args.pod_namespace, args.pod_name) {
             (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
             _ => at.container_id.to_string(),

@@ -167,7 +167,7 @@ const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
 /// The program of a plugin that this plugin calls.
 fn find(cx: &Context<'_>, kind: &str) -> Result<Program> {
-    Program::find(kind, &cx.request.path, cx.plugins)
+    Program::find(kind, &cx.request.parameters.path, cx.plugins)
 }
 
 fn run(program: &Program, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {

@@ -100,7 +100,7 @@ impl Property {
 
 /// The requested MAC address. The keys for one container override `mac` of the configuration.
 pub fn requested_mac(cx: &Context<'_>, configured: &str) -> Result<Option<Mac>> {
-    let requested = conf::requested_mac(&cx.request.json, &cx.request.args)?;
+    let requested = conf::requested_mac(&cx.request.json, &cx.request.parameters.args)?;
     let configured = Some(configured).filter(|mac| !mac.is_empty());
     let parse = |text: &str| match Mac::of_argument(text)? {
         mac if mac.is_unicast() => Ok(mac),

@@ -76,7 +76,7 @@ impl Parent<'_> {
         // The kernel omits the index of the parent if it equals the index of the interface.
         let index = interface.peer.unwrap_or(interface.index);
         let is_in_namespace = interface.peer_is_elsewhere != self.in_container;
-        if index == parent.index && (is_in_namespace || cx.request.netns_override) {
+        if index == parent.index && (is_in_namespace || cx.request.parameters.netns_override) {
             return Ok(());
         }
         Err(Error::internal(format_args!("interface {} is not on {}", interface.name, parent.name)))

@@ -75,7 +75,7 @@ pub fn validate(cx: &Context<'_>, mtu: Option<u32>, ip_masq_backend: &str) -> Re
 
 /// The configured MAC address of the container's end.
 pub fn requested_mac(cx: &Context<'_>) -> Result<Option<Mac>> {
-    let requested = conf::requested_mac(&cx.request.json, &cx.request.args)?;
+    let requested = conf::requested_mac(&cx.request.json, &cx.request.parameters.args)?;
     let parse =
         |mac: &str| mac.parse().map_err(|error: Error| error.in_front("failed to make veth pair"));
     requested.as_deref().map(parse).transpose()
