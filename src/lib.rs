@@ -96,12 +96,8 @@ fn plugin_of_path(path: &Path) -> Option<&'static Entry> {
 
 /// The plugin with this name, or with this name after one of the prefixes.
 fn find(name: &str) -> Option<&'static Entry> {
-    named(name).or_else(|| PREFIXES.iter().find_map(|prefix| named(name.strip_prefix(prefix)?)))
-}
-
-/// The plugin with this name.
-fn named(name: &str) -> Option<&'static Entry> {
-    plugins::PLUGINS.iter().find(|entry| entry.name == name)
+    let of_prefix = |prefix: &&str| plugins::named(name.strip_prefix(prefix)?);
+    plugins::named(name).or_else(|| PREFIXES.iter().find_map(of_prefix))
 }
 
 fn base_name(path: &Path) -> String {

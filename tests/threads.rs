@@ -29,7 +29,7 @@ use cnibox::plugins::PLUGINS;
 use cnibox::runtime::Runtime;
 use cnibox::runtime::chain::CallSettings;
 use cnibox::runtime::conf::Network;
-use cnibox::runtime::lifecycle::{Choice, Target};
+use cnibox::runtime::lifecycle::{Choice, NewAttachment, Target};
 use parking_lot::Mutex;
 
 /// The rounds before the first look at descriptors and memory: caches are filled by then.
@@ -180,7 +180,6 @@ fn rounds_of_runtime(list: &str) -> Result<String> {
         std::env::args().nth(2).and_then(|argument| argument.parse().ok()).unwrap_or(WARM_UP);
     sandbox::new_namespace(Path::new(&netns(0)))?;
     let settings = CallSettings {
-        plugins: PLUGINS,
         path: Vec::new(),
         timeout: Duration::from_secs(60),
         netns_override: false,
@@ -198,10 +197,12 @@ fn rounds_of_runtime(list: &str) -> Result<String> {
         capability_args: &Json::parse(PORTS.as_bytes())?,
     };
     let choice = Choice::Configuration(network.clone());
+    let (args, capability_args) = (String::new(), target.capability_args.clone());
+    let new = NewAttachment { network, at: at.clone(), args, capability_args };
     let mut looks = [(0, 0); 2];
     for (part, look) in [WARM_UP, rounds].into_iter().zip(&mut looks) {
         for _ in 0..part {
-            runtime.add(&network, &target)?.keep()?;
+            runtime.add(&new, Path::new(&path))?.keep()?;
             runtime.check(&choice, &target)?;
             runtime.del(&choice, &target)?;
         }

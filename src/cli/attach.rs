@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
 
-use crate::cni::json::Json;
 use crate::error::{Code, Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
@@ -14,7 +13,7 @@ use crate::names::{Attachment, ContainerId, IfName};
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
-use crate::runtime::lifecycle::{Choice, Target};
+use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
 use crate::runtime::netns_lock::Purpose;
 
 use super::output::usage_error;
@@ -132,25 +131,6 @@ pub(super) struct Status {
     timeout: u64,
 }
 
-/// The runtime, and the parameters of a call that the environment gives: CNI_ARGS and CAP_ARGS.
-struct CallParameters {
-    runtime: Runtime,
-    args: String,
-    capability_args: Json,
-}
-
-impl CallParameters {
-    fn of(timeout_s: u64) -> Result<Self> {
-        let runtime = parameters::runtime(timeout_s);
-        let (args, capability_args) = (parameters::cni_args()?, parameters::capability_args()?);
-        Ok(Self { runtime, args, capability_args })
-    }
-
-    fn target<'a>(&'a self, at: &'a Attachment, netns: Option<&'a Path>) -> Target<'a> {
-        Target { at, netns, args: &self.args, capability_args: &self.capability_args }
-    }
-}
-
 /// The path of a namespace. A namespace that the command creates or removes must have a name.
 fn path_of(netns: &str, must_be_named: bool) -> Result<PathBuf> {
     if must_be_named { parameters::named_netns(netns) } else { parameters::netns(netns) }
@@ -160,17 +140,21 @@ impl Add {
     pub(super) fn run(&self) -> Result<u8> {
         let path = path_of(&self.netns, self.create)?;
         let at = attachment(&self.container_id, &self.ifname, &path)?;
-        let mut call = CallParameters::of(self.timeout)?;
-        let network = find(&call.runtime, &self.network)?;
+        let runtime = parameters::runtime(self.timeout);
+        let mut new = NewAttachment {
+            args: parameters::cni_args()?,
+            capability_args: parameters::capability_args()?,
+            network: find(&runtime, &self.network)?,
+            at,
+        };
         let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
-        options.apply(&network, &mut call.args, &mut call.capability_args)?;
+        options.apply(&mut new)?;
         // The namespace stays when this value is dropped.
         let _made = match self.create {
-            true => Some(call.runtime.make_namespace(&path, Purpose::Attachment)?),
+            true => Some(runtime.make_namespace(&path, Purpose::Attachment)?),
             false => None,
         };
-        let added = add_and_print(&call, &network, &call.target(&at, Some(&path)));
-        match added {
+        match add_and_print(&runtime, &new, &path) {
             Ok(()) => Ok(0),
             Err(error) if self.create => Err(error.and(sandbox::remove_namespace(&path))),
             Err(error) => Err(error),
@@ -178,8 +162,8 @@ impl Add {
     }
 }
 
-fn add_and_print(call: &CallParameters, network: &Network, target: &Target<'_>) -> Result<()> {
-    let added = call.runtime.add(network, target)?;
+fn add_and_print(runtime: &Runtime, new: &NewAttachment, netns: &Path) -> Result<()> {
+    let added = runtime.add(new, netns)?;
     match sys::write_all(io::stdout().as_fd(), (added.result().to_pretty() + "\n").as_bytes()) {
         Ok(()) => added.keep(),
         Err(error) => {
@@ -193,9 +177,11 @@ impl Check {
     pub(super) fn run(&self) -> Result<u8> {
         let path = parameters::netns(&self.netns)?;
         let at = attachment(&self.container_id, &self.ifname, &path)?;
-        let call = CallParameters::of(self.timeout)?;
+        let runtime = parameters::runtime(self.timeout);
+        let (args, capability_args) = &(parameters::cni_args()?, parameters::capability_args()?);
         let choice = parameters::choice(&self.network)?;
-        call.runtime.check(&choice, &call.target(&at, Some(&path))).map(|()| 0)
+        let target = Target { at: &at, netns: Some(&path), args, capability_args };
+        runtime.check(&choice, &target).map(|()| 0)
     }
 }
 
@@ -206,13 +192,14 @@ impl Del {
             return Err(usage_error("--delete needs NETNS"));
         }
         let path = netns.map(|netns| path_of(netns, self.delete)).transpose()?;
-        let call = CallParameters::of(self.timeout)?;
+        let runtime = parameters::runtime(self.timeout);
+        let (args, capability_args) = &(parameters::cni_args()?, parameters::capability_args()?);
         let choice = network.map(parameters::choice).transpose()?;
         let attached = match (&self.container_id, &choice, &path) {
             (Some(id), choice, None) => {
                 let name = parameters::ifname(&self.ifname)?;
                 let name = name.map(ifname).transpose()?;
-                call.runtime.attachments_of(&container_id(id)?, choice.as_ref(), name.as_ref())?
+                runtime.attachments_of(&container_id(id)?, choice.as_ref(), name.as_ref())?
             }
             (_, Some(choice), Some(path)) => {
                 vec![(choice.name().clone(), attachment(&self.container_id, &self.ifname, path)?)]
@@ -221,9 +208,9 @@ impl Del {
         };
         let mut errors = Vec::new();
         for (name, at) in attached {
-            let target = call.target(&at, path.as_deref());
+            let target = Target { at: &at, netns: path.as_deref(), args, capability_args };
             let named = Choice::Named(name);
-            errors.extend(call.runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
+            errors.extend(runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
         }
         Error::joined(errors)?;
         match path {

@@ -20,8 +20,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
-use crate::runtime::lifecycle::{Choice, Target};
-use crate::runtime::multi_attach::NewAttachment;
+use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
 
 use super::output::{print_line, print_text};
 use super::parameters::{self, AddOptions, TIMEOUT_S};
@@ -136,11 +135,10 @@ fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Con
     let netns = sandbox::new_named_namespace(&path, &|netns| netns.rtnl()?.raise_loopback())?;
     let network = Network::from_cache(NETWORK.as_bytes())?;
     let publish: Vec<String> = publish.iter().map(|&port| port.into()).collect();
-    let (mut args, mut capability_args) = (String::new(), Json::Null);
-    let options = AddOptions { publish: &publish, ip: &[], mac: None };
-    options.apply(&network, &mut args, &mut capability_args)?;
     let at = Attachment { container_id: ContainerId::new(name)?, ifname: IfName::new("eth0")? };
-    let wanted = [NewAttachment { network, at, args, capability_args }];
+    let (args, capability_args) = (String::new(), Json::Null);
+    let mut wanted = [NewAttachment { network, at, args, capability_args }];
+    AddOptions { publish: &publish, ip: &[], mac: None }.apply(&mut wanted[0])?;
     let started = Instant::now();
     let mut results = runtime.attach(&wanted, &path)?;
     let took = started.elapsed();
@@ -160,8 +158,7 @@ impl Container {
 
     fn check(&self, runtime: &Runtime) -> Result<()> {
         let [NewAttachment { network, at, .. }] = &self.wanted;
-        let target =
-            Target { at, netns: Some(self.netns.path()), args: "", capability_args: &Json::Null };
+        let target = Target::cached(at, Some(self.netns.path()));
         runtime.check(&Choice::Named(network.name.clone()), &target)
     }
 }

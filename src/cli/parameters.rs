@@ -12,12 +12,11 @@ use crate::cni::request::is_true;
 use crate::error::{Error, Result};
 use crate::names::{Mac, NetworkName};
 use crate::plugin::log::Log;
-use crate::plugins::PLUGINS;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::chain::CallSettings;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::lifecycle::Choice;
+use crate::runtime::lifecycle::{Choice, NewAttachment};
 
 use super::output::usage_error;
 
@@ -31,7 +30,6 @@ pub(super) fn runtime(timeout_s: u64) -> Runtime {
     let (configurations, path) = directories();
     let value = |name: &str| variable(name)?.into_string().ok();
     let settings = CallSettings {
-        plugins: PLUGINS,
         path,
         timeout: Duration::from_secs(timeout_s),
         netns_override: variable("CNI_NETNS_OVERRIDE").is_some_and(|value| is_true(&value)),
@@ -158,12 +156,8 @@ pub(super) struct AddOptions<'a> {
 impl AddOptions<'_> {
     /// Adds the options to the capability arguments if a plugin of the network declares the capability. Else adds `--ip` and
     /// `--mac` to CNI_ARGS; `--publish` and several addresses are an error.
-    pub(super) fn apply(
-        &self,
-        network: &Network,
-        args: &mut String,
-        caps: &mut Json,
-    ) -> Result<()> {
+    pub(super) fn apply(&self, new: &mut NewAttachment) -> Result<()> {
+        let NewAttachment { network, args, capability_args: caps, .. } = new;
         let cannot = |what: &str, capability: &str| {
             let msg = format!("cannot {what}: no plugin of network {} can", network.name);
             Error::config(msg).with_details(format_args!("none has the capability {capability}"))
@@ -282,6 +276,7 @@ fn ports(text: &str) -> Option<std::ops::Range<u32>> {
 mod tests {
     use super::*;
     use crate::error::Code;
+    use crate::names::{Attachment, ContainerId, IfName};
 
     #[test]
     fn ports_are_published_as_podman_reads_them() {
@@ -347,11 +342,15 @@ mod tests {
         let apply = |capabilities: &str, args: &str, ip: &[&str]| {
             let ip: Vec<String> = ip.iter().map(|&ip| ip.into()).collect();
             let options = AddOptions { publish: &[], ip: &ip, mac: Some("02:00:00:00:00:01") };
-            let (mut args, mut caps) = (args.to_owned(), Json::Null);
-            options
-                .apply(&network(capabilities), &mut args, &mut caps)
-                .map_err(|error| error.code)?;
-            Ok((args, caps.to_compact()))
+            let container_id = ContainerId::new("c").unwrap();
+            let mut new = NewAttachment {
+                network: network(capabilities),
+                at: Attachment { container_id, ifname: IfName::new("eth0").unwrap() },
+                args: args.to_owned(),
+                capability_args: Json::Null,
+            };
+            options.apply(&mut new).map_err(|error| error.code)?;
+            Ok((new.args, new.capability_args.to_compact()))
         };
         assert_eq!(
             apply("{}", "A=b", &["10.0.0.2"]),

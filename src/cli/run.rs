@@ -14,7 +14,8 @@ use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::runtime::Runtime;
 use crate::runtime::container_id_of;
-use crate::runtime::multi_attach::{self, NewAttachment};
+use crate::runtime::lifecycle::NewAttachment;
+use crate::runtime::multi_attach;
 use crate::runtime::netns_lock::Purpose;
 
 use super::output::usage_error;
@@ -234,9 +235,7 @@ pub(super) fn requested_attachments(
         (0, AddOptions { publish: &[], ip, mac }),
     ] {
         match wanted.get_mut(index) {
-            Some(NewAttachment { network, args, capability_args, .. }) => {
-                parts.apply(network, args, capability_args)?;
-            }
+            Some(new) => parts.apply(new)?,
             None if parts.publish.is_empty() && parts.ip.is_empty() && parts.mac.is_none() => {}
             None => return Err(usage_error("a port or an address needs a network")),
         }

@@ -70,3 +70,8 @@ pub const PLUGINS: &[Entry] = &[
     #[cfg(feature = "dhcp")]
     dhcp::ENTRY,
 ];
+
+/// The plugin with this name.
+pub fn named(name: &str) -> Option<&'static Entry> {
+    PLUGINS.iter().find(|entry| entry.name == name)
+}

@@ -1,6 +1,5 @@
 //! Lists the attachments of the cache and whether they are alive. The list is for display, so this module takes no lock.
 
-use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::error::Result;
 use crate::kernel::sys::warn;
@@ -34,7 +33,7 @@ impl Runtime {
         if network.disable_check || network.version < Version::V0_4_0 {
             return Ok(false);
         }
-        let target = Target { at: &entry.at, netns: None, args: "", capability_args: &Json::Null };
-        self.check(&Choice::Named(entry.network.clone()), &target).map(|()| true)
+        let choice = Choice::Named(entry.network.clone());
+        self.check(&choice, &Target::cached(&entry.at, None)).map(|()| true)
     }
 }

@@ -17,15 +17,14 @@ use crate::names::Attachment;
 use crate::plugin::execute::{Program, execute, supported_versions};
 use crate::plugin::log::{Call, Log};
 use crate::plugin::restore::Parts;
-use crate::plugin::{Context, Entry, Session};
+use crate::plugin::{Context, Session};
+use crate::plugins::PLUGINS;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::request::configuration;
 
 /// The settings that all plugin calls of a process share.
 #[derive(Clone)]
 pub struct CallSettings {
-    /// The plugins of this executable.
-    pub plugins: &'static [Entry],
     /// The directories of CNI_PATH.
     pub path: Vec<PathBuf>,
     /// The timeout of an executed plugin.
@@ -38,23 +37,20 @@ pub struct CallSettings {
     pub log: Option<Log>,
 }
 
-/// The plugins of a network, and the parameters of their calls.
+/// The plugins of a network, and the verb and the parameters of their calls. A function that calls the plugins closes the
+/// session at its end.
 pub struct Chain<'a> {
     pub settings: &'a CallSettings,
     pub network: &'a Network,
+    pub verb: Verb,
     /// CNI_NETNS; empty if it is not set.
     pub netns: &'a Path,
     /// CNI_ARGS.
     pub args: &'a str,
     /// The capability arguments: an object, or `Null`.
     pub capability_args: &'a Json,
-}
-
-/// The calls of one verb. The plugins of this executable share a session, which the first of them opens.
-struct Calls<'a> {
-    chain: &'a Chain<'a>,
-    verb: Verb,
-    session: OnceCell<Session>,
+    /// The session that the plugins of this executable share. The first of them opens it.
+    pub session: OnceCell<Session>,
 }
 
 /// The error of a failed ADD.
@@ -66,8 +62,13 @@ pub struct FailedAdd {
 
 impl<'a> Chain<'a> {
     /// A chain for calls without CNI_NETNS, CNI_ARGS and capability arguments.
-    pub fn without_parameters(settings: &'a CallSettings, network: &'a Network) -> Self {
-        Self { settings, network, netns: Path::new(""), args: "", capability_args: &Json::Null }
+    pub fn without_parameters(
+        settings: &'a CallSettings,
+        network: &'a Network,
+        verb: Verb,
+    ) -> Self {
+        let (netns, session) = (Path::new(""), OnceCell::new());
+        Self { settings, network, verb, netns, args: "", capability_args: &Json::Null, session }
     }
 
     /// Fails if a plugin of the list does not exist, or does not support the CNI version of the list. Calls VERSION of each
@@ -95,17 +96,16 @@ impl<'a> Chain<'a> {
 
     /// Runs ADD of each plugin with the result of the plugin before. Returns the last result, as the version of the list has it.
     /// If an ADD fails, the changes of earlier plugins stay: the caller must run DEL.
-    pub fn add(&self, at: &Attachment) -> Result<Success, FailedAdd> {
-        let calls = self.calls(Verb::Add(at.clone()));
+    pub fn add(self) -> Result<Success, FailedAdd> {
         let mut result = None;
         for (index, plugin) in self.network.plugins.iter().enumerate() {
-            let prepared = calls.prepare(plugin, result.take());
+            let prepared = self.prepare(plugin, result.take());
             let is_ours = matches!(prepared, Ok((_, Program::Ours(_))));
             let failed = |error, changed_nothing| FailedAdd {
-                error: calls.with_plugin(plugin, error),
+                error: self.with_plugin("add", plugin, error),
                 changed_nothing,
             };
-            let called = prepared.and_then(|(request, program)| calls.call(&request, &program));
+            let called = prepared.and_then(|(request, program)| self.call(&request, &program));
             let success = called.map_err(|error| failed(error, index == 0 && is_ours))?;
             let lowered = version::lowered(success.unwrap_or_default(), self.network.version);
             result = Some(lowered.map_err(|error| failed(error, false))?);
@@ -117,49 +117,47 @@ impl<'a> Chain<'a> {
     }
 
     /// Runs CHECK of each plugin with the result of ADD, up to the first that fails.
-    pub fn check(&self, at: &Attachment, result: Option<&Json>) -> Result<()> {
-        self.run_until_error(Verb::Check(at.clone()), self.parse_result_of_add(result)?)
+    pub fn check(self, result: Option<&Json>) -> Result<()> {
+        self.run_until_error("check", self.parse_result_of_add(result)?)
     }
 
     /// Runs STATUS of each plugin, up to the first that fails.
-    pub fn status(&self) -> Result<()> {
-        self.run_until_error(Verb::Status, None)
+    pub fn status(self) -> Result<()> {
+        self.run_until_error("status", None)
     }
 
-    fn run_until_error(&self, verb: Verb, result: Option<Success>) -> Result<()> {
-        let calls = self.calls(verb);
+    fn run_until_error(&self, operation: &str, result: Option<Success>) -> Result<()> {
         self.network.plugins.iter().try_for_each(|plugin| {
-            let prepared = calls.prepare(plugin, result.clone());
-            let called = prepared.and_then(|(request, program)| calls.call(&request, &program));
-            called.map(drop).map_err(|error| calls.with_plugin(plugin, error))
+            let prepared = self.prepare(plugin, result.clone());
+            let called = prepared.and_then(|(request, program)| self.call(&request, &program));
+            called.map(drop).map_err(|error| self.with_plugin(operation, plugin, error))
         })
     }
 
     /// Runs DEL of each plugin in reverse order, from version 0.4.0 on with the result of ADD. Continues after a plugin that
     /// fails or is missing, and returns all errors.
-    pub fn del(&self, at: &Attachment, result: Option<&Json>) -> Result<()> {
+    pub fn del(self, result: Option<&Json>) -> Result<()> {
         let result = result.filter(|_| self.network.version >= Version::V0_4_0);
         let result = self.parse_result_of_add(result).unwrap_or_else(|error| {
             sys::warn(format_args!("{error}; going on without the result of ADD"));
             None
         });
-        self.run_all(Verb::Del(at.clone()), self.network.plugins.iter().rev(), result)
+        self.run_all("delete", self.network.plugins.iter().rev(), result)
     }
 
     /// Runs GC of each plugin. Continues after a plugin that fails or is missing, and returns all errors.
-    pub fn gc(&self, keep: Vec<Attachment>) -> Result<()> {
-        self.run_all(Verb::Gc(keep), self.network.plugins.iter(), None)
+    pub fn gc(self) -> Result<()> {
+        self.run_all("gc", self.network.plugins.iter(), None)
     }
 
     /// Runs DEL or GC of the plugins. The nf_tables changes of plugins in this executable become one transaction at the end.
     /// Before the call of an executed plugin, the changes of the plugins before it are committed.
     fn run_all<'p>(
         &self,
-        verb: Verb,
+        operation: &str,
         plugins: impl Iterator<Item = &'p Json>,
         result: Option<Success>,
     ) -> Result<()> {
-        let calls = self.calls(verb);
         let mut errors = Vec::new();
         for plugin in plugins {
             if sys::is_interrupted() {
@@ -167,19 +165,19 @@ impl<'a> Chain<'a> {
                 errors.push(error.context("cannot call the other plugins"));
                 break;
             }
-            let called = match calls.prepare(plugin, result.clone()) {
+            let called = match self.prepare(plugin, result.clone()) {
                 Ok((request, Program::Ours(entry))) => {
-                    calls.context(&request).and_then(|cx| entry.run(&cx, &calls.verb))
+                    self.context(&request).and_then(|cx| entry.run(&cx, &self.verb))
                 }
                 Ok((request, Program::Executable(file))) => {
-                    errors.extend(calls.commit().err());
-                    calls.execute(&file, &request)
+                    errors.extend(self.commit().err());
+                    self.execute(&file, &request)
                 }
                 Err(error) => Err(error),
             };
-            errors.extend(called.err().map(|error| calls.with_plugin(plugin, error)));
+            errors.extend(called.err().map(|error| self.with_plugin(operation, plugin, error)));
         }
-        errors.extend(calls.commit().err());
+        errors.extend(self.commit().err());
         Error::joined(errors)
     }
 
@@ -191,32 +189,23 @@ impl<'a> Chain<'a> {
 
     /// Deletes several ended attachments together. All plugins of the list must be in this executable. Continues after a plugin
     /// that fails, and returns all errors.
-    pub fn remove_ended(&self, all: &[Attachment]) -> Result<()> {
-        let [first, ..] = all else { return Ok(()) };
-        let calls = self.calls(Verb::Del(first.clone()));
+    pub fn remove_ended(self, all: &[Attachment]) -> Result<()> {
         let mut errors = Vec::new();
         for plugin in self.network.plugins.iter().rev() {
-            let called = calls.prepare(plugin, None).and_then(|(request, program)| match program {
-                Program::Ours(entry) => entry.remove_ended(&calls.context(&request)?, all),
+            let called = self.prepare(plugin, None).and_then(|(request, program)| match program {
+                Program::Ours(entry) => entry.remove_ended(&self.context(&request)?, all),
                 Program::Executable(_) => Err(Error::internal("it is not in this executable")),
             });
-            errors.extend(called.err().map(|error| calls.with_plugin(plugin, error)));
+            errors.extend(called.err().map(|error| self.with_plugin("delete", plugin, error)));
         }
-        errors.extend(calls.commit().err());
+        errors.extend(self.commit().err());
         Error::joined(errors)
     }
 
     /// Restores the objects on the host that other programs removed: calls each plugin with the result of ADD. Continues after
     /// a plugin that fails.
     #[cfg(feature = "tool")]
-    pub fn restore(
-        &self,
-        at: &Attachment,
-        result: &Json,
-        is_dry_run: bool,
-    ) -> Vec<(String, Parts)> {
-        // The requests of ADD, because CNI versions before 0.4.0 have no CHECK. The requests of a CHECK are the same.
-        let calls = self.calls(Verb::Add(at.clone()));
+    pub fn restore(self, at: &Attachment, result: &Json, is_dry_run: bool) -> Vec<(String, Parts)> {
         let result = self.parse_result_of_add(Some(result));
         let mut all = Vec::new();
         for plugin in &self.network.plugins {
@@ -225,7 +214,7 @@ impl<'a> Chain<'a> {
             }
             let mut parts = Parts::new(is_dry_run);
             let restored =
-                result.clone().and_then(|result| calls.restore(plugin, at, result, &mut parts));
+                result.clone().and_then(|result| self.restore_one(plugin, at, result, &mut parts));
             parts.errors.extend(restored.err());
             let with_plugin = |error| self.with_plugin("restore", plugin, error);
             parts.errors = parts.errors.into_iter().map(with_plugin).collect();
@@ -243,11 +232,7 @@ impl<'a> Chain<'a> {
     }
 
     fn program(&self, kind: &str) -> Result<Program> {
-        Program::find(kind, &self.settings.path, self.settings.plugins)
-    }
-
-    fn calls(&self, verb: Verb) -> Calls<'_> {
-        Calls { chain: self, verb, session: OnceCell::new() }
+        Program::find(kind, &self.settings.path, PLUGINS)
     }
 
     /// Adds the type of the plugin and the name of the network to an error, in libcni's words.
@@ -255,9 +240,7 @@ impl<'a> Chain<'a> {
         let (kind, name) = (conf::kind(plugin), &*self.network.name);
         error.context(format!("plugin type={kind:?} name={name:?} failed ({operation})"))
     }
-}
 
-impl Calls<'_> {
     /// Calls a plugin.
     fn call(&self, request: &Request, program: &Program) -> Result<Option<Success>> {
         match program {
@@ -272,12 +255,12 @@ impl Calls<'_> {
     }
 
     fn execute(&self, file: &Path, request: &Request) -> Result<Option<Success>> {
-        execute(file, request, &self.verb, Some(self.chain.settings.timeout))
+        execute(file, request, &self.verb, Some(self.settings.timeout))
     }
 
     /// Restores what one plugin made on the host.
     #[cfg(feature = "tool")]
-    fn restore(
+    fn restore_one(
         &self,
         plugin: &Json,
         at: &Attachment,
@@ -285,7 +268,7 @@ impl Calls<'_> {
         parts: &mut Parts,
     ) -> Result<()> {
         let request = self.request(plugin, result)?;
-        match self.chain.program(&request.conf.kind) {
+        match self.program(&request.conf.kind) {
             Ok(Program::Ours(entry)) => entry.restore(&self.context(&request)?, at, parts),
             // DEL, not this function, reports a plugin that cannot be found.
             Ok(Program::Executable(_)) | Err(_) => {
@@ -298,14 +281,13 @@ impl Calls<'_> {
     /// The request of a call, and the program of the plugin. `previous` is its `prevResult`.
     fn prepare(&self, plugin: &Json, previous: Option<Success>) -> Result<(Request, Program)> {
         let request = self.request(plugin, previous)?;
-        let program = self.chain.program(&request.conf.kind)?;
+        let program = self.program(&request.conf.kind)?;
         Ok((request, program))
     }
 
     /// The request of a call. `previous` is its `prevResult`.
     fn request(&self, plugin: &Json, previous: Option<Success>) -> Result<Request> {
-        let Chain { settings, network, netns, args, capability_args } = *self.chain;
-        let has_netns = !netns.as_os_str().is_empty();
+        let has_netns = !self.netns.as_os_str().is_empty();
         if !has_netns && matches!(self.verb, Verb::Add(_) | Verb::Check(_)) {
             return Err(missing_variables(&["CNI_NETNS"]));
         }
@@ -313,14 +295,14 @@ impl Calls<'_> {
             Verb::Gc(keep) => Some(keep.as_slice()),
             _ => None,
         };
-        let json = configuration(network, plugin, capability_args, keep);
+        let json = configuration(self.network, plugin, self.capability_args, keep);
         let mut request = Request::new(&self.verb, json)?;
         request.previous = previous;
         request.parameters = Parameters {
-            netns_path: has_netns.then(|| netns.into()),
-            netns_override: settings.netns_override,
-            args: args.into(),
-            path: settings.path.clone(),
+            netns_path: has_netns.then(|| self.netns.into()),
+            netns_override: self.settings.netns_override,
+            args: self.args.into(),
+            path: self.settings.path.clone(),
             ..Parameters::default()
         };
         Ok(request)
@@ -328,18 +310,17 @@ impl Calls<'_> {
 
     /// The context of the call of a plugin in this executable.
     fn context<'c>(&'c self, request: &'c Request) -> Result<Context<'c>> {
-        let settings = self.chain.settings;
         let session = match self.session.get() {
             Some(session) => session,
             None => {
                 let opened = Session::open(request, &self.verb)?
-                    .sharing(Arc::clone(&settings.turns))
-                    .limited_to(settings.timeout)
+                    .sharing(Arc::clone(&self.settings.turns))
+                    .limited_to(self.settings.timeout)
                     .recorded();
                 self.session.get_or_init(|| opened)
             }
         };
-        let cx = Context { request, session, plugins: settings.plugins };
+        let cx = Context { request, session, plugins: PLUGINS };
         request.dropped.iter().for_each(|error| cx.warn(error));
         Ok(cx)
     }
@@ -351,19 +332,8 @@ impl Calls<'_> {
 
     /// Logs the call of a plugin in this process. Executed plugins log their own calls.
     fn log(&self, request: &Request, started: Instant, error: Option<&Error>) {
-        let Some(log) = &self.chain.settings.log else { return };
+        let Some(log) = &self.settings.log else { return };
         let (plugin, command) = (&request.conf.kind, self.verb.name());
         log.write(&Call { plugin, command, request: Some((request, &self.verb)), started }, error);
-    }
-
-    fn with_plugin(&self, plugin: &Json, error: Error) -> Error {
-        let operation = match self.verb {
-            Verb::Add(_) => "add",
-            Verb::Del(_) => "delete",
-            Verb::Check(_) => "check",
-            Verb::Gc(_) => "gc",
-            Verb::Status => "status",
-        };
-        self.chain.with_plugin(operation, plugin, error)
     }
 }

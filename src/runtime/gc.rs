@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::cni::request::Verb;
 use crate::cni::version::Version;
 use crate::compat::rules as rules_of_reference;
 use crate::error::{Code, Error, Result};
@@ -388,7 +389,7 @@ impl Runtime {
         if network.disable_gc || network.version < Version::V1_1_0 {
             return Ok(());
         }
-        Chain::without_parameters(&self.settings, &network).gc(keep)
+        Chain::without_parameters(&self.settings, &network, Verb::Gc(keep)).gc()
     }
 }
 

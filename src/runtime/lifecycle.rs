@@ -9,6 +9,7 @@
 use std::path::Path;
 
 use crate::cni::json::Json;
+use crate::cni::request::Verb;
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
@@ -35,14 +36,24 @@ pub enum Choice {
     Named(NetworkName),
 }
 
-/// The attachment of an operation, and the parameters of its plugins.
+/// An attachment to make, and the parameters of its plugins.
+pub struct NewAttachment {
+    pub network: Network,
+    pub at: Attachment,
+    /// CNI_ARGS.
+    pub args: String,
+    /// The capability arguments: an object, or `Null`.
+    pub capability_args: Json,
+}
+
+/// The attachment of a DEL or CHECK, and the parameters of its plugins.
 pub struct Target<'a> {
     pub at: &'a Attachment,
-    /// CNI_NETNS. `None`: DEL and CHECK use the value in the cache.
+    /// CNI_NETNS. `None`: the value in the cache.
     pub netns: Option<&'a Path>,
-    /// CNI_ARGS. Empty: DEL and CHECK use the value in the cache.
+    /// CNI_ARGS. Empty: the value in the cache.
     pub args: &'a str,
-    /// The capability arguments: an object. `Null`: DEL and CHECK use the value in the cache.
+    /// The capability arguments: an object. `Null`: the value in the cache.
     pub capability_args: &'a Json,
 }
 
@@ -78,16 +89,10 @@ impl Added<'_> {
     }
 }
 
-impl Target<'_> {
-    /// The cache entry of an ADD with these parameters, without its result.
-    fn entry(&self, network: &Network) -> CacheEntry {
-        CacheEntry {
-            config: network.bytes.clone(),
-            netns: self.netns.unwrap_or_else(|| Path::new("")).into(),
-            args: self.args.into(),
-            capability_args: self.capability_args.clone(),
-            ..CacheEntry::new(&network.name, self.at)
-        }
+impl<'a> Target<'a> {
+    /// An attachment with the parameters in the cache.
+    pub fn cached(at: &'a Attachment, netns: Option<&'a Path>) -> Self {
+        Self { at, netns, args: "", capability_args: &Json::Null }
     }
 }
 
@@ -103,20 +108,26 @@ impl Choice {
 impl Runtime {
     /// Attaches a container to a network, all or nothing. Fails if an attachment of this name may be alive. First deletes the
     /// remains of one that has ended.
-    pub fn add<'a>(&'a self, network: &'a Network, target: &Target<'_>) -> Result<Added<'a>> {
-        let locks = self.lock(&network.name, &target.at.container_id)?;
-        let path = target.netns.unwrap_or_else(|| Path::new(""));
+    pub fn add<'a>(&'a self, new: &'a NewAttachment, path: &Path) -> Result<Added<'a>> {
+        let NewAttachment { network, at, args, capability_args } = new;
+        let locks = self.lock(&network.name, &at.container_id)?;
         let home = NetNs::own()?;
         let netns = home.open(path)?;
         self.refuse_host_namespace(&home, &netns)?;
-        let entry = target.entry(network);
-        let chain = self.chain(&entry, network, path);
+        let entry = CacheEntry {
+            config: network.bytes.clone(),
+            netns: path.into(),
+            args: args.clone(),
+            capability_args: capability_args.clone(),
+            ..CacheEntry::new(&network.name, at)
+        };
+        let chain = self.chain(&entry, network, path, Verb::Add(at.clone()));
         chain.require_plugins()?;
         self.delete_stale_of(&netns, &entry, network)?;
         let rtnl = netns.rtnl()?;
         let was_there = rtnl.link(&entry.at.ifname)?.is_some();
         let begun = self.begin(&entry, &netns, &rtnl)?;
-        let success = match chain.add(&entry.at) {
+        let success = match chain.add() {
             Ok(success) => success,
             // The interface existed before this ADD, so it belongs to another attachment. A DEL would remove it.
             Err(FailedAdd { error, changed_nothing: true }) if was_there => {
@@ -294,7 +305,7 @@ impl Runtime {
         let entry = merged_entry(&network, target, Some(known));
         let netns = target.netns.unwrap_or(&entry.netns);
         let result = Some(&entry.result).filter(|result| **result != Json::Null);
-        self.chain(&entry, &network, netns).check(&entry.at, result)
+        self.chain(&entry, &network, netns, Verb::Check(entry.at.clone())).check(result)
     }
 
     /// Runs STATUS of each plugin. Fails if an ADD would fail. Returns false, and runs no plugin, if the version of the network has
@@ -304,7 +315,7 @@ impl Runtime {
             return Ok(false);
         }
         sys::catch_interrupts();
-        Chain::without_parameters(&self.settings, network).status().map(|()| true)
+        Chain::without_parameters(&self.settings, network, Verb::Status).status().map(|()| true)
     }
 
     /// Runs DEL of the list. Removes the cache entry and the records only if all plugins succeeded.
@@ -314,10 +325,11 @@ impl Runtime {
         let operation = Operation { is_del: true, generation };
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let result = Some(&entry.result).filter(|result| **result != Json::Null);
-        let chain = self.chain(entry, network, netns);
-        chain.del(&entry.at, result)?;
+        let chain = self.chain(entry, network, netns, Verb::Del(entry.at.clone()));
         // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
-        if !is_of_add || !chain.is_ours() {
+        let removes_all = is_of_add && chain.is_ours();
+        chain.del(result)?;
+        if !removes_all {
             self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
         }
         self.remove_files(&entry.network, &entry.at)
@@ -420,13 +432,13 @@ impl Runtime {
         entry: &'a CacheEntry,
         network: &'a Network,
         netns: &'a Path,
+        verb: Verb,
     ) -> Chain<'a> {
         Chain {
-            settings: &self.settings,
-            network,
             netns,
             args: &entry.args,
             capability_args: &entry.capability_args,
+            ..Chain::without_parameters(&self.settings, network, verb)
         }
     }
 
@@ -461,15 +473,18 @@ impl Runtime {
 /// The known entry of an attachment, with the configuration of the call, and with CNI_ARGS and the capability arguments of
 /// the call if these are given. Without a known entry: a new entry with all values of the call.
 fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry>) -> CacheEntry {
-    let of_call = target.entry(network);
-    let Some(known) = known else { return of_call };
-    let is_given = *target.capability_args != Json::Null;
-    CacheEntry {
-        config: of_call.config,
-        args: if target.args.is_empty() { known.args } else { of_call.args },
-        capability_args: if is_given { of_call.capability_args } else { known.capability_args },
-        ..known
+    let mut entry = known.unwrap_or_else(|| CacheEntry {
+        netns: target.netns.unwrap_or_else(|| Path::new("")).into(),
+        ..CacheEntry::new(&network.name, target.at)
+    });
+    entry.config.clone_from(&network.bytes);
+    if !target.args.is_empty() {
+        entry.args = target.args.into();
     }
+    if *target.capability_args != Json::Null {
+        entry.capability_args.clone_from(target.capability_args);
+    }
+    entry
 }
 
 fn may_be_attached(entry: &CacheEntry, reason: &str) -> Error {

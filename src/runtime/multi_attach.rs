@@ -2,32 +2,20 @@
 
 use std::path::Path;
 
-use crate::cni::json::Json;
 use crate::cni::success::{Dns, Success};
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
+use crate::plugins;
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::lifecycle::{Choice, Target};
-
-/// An attachment that `attach` makes.
-pub struct NewAttachment {
-    pub network: Network,
-    pub at: Attachment,
-    /// CNI_ARGS.
-    pub args: String,
-    /// The capability arguments: an object, or `Null`.
-    pub capability_args: Json,
-}
+use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
 
 impl Runtime {
     /// The type of the first plugin of the network that changes the host. `None` if all plugins change only the container.
     pub fn host_plugin<'a>(&self, network: &'a Network) -> Option<&'a str> {
-        let is_in_container = |kind: &&str| {
-            let entry = self.settings.plugins.iter().find(|entry| entry.name == *kind);
-            entry.is_some_and(|entry| entry.is_in_container)
-        };
+        let is_in_container =
+            |kind: &&str| plugins::named(kind).is_some_and(|entry| entry.is_in_container);
         network.plugins.iter().map(conf::kind).find(|kind| !is_in_container(kind))
     }
 
@@ -51,9 +39,7 @@ impl Runtime {
     /// Attaches a namespace to one network. `keep` also releases the lock of the container, which the ADD to the next network
     /// takes.
     fn attach_one(&self, wanted: &NewAttachment, netns: &Path) -> Result<Success> {
-        let NewAttachment { network, at, args, capability_args } = wanted;
-        let target = Target { at, netns: Some(netns), args, capability_args };
-        let added = self.add(network, &target)?;
+        let added = self.add(wanted, netns)?;
         let success = added.success.clone();
         added.keep().map(|()| success)
     }
@@ -65,10 +51,10 @@ impl Runtime {
         attached: &[(NetworkName, Attachment)],
         netns: Option<&Path>,
     ) -> Result<()> {
-        let detached = attached.iter().rev().map(|(name, at)| {
-            let target = Target { at, netns, args: "", capability_args: &Json::Null };
-            self.del(&Choice::Named(name.clone()), &target)
-        });
+        let detached = attached
+            .iter()
+            .rev()
+            .map(|(name, at)| self.del(&Choice::Named(name.clone()), &Target::cached(at, netns)));
         Error::joined(detached.filter_map(Result::err).collect())
     }
 }

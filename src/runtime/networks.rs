@@ -8,15 +8,16 @@
 //!
 //! Sources: `loadFromConfDir` of go-cni, `loadNetworks` of ocicni, `loadNetworks` of podman's libnetwork/cni.
 
+use std::path::PathBuf;
+
 use ipnet::IpNet;
 
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::names::NetworkName;
 use crate::plugin::execute::Program;
-use crate::plugins::bridge;
+use crate::plugins::{PLUGINS, bridge};
 use crate::runtime::Runtime;
-use crate::runtime::chain::CallSettings;
 use crate::runtime::conf::{self, Network};
 
 /// A network, and its position in the order of each runtime, from 1. `None`: the runtime does not use the network.
@@ -54,7 +55,7 @@ impl Runtime {
                     continue;
                 }
             };
-            let (missing, built_in) = unresolved(&network, &self.settings);
+            let (missing, built_in) = unresolved(&network, &self.settings.path);
             let is_complete = missing.is_empty() && built_in.is_empty();
             let is_list = conf::is_list(&network.file);
             listed.push(ListedNetwork {
@@ -87,12 +88,12 @@ impl Order {
 }
 
 /// The plugin types of a network that are missing, and those that are only in this executable.
-fn unresolved(network: &Network, settings: &CallSettings) -> (Vec<String>, Vec<String>) {
+fn unresolved(network: &Network, path: &[PathBuf]) -> (Vec<String>, Vec<String>) {
     let (mut missing, mut built_in) = (Vec::new(), Vec::new());
     for kind in types(network) {
-        let list = match Program::find(&kind, &settings.path, settings.plugins) {
+        let list = match Program::find(&kind, path, PLUGINS) {
             Err(_) => &mut missing,
-            Ok(_) if settings.path.iter().any(|directory| directory.join(&kind).is_file()) => {
+            Ok(_) if path.iter().any(|directory| directory.join(&kind).is_file()) => {
                 continue;
             }
             Ok(_) => &mut built_in,

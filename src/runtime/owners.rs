@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::cni::json::Json;
+use crate::cni::request::Verb;
 use crate::cni::version::Version;
 use crate::error::Result;
 #[cfg(feature = "tool")]
@@ -12,8 +13,9 @@ use crate::netlink::nft::{Family, Nft};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::Owner;
 use crate::plugin::record::Record;
+use crate::plugins::PLUGINS;
 use crate::runtime::Runtime;
-use crate::runtime::chain::Chain;
+use crate::runtime::chain::{CallSettings, Chain};
 use crate::runtime::conf::Network;
 use crate::steps::link::host_link;
 use crate::steps::nft::{shared_rules, shared_set};
@@ -115,7 +117,7 @@ impl Runtime {
     /// this needs no configuration.
     pub fn remove_owned(&self, network: &NetworkName, all: &[Attachment]) -> Result<()> {
         let mut plugins = Vec::new();
-        for entry in self.settings.plugins.iter().filter(|entry| entry.leaves_owned) {
+        for entry in PLUGINS.iter().filter(|entry| entry.leaves_owned) {
             plugins.push(Json::object([("type", Some(entry.name.into()))]));
         }
         let network = Network {
@@ -127,8 +129,9 @@ impl Runtime {
             bytes: Vec::new(),
             file: PathBuf::new(),
         };
-        let mut settings = self.settings.clone();
-        settings.path.clear();
-        Chain::without_parameters(&settings, &network).remove_ended(all)
+        let [first, ..] = all else { return Ok(()) };
+        let settings = CallSettings { path: Vec::new(), ..self.settings.clone() };
+        let verb = Verb::Del(first.clone());
+        Chain::without_parameters(&settings, &network, verb).remove_ended(all)
     }
 }

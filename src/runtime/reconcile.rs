@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use crate::cni::json::Json;
+use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
@@ -90,7 +91,9 @@ impl Runtime {
                 return Ok(());
             }
         };
-        let chain = self.chain(&entry, &network, &entry.netns);
+        // The requests of ADD, because CNI versions before 0.4.0 have no CHECK. The requests of a CHECK are the same.
+        let verb = Verb::Add(entry.at.clone());
+        let chain = self.chain(&entry, &network, &entry.netns, verb);
         for (plugin, parts) in chain.restore(&entry.at, &entry.result, is_dry_run) {
             for difference in parts.restored {
                 let (network, at) = (entry.network.clone(), entry.at.clone());

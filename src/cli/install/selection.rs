@@ -2,7 +2,7 @@
 
 use crate::cli::output::usage_error;
 use crate::error::Result;
-use crate::plugins::PLUGINS;
+use crate::plugins::{self, PLUGINS};
 
 use super::Install;
 use super::manifest::is_plain;
@@ -57,7 +57,7 @@ fn leads_to(name: &str, plugin: &str) -> bool {
 /// Splits the arguments of an option into plugin names, which are separated by commas. Fails if there is no such plugin.
 fn split<'a>(option: &str, lists: &'a [String]) -> Result<Vec<&'a str>> {
     let names: Vec<&str> = lists.iter().flat_map(|list| list.split(',')).collect();
-    match names.iter().find(|name| crate::named(name).is_none()) {
+    match names.iter().find(|name| plugins::named(name).is_none()) {
         Some(name) => {
             Err(usage_error(format_args!("{option} {name}: cnibox has no plugin of that name")))
         }

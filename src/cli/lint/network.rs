@@ -7,7 +7,7 @@ use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::names::NetworkName;
 use crate::plugin::execute::Program;
-use crate::plugins::PLUGINS;
+use crate::plugins::{self, PLUGINS};
 use crate::runtime::conf;
 
 use super::document::Document;
@@ -125,7 +125,7 @@ fn examine_plugin<'a>(
     if !ipam.is_empty() {
         let path = path.key("ipam").key("type");
         examine_type(document, &path, ipam, cni_path);
-        if crate::named(ipam).is_some_and(|entry| !entry.is_ipam) {
+        if plugins::named(ipam).is_some_and(|entry| !entry.is_ipam) {
             document.fault(&path, format!("{ipam} is not an IPAM plugin"));
         }
     }

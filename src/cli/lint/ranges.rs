@@ -9,6 +9,7 @@ use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
 use crate::names::reserved::{Reserved, reserved};
 use crate::netlink::rtnl::RT_TABLE_MAIN;
+use crate::plugins;
 use crate::runtime::{conf, networks};
 
 use super::document::{Claim, Document, Finding, name};
@@ -20,7 +21,7 @@ pub(super) fn examine(document: &mut Document, path: &JsonPath<'_>, plugin: &Jso
         return;
     };
     let kind = conf::kind(plugin);
-    let entry = crate::named(kind);
+    let entry = plugins::named(kind);
     let bridge = (kind == "bridge").then(|| networks::bridge_of(plugin).to_owned());
     let path = path.key("ipam");
     for (path, json) in configured(&path, ipam) {

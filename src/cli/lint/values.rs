@@ -8,8 +8,7 @@ use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::{Context, Entry, Session};
-use crate::plugins::PLUGINS;
-use crate::plugins::bandwidth;
+use crate::plugins::{self, PLUGINS, bandwidth};
 use crate::runtime::conf;
 
 use super::document::Document;
@@ -28,7 +27,7 @@ impl Expected {
     /// Adds the result of the next plugin of the list.
     pub(super) fn add(&mut self, plugin: &Json) {
         self.has_v6 |= gives_v6(plugin);
-        let entry = crate::named(conf::kind(plugin));
+        let entry = plugins::named(conf::kind(plugin));
         let is_pair = entry.is_some_and(|entry| entry.kinds.contains(&Entry::VETH));
         let configured = [plugin.get("args").and_then(|args| args.get("cni")), Some(plugin)];
         let mut configured = configured.into_iter().flatten().filter_map(|keys| keys.get("mtu"));
@@ -72,7 +71,7 @@ pub(super) fn examine<'a>(
     expected: &Expected,
 ) {
     let kind = conf::kind(plugin);
-    if let Some(entry) = crate::named(kind).filter(|entry| !entry.is_ipam)
+    if let Some(entry) = plugins::named(kind).filter(|entry| !entry.is_ipam)
         && let Err(error) = call(entry, plugin, expected)
     {
         let text = error.to_string();
@@ -94,7 +93,7 @@ pub(super) fn examine<'a>(
 /// The IPAM plugin of a plugin, with its configuration. `None` if this executable does not have it.
 fn ipam_of(plugin: &Json) -> Option<(&'static Entry, &Json)> {
     let ipam = plugin.get("ipam")?;
-    crate::named(conf::kind(ipam)).filter(|entry| entry.is_ipam).map(|entry| (entry, ipam))
+    plugins::named(conf::kind(ipam)).filter(|entry| entry.is_ipam).map(|entry| (entry, ipam))
 }
 
 /// Calls a plugin with a configuration. Returns an error about the configuration only.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
 use crate::names::Attachment;
@@ -153,7 +154,8 @@ impl Runtime {
     fn delete_ended(&self, ended: &[Stale]) -> bool {
         let [first, _, ..] = ended else { return false };
         let Ok(network) = first.entry.network_of_add() else { return false };
-        let chain = self.chain(&first.entry, &network, Path::new(""));
+        let verb = Verb::Del(first.entry.at.clone());
+        let chain = self.chain(&first.entry, &network, Path::new(""), verb);
         let all: Vec<Attachment> = ended.iter().map(|stale| stale.entry.at.clone()).collect();
         chain.is_ours()
             && chain.remove_ended(&all).is_ok()
