@@ -1,6 +1,6 @@
 //! `cnibox attachments`: the attachments of all networks, with their state.
 
-use std::borrow::Cow;
+use std::path::Path;
 
 use argh::FromArgs;
 use ipnet::IpNet;
@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::life::Life;
+use crate::plugin::record::as_text;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 
@@ -46,12 +47,12 @@ struct ShownAttachment<'a> {
     network: &'a NetworkName,
     #[serde(flatten)]
     at: &'a Attachment,
-    netns: Cow<'a, str>,
-    addresses: Vec<String>,
+    #[serde(serialize_with = "as_text")]
+    netns: &'a Path,
+    addresses: Vec<IpNet>,
     port_mappings: &'a [Json],
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
+    #[serde(flatten)]
+    life: &'a Life,
     #[serde(skip_serializing_if = "Option::is_none")]
     check: Option<&'static str>,
 }
@@ -82,7 +83,7 @@ impl Attachments {
 const FAILED: &str = "failed";
 
 fn checked(runtime: &Runtime, entry: &CacheEntry, life: &Life) -> &'static str {
-    if matches!(life, Life::Ended(_)) {
+    if life.is_ended() {
         return FAILED;
     }
     match runtime.check_entry(entry) {
@@ -97,9 +98,9 @@ fn checked(runtime: &Runtime, entry: &CacheEntry, life: &Life) -> &'static str {
 
 fn print(attachments: &[ShownAttachment<'_>]) {
     let mut table = Table::new("NETWORK CONTAINER IFNAME ADDRESSES PORTS STATE CHECK NETNS");
-    for ShownAttachment { network, at, netns, addresses, port_mappings, state, check, .. } in
-        attachments
+    for ShownAttachment { network, at, netns, addresses, port_mappings, life, check } in attachments
     {
+        let addresses: Vec<String> = addresses.iter().map(IpNet::to_string).collect();
         let ports: Vec<String> = port_mappings.iter().map(published).collect();
         table.row(&[
             network,
@@ -107,15 +108,15 @@ fn print(attachments: &[ShownAttachment<'_>]) {
             &at.ifname,
             &addresses.join(","),
             &ports.join(","),
-            state,
+            &life.text(),
             &check.unwrap_or_default(),
-            netns,
+            &netns.display(),
         ]);
     }
     table.print();
-    for ShownAttachment { network, at, state, reason, .. } in attachments {
-        if let Some(reason) = reason {
-            warn(format_args!("{}: {state}: {reason}", at.title(network)));
+    for ShownAttachment { network, at, life, .. } in attachments {
+        if let Life::Ended(reason) | Life::Unknown(reason) = life {
+            warn(format_args!("{}: {}: {reason}", at.title(network), life.text()));
         }
     }
 }
@@ -126,29 +127,15 @@ impl<'a> ShownAttachment<'a> {
             warn(format_args!("warning: {error}"));
             None
         });
-        let nets = success.unwrap_or_default().nets();
         Self {
             network: &entry.network,
             at: &entry.at,
-            netns: entry.netns.to_string_lossy(),
-            addresses: nets.iter().map(IpNet::to_string).collect(),
+            netns: &entry.netns,
+            addresses: success.unwrap_or_default().nets(),
             port_mappings: mappings(entry),
-            state: state(life),
-            reason: match life {
-                Life::Alive => None,
-                Life::Ended(reason) | Life::Unknown(reason) => Some(reason),
-            },
+            life,
             check,
         }
-    }
-}
-
-/// The state of an attachment in words.
-pub(super) fn state(life: &Life) -> &'static str {
-    match life {
-        Life::Alive => "alive",
-        Life::Ended(_) => "gone",
-        Life::Unknown(_) => "unknown",
     }
 }
 

@@ -106,7 +106,7 @@ fn commands() -> Vec<String> {
 fn networks() -> Vec<String> {
     let listed = parameters::runtime(TIMEOUT_S).networks();
     let (all, _) = listed.unwrap_or_default();
-    all.iter().map(|listed| listed.network.name.to_string()).collect()
+    all.iter().map(|listed| listed.name.to_string()).collect()
 }
 
 fn reserved() -> Vec<String> {

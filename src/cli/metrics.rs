@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::kernel::terminal::printable;
-use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::remains::Remains;
@@ -94,8 +93,8 @@ fn text(survey: &Survey) -> String {
         }
     }
     for (entry, life) in &survey.attachments {
-        count(&mut states, &entry.network, attachments::state(life));
-        if !matches!(life, Life::Ended(_)) {
+        count(&mut states, &entry.network, life.text());
+        if !life.is_ended() {
             for mapping in attachments::mappings(entry) {
                 count(&mut ports, &entry.network, protocol(mapping));
             }
@@ -111,7 +110,7 @@ fn text(survey: &Survey) -> String {
 fn write_stale(text: &mut String, remains: &Remains) {
     let mut stale = Vec::new();
     for (entry, life) in &remains.survey.attachments {
-        if matches!(life, Life::Ended(_)) {
+        if life.is_ended() {
             count(&mut stale, &entry.network, "attachment");
         }
     }

@@ -1,18 +1,15 @@
 //! `cnibox networks`: lists the configured networks; `create` and `rm` have the options of `podman network`.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use argh::FromArgs;
 use ipnet::IpNet;
-use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{IfName, NetworkName};
 use crate::runtime::Runtime;
-use crate::runtime::conf::{self, Network};
 use crate::runtime::networks::ListedNetwork;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
@@ -110,7 +107,7 @@ impl Networks {
 fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
     let (listed, broken) = runtime.networks()?;
     if is_json {
-        print_json_list("networks", &listed.iter().map(ShownNetwork::new).collect::<Vec<_>>());
+        print_json_list("networks", &listed);
     } else {
         print(&listed);
     }
@@ -132,67 +129,19 @@ fn print(networks: &[ListedNetwork]) {
     let mut table = Table::new("NETWORK SUBNETS PLUGINS MISSING CONTAINERD CRI-O PODMAN FILE");
     for listed in networks {
         let subnets: Vec<String> = listed.subnets.iter().map(IpNet::to_string).collect();
-        let order = |order: Option<u32>| order.map_or_else(String::new, |order| order.to_string());
+        let position = |at: Option<usize>| at.map_or_else(String::new, |at| at.to_string());
         table.row(&[
-            &listed.network.name,
+            &listed.name,
             &subnets.join(","),
-            &plugins(&listed.network).join(","),
+            &listed.plugins.join(","),
             &listed.missing.join(","),
-            &order(listed.containerd),
-            &order(listed.crio),
-            &order(listed.podman),
-            &listed.network.file.display(),
+            &position(listed.order.containerd),
+            &position(listed.order.crio),
+            &position(listed.order.podman),
+            &listed.file.display(),
         ]);
     }
     table.print();
-}
-
-/// A network in the output of --json.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ShownNetwork<'a> {
-    name: &'a NetworkName,
-    file: Cow<'a, str>,
-    cni_version: &'static str,
-    subnets: &'a [IpNet],
-    plugins: Vec<&'a str>,
-    missing: &'a [String],
-    built_in: &'a [String],
-    order: Order,
-}
-
-/// For each runtime, the position of the network among those that the runtime reads.
-#[derive(Serialize)]
-struct Order {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    containerd: Option<u32>,
-    #[serde(rename = "cri-o", skip_serializing_if = "Option::is_none")]
-    crio: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    podman: Option<u32>,
-}
-
-impl<'a> ShownNetwork<'a> {
-    fn new(listed: &'a ListedNetwork) -> Self {
-        Self {
-            name: &listed.network.name,
-            file: listed.network.file.to_string_lossy(),
-            cni_version: listed.network.version.text(),
-            subnets: &listed.subnets,
-            plugins: plugins(&listed.network),
-            missing: &listed.missing,
-            built_in: &listed.built_in,
-            order: Order {
-                containerd: listed.containerd,
-                crio: listed.crio,
-                podman: listed.podman,
-            },
-        }
-    }
-}
-
-fn plugins(network: &Network) -> Vec<&str> {
-    network.plugins.iter().map(conf::kind).collect()
 }
 
 impl Create {
@@ -202,7 +151,7 @@ impl Create {
         print_line(&new.name);
         let (listed, _) = runtime.networks()?;
         match listed.as_slice() {
-            [first, _, ..] if first.network.name == new.name && first.containerd.is_some() => {
+            [first, _, ..] if first.name == new.name && first.order.containerd.is_some() => {
                 warn(format_args!(
                     "note: its file is now the first: containerd and CRI-O use this network"
                 ));

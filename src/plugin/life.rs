@@ -10,6 +10,8 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::path::Path;
 
+use serde::Serialize;
+
 use crate::error::Result;
 use crate::kernel::file;
 use crate::kernel::host_view::HostView;
@@ -21,13 +23,30 @@ use crate::plugin::owner::Owner;
 use crate::plugin::record::{self, Made, Record, Records};
 
 /// The state of an attachment. `docs/evidence.md` has the table of all cases.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "state", content = "reason", rename_all = "lowercase")]
 pub enum Life {
     Alive,
     /// The attachment has provably ended, for this reason.
+    #[serde(rename = "gone")]
     Ended(String),
     /// Neither its life nor its end is proved, for this reason.
     Unknown(String),
+}
+
+impl Life {
+    /// The state in words, as `--json` prints it.
+    pub fn text(&self) -> &'static str {
+        match self {
+            Self::Alive => "alive",
+            Self::Ended(_) => "gone",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+
+    pub fn is_ended(&self) -> bool {
+        matches!(self, Self::Ended(_))
+    }
 }
 
 /// The answer of the kernel about the number of the recorded namespace.
@@ -323,7 +342,7 @@ pub fn of_owner(owner: &str) -> (Life, Option<Record>) {
 /// The record of an owner's attachment, if the attachment has provably ended.
 pub fn ended(owner: &str) -> Option<Record> {
     let (life, record) = of_owner(owner);
-    record.filter(|_| matches!(life, Life::Ended(_)))
+    record.filter(|_| life.is_ended())
 }
 
 /// The end of an error about an object of another owner: if the life of this owner is unknown, the reason, and the command that

@@ -350,7 +350,7 @@ impl Runtime {
             // The record of an ADD that was killed before it wrote its pending record.
             let made_nothing = record.maker == Maker::Cnibox && record.made.is_empty();
             let mut is_ended = || {
-                matches!(witness.life_of_record(&record), Life::Ended(_))
+                witness.life_of_record(&record).is_ended()
                     && !self.is_proof(&record, &in_use)
                     && run.is_confirmed_record(&record)
             };

@@ -211,7 +211,7 @@ impl Runtime {
     /// container `b-c`. Fails if the file belongs to another attachment that may be alive.
     fn refuse_shared_file(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
         let Some(other) = self.cache.holder(&new.network, &new.at) else { return Ok(()) };
-        if matches!(self.life_for_add(witness, &other), Life::Ended(_)) {
+        if self.life_for_add(witness, &other).is_ended() {
             return Ok(());
         }
         let msg = format!("cannot add {}: {} has its cache file", new.title(), other.title());

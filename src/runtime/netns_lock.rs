@@ -11,7 +11,7 @@ use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::warn;
-use crate::plugin::life::{Life, Witness};
+use crate::plugin::life::Witness;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
@@ -146,7 +146,7 @@ impl Runtime {
         Ok(entries.any(|entry| {
             entry.netns == path
                 && self.interrupted(&entry.network, &entry.at).is_none()
-                && !matches!(self.life(witness, &entry), Life::Ended(_))
+                && !self.life(witness, &entry).is_ended()
         }))
     }
 }

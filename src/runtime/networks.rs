@@ -11,42 +11,51 @@
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use serde::Serialize;
 
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::names::NetworkName;
 use crate::plugin::execute::Program;
+use crate::plugin::record::as_text;
 use crate::plugins::{PLUGINS, bridge};
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
 
-/// A network, and its position in the order of each runtime, from 1. `None`: the runtime does not use the network.
-#[derive(Debug)]
+/// A network in the list of networks. This is also the output of `cnibox networks --json`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ListedNetwork {
-    pub network: Network,
+    pub name: NetworkName,
+    #[serde(serialize_with = "as_text")]
+    pub file: PathBuf,
+    pub cni_version: &'static str,
     pub subnets: Vec<IpNet>,
-    pub containerd: Option<u32>,
-    pub crio: Option<u32>,
-    pub podman: Option<u32>,
+    /// The types of the plugins.
+    pub plugins: Vec<String>,
     /// The types of plugins that are neither on CNI_PATH nor in this executable.
     pub missing: Vec<String>,
     /// The types that are in this executable and not on CNI_PATH, where other runtimes look.
     pub built_in: Vec<String>,
+    pub order: Order,
 }
 
-/// The names of the networks that one runtime uses, and the number of assigned positions.
-#[derive(Default)]
-struct Order {
-    names: Vec<NetworkName>,
-    count: u32,
+/// The position of a network in the order of each runtime, from 1. `None`: the runtime does not use the network.
+#[derive(Debug, Serialize)]
+pub struct Order {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub containerd: Option<usize>,
+    #[serde(rename = "cri-o", skip_serializing_if = "Option::is_none")]
+    pub crio: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub podman: Option<usize>,
 }
 
 impl Runtime {
     /// The networks in the order of the file names, and an error for each file that cannot be used.
     pub fn networks(&self) -> Result<(Vec<ListedNetwork>, Vec<Error>)> {
         let (mut listed, mut broken) = (Vec::new(), Vec::new());
-        let (mut containerd, mut crio, mut podman) =
-            (Order::default(), Order::default(), Order::default());
+        let (mut of_crio, mut of_podman) = (Vec::new(), Vec::new());
         for network in Network::all_by_name(&self.configurations)? {
             let network = match network {
                 Ok(network) => network,
@@ -58,64 +67,56 @@ impl Runtime {
             let (missing, built_in) = unresolved(&network, &self.settings.path);
             let is_complete = missing.is_empty() && built_in.is_empty();
             let is_list = conf::is_list(&network.file);
+            let position = |names| is_complete.then(|| add(names, &network.name)).flatten();
+            let order = Order {
+                containerd: broken.is_empty().then_some(listed.len() + 1),
+                crio: position(&mut of_crio),
+                podman: if is_list { position(&mut of_podman) } else { None },
+            };
             listed.push(ListedNetwork {
-                containerd: broken.is_empty().then(|| containerd.next()),
-                crio: if is_complete { crio.next_of(&network.name) } else { None },
-                podman: if is_complete && is_list { podman.next_of(&network.name) } else { None },
                 subnets: subnets(&network),
-                network,
+                plugins: network.plugins.iter().map(|plugin| conf::kind(plugin).into()).collect(),
+                name: network.name,
+                file: network.file,
+                cni_version: network.version.text(),
                 missing,
                 built_in,
+                order,
             });
         }
         Ok((listed, broken))
     }
 }
 
-impl Order {
-    fn next(&mut self) -> u32 {
-        self.count += 1;
-        self.count
+/// Adds a network to the names of the networks that one runtime uses. Returns its position; `None` if the name is there already.
+fn add(names: &mut Vec<NetworkName>, name: &NetworkName) -> Option<usize> {
+    if names.contains(name) {
+        return None;
     }
-
-    fn next_of(&mut self, name: &NetworkName) -> Option<u32> {
-        if self.names.contains(name) {
-            return None;
-        }
-        self.names.push(name.clone());
-        Some(self.next())
-    }
+    names.push(name.clone());
+    Some(names.len())
 }
 
 /// The plugin types of a network that are missing, and those that are only in this executable.
 fn unresolved(network: &Network, path: &[PathBuf]) -> (Vec<String>, Vec<String>) {
     let (mut missing, mut built_in) = (Vec::new(), Vec::new());
     for kind in types(network) {
-        let list = match Program::find(&kind, path, PLUGINS) {
+        let list = match Program::find(kind, path, PLUGINS) {
             Err(_) => &mut missing,
-            Ok(_) if path.iter().any(|directory| directory.join(&kind).is_file()) => {
-                continue;
-            }
+            Ok(_) if path.iter().any(|directory| directory.join(kind).is_file()) => continue,
             Ok(_) => &mut built_in,
         };
-        if !list.contains(&kind) {
-            list.push(kind);
+        if !list.iter().any(|known| known == kind) {
+            list.push(kind.to_owned());
         }
     }
     (missing, built_in)
 }
 
 /// The types of the plugins and of their IPAM plugins.
-fn types(network: &Network) -> Vec<String> {
-    let mut types = Vec::new();
-    for plugin in &network.plugins {
-        for kind in [conf::kind(plugin), plugin.get("ipam").map_or("", conf::kind)] {
-            if !kind.is_empty() {
-                types.push(kind.to_owned());
-            }
-        }
-    }
-    types
+fn types(network: &Network) -> impl Iterator<Item = &str> {
+    let of_plugin = |plugin| [conf::kind(plugin), plugin.get("ipam").map_or("", conf::kind)];
+    network.plugins.iter().flat_map(of_plugin).filter(|kind| !kind.is_empty())
 }
 
 /// The subnets in the configurations of the IPAM plugins.

@@ -25,7 +25,6 @@ use crate::kernel::sys::warn;
 use crate::names::reserved::{Reserved, reserved};
 use crate::names::{IfName, IpFamily, NetworkName};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::life::Life;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::networks::{bridge, subnets};
@@ -208,7 +207,7 @@ impl Runtime {
         };
         if !is_forced {
             for (entry, life) in self.attachments()? {
-                if entry.network == *name && !matches!(life, Life::Ended(_)) {
+                if entry.network == *name && !life.is_ended() {
                     return Err(Error::config(format_args!("{} uses it", entry.title())));
                 }
             }

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
-use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
@@ -27,7 +26,7 @@ impl Remains {
         let survey = runtime.survey()?;
         let mut ended = HashSet::new();
         for (record, life) in &survey.records {
-            if matches!(life, Life::Ended(_)) {
+            if life.is_ended() {
                 ended.insert(Owner::new(&record.network, &record.at).to_string());
             }
         }
@@ -49,9 +48,7 @@ impl Remains {
     fn has_ended_attachment(&self, owned: &OwnedReservation) -> bool {
         let Holder::Container { id, .. } = &owned.reservation.holder else { return false };
         self.survey.attachments.iter().any(|(entry, life)| {
-            entry.network == owned.network
-                && entry.at.container_id == *id
-                && matches!(life, Life::Ended(_))
+            entry.network == owned.network && entry.at.container_id == *id && life.is_ended()
         })
     }
 }

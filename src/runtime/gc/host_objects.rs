@@ -38,8 +38,7 @@ impl Runtime {
                 break;
             }
             let record = self.records.of_owner(&owner);
-            let is_ended =
-                |record: &Record| matches!(witness.life_of_record(record), Life::Ended(_));
+            let is_ended = |record: &Record| witness.life_of_record(record).is_ended();
             let Some(record) = record.filter(is_ended) else { continue };
             // All owners of a batch are in one network, and this process can take the lock of a container only once.
             let needs_own_batch = |EndedOwner { record: other, .. }: &EndedOwner| {
