@@ -1,14 +1,13 @@
 //! `cnibox gc`: removes the attachments, reservations, rules and links of containers that have provably ended.
 
 use argh::FromArgs;
-use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::runtime::Runtime;
-use crate::runtime::gc::{Collected, Options, Remainder, Removed, Waiting};
+use crate::runtime::gc::{Collected, Options};
 
-use super::output::{print_json, print_line, usage_error};
+use super::output::{Done, print_json, print_line, usage_error};
 use super::parameters;
 
 /// The timeout of an executed plugin, in seconds. It is shorter than that of `add` and `del`: a timer calls gc, and the
@@ -54,18 +53,6 @@ pub(super) struct Gc {
     timeout: u64,
 }
 
-/// The output of --json.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct JsonOutput<'a> {
-    dry_run: bool,
-    removed: &'a [Removed],
-    remains: &'a [Remainder],
-    /// The objects that a later run may remove. Only with --confirm.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waiting: Option<&'a [Waiting]>,
-}
-
 impl Gc {
     pub(super) fn run(&self) -> Result<u8> {
         let runtime = parameters::runtime(self.timeout);
@@ -76,12 +63,7 @@ impl Gc {
         };
         let collected = self.collect(&runtime, &mut print)?;
         if self.json {
-            print_json(&JsonOutput {
-                dry_run: self.dry_run,
-                removed: &collected.removed,
-                remains: &collected.remains,
-                waiting: self.confirm.then_some(&collected.waiting),
-            });
+            print_json(&Done { dry_run: self.dry_run, done: &collected });
         }
         Error::joined(collected.errors).map(|()| 0)
     }

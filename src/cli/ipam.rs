@@ -1,5 +1,6 @@
 //! `cnibox ipam`: lists the reservations of `host-local` with their owners, releases leaked ones, and reserves addresses.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use argh::FromArgs;
@@ -12,7 +13,7 @@ use crate::names::{ContainerId, NetworkName};
 use crate::runtime::Runtime;
 use crate::runtime::reservations::{OwnedReservation, OwnerState, Pod, Pool, RangeUse};
 
-use super::output::{print_json, print_json_list, print_line, usage_error};
+use super::output::{Done, print_json, print_json_list, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
@@ -149,11 +150,8 @@ impl Ipam {
             }
         }
         if self.json {
-            print_json(&Changed {
-                dry_run: self.dry_run,
-                released: Some(released),
-                reserved: None,
-            });
+            let done = BTreeMap::from([("released", released)]);
+            print_json(&Done { dry_run: self.dry_run, done });
         }
         Error::joined(errors)
     }
@@ -197,11 +195,8 @@ impl Ipam {
             }
         }
         if self.json {
-            print_json(&Changed {
-                dry_run: self.dry_run,
-                released: None,
-                reserved: Some(reserved),
-            });
+            let done = BTreeMap::from([("reserved", reserved)]);
+            print_json(&Done { dry_run: self.dry_run, done });
         }
         Error::joined(errors)
     }
@@ -294,17 +289,7 @@ fn age(seconds: u64) -> String {
     format!("{count}{unit}")
 }
 
-/// The output of `release --json` and `reserve --json`.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Changed<'a> {
-    dry_run: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    released: Option<Vec<&'a OwnedReservation>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reserved: Option<Vec<ReservedAddress<'a>>>,
-}
-
+/// An address in the output of `reserve --json`.
 #[derive(Serialize)]
 struct ReservedAddress<'a> {
     network: &'a NetworkName,

@@ -29,6 +29,15 @@ pub(super) fn print_json(document: &impl Serialize) {
     print_text(&json::pretty(document));
 }
 
+/// The output of --json of a command that has --dry-run.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Done<T> {
+    pub(super) dry_run: bool,
+    #[serde(flatten)]
+    pub(super) done: T,
+}
+
 /// Prints a JSON object with one key, whose value is a list.
 pub(super) fn print_json_list<T: Serialize>(key: &str, list: &[T]) {
     print_json(&BTreeMap::from([(key, list)]));

@@ -2,13 +2,12 @@
 //! attachments.
 
 use argh::FromArgs;
-use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::reconcile::{Reconciled, Restored, Skipped};
 
-use super::output::{print_json, print_line};
+use super::output::{Done, print_json, print_line};
 use super::parameters::{self, TIMEOUT_S};
 
 /// Restore rules, routes, queueing disciplines and forwarding that another program removed from living attachments.
@@ -32,42 +31,29 @@ pub(super) struct Reconcile {
     json: bool,
 }
 
-/// The output of --json.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct JsonOutput<'a> {
-    dry_run: bool,
-    restored: &'a [Restored],
-    skipped: &'a [Skipped],
-}
-
 impl Reconcile {
     pub(super) fn run(&self) -> Result<u8> {
         // The timeout has no effect, because no plugin is executed.
         let runtime = parameters::runtime(TIMEOUT_S);
         let choice = self.network.as_deref().map(parameters::choice).transpose()?;
         let name = choice.as_ref().map(Choice::name);
-        let Reconciled { restored, skipped, errors } = runtime.reconcile(name, self.dry_run)?;
+        let reconciled = runtime.reconcile(name, self.dry_run)?;
         if self.json {
-            print_json(&JsonOutput {
-                dry_run: self.dry_run,
-                restored: &restored,
-                skipped: &skipped,
-            });
+            print_json(&Done { dry_run: self.dry_run, done: &reconciled });
         } else {
-            self.print(&restored, &skipped);
+            self.print(&reconciled);
         }
-        Error::joined(errors).map(|()| 0)
+        Error::joined(reconciled.errors).map(|()| 0)
     }
 
-    fn print(&self, restored: &[Restored], skipped: &[Skipped]) {
+    fn print(&self, reconciled: &Reconciled) {
         let done = if self.dry_run { "would restore" } else { "restored" };
-        for Restored { network, at, plugin, difference } in restored {
+        for Restored { network, at, plugin, difference } in &reconciled.restored {
             let title = at.title(network);
             print_line(format_args!("{done} {title}: {plugin}: {difference}"));
         }
         let mut lines: Vec<String> = Vec::new();
-        for Skipped { network, at, plugin, reason } in skipped {
+        for Skipped { network, at, plugin, reason } in &reconciled.skipped {
             let line = match plugin {
                 // The line is the same for all attachments with the plugin, so it is printed once.
                 Some(_) => format!("left in network {network}: {reason}"),

@@ -85,12 +85,15 @@ pub struct Waiting {
     pub seconds: u64,
 }
 
-/// The result of a GC.
-#[derive(Debug, Default)]
+/// The result of a GC. This is also the output of `cnibox gc --json`.
+#[derive(Debug, Default, Serialize)]
 pub struct Collected {
     pub removed: Vec<Removed>,
     pub remains: Vec<Remainder>,
-    pub waiting: Vec<Waiting>,
+    /// The objects that a later run may remove. `None` without `--confirm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Vec<Waiting>>,
+    #[serde(skip)]
     pub errors: Vec<Error>,
 }
 
@@ -140,7 +143,7 @@ impl GcRun<'_> {
             return true;
         }
         (self.print_line)(&format!("{what} waits for a run in {seconds} s or later: {reason}"));
-        self.collected.waiting.push(Waiting { what, reason, seconds });
+        self.collected.waiting.get_or_insert_default().push(Waiting { what, reason, seconds });
         false
     }
 
@@ -198,7 +201,8 @@ impl Runtime {
         print_line: &mut dyn FnMut(&str),
     ) -> Result<Collected> {
         let confirmation = options.confirm.then(|| Confirmation::open(self.confirmation()));
-        let collected = Collected::default();
+        let waiting = options.confirm.then(Vec::new);
+        let collected = Collected { waiting, ..Collected::default() };
         let mut run = GcRun { options, choice, confirmation, collected, print_line };
         sys::catch_interrupts();
         let witness = Witness::new()?;

@@ -36,11 +36,12 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// The result of a reconcile.
-#[derive(Debug, Default)]
+/// The result of a reconcile. This is also the output of `cnibox reconcile --json`.
+#[derive(Debug, Default, Serialize)]
 pub struct Reconciled {
     pub restored: Vec<Restored>,
     pub skipped: Vec<Skipped>,
+    #[serde(skip)]
     pub errors: Vec<Error>,
 }
 
