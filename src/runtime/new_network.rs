@@ -3,18 +3,16 @@
 //!
 //! The directory is locked during a call, so concurrent calls choose different subnets.
 
-use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Not;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde::Serialize;
 
-use crate::cni::json;
+use crate::cni::json::Json;
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::ipam::range::{self, RangeConf};
@@ -60,67 +58,6 @@ pub struct NewNetwork {
     pub vlan: Option<u32>,
     /// Whether `ingressPolicy` is `same-bridge`: containers of other bridges with a policy cannot reach those of this bridge.
     pub isolate: bool,
-}
-
-/// The JSON document of the file, without keys that have no value.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct List<'a> {
-    cni_version: &'static str,
-    cni_versions: [&'static str; 3],
-    name: &'a NetworkName,
-    plugins: Vec<Plugin<'a>>,
-}
-
-#[derive(Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Plugin<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ingress_policy: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bridge: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    master: Option<&'a IfName>,
-    #[serde(skip_serializing_if = "Not::not")]
-    is_gateway: bool,
-    #[serde(skip_serializing_if = "Not::not")]
-    ip_masq: bool,
-    #[serde(skip_serializing_if = "Not::not")]
-    hairpin_mode: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mtu: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    vlan: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    vlan_id: Option<u32>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    capabilities: BTreeMap<&'static str, bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ipam: Option<Ipam>,
-}
-
-#[derive(Serialize)]
-struct Ipam {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    /// For each subnet, a range set with one range.
-    ranges: Vec<[Range; 1]>,
-    routes: Vec<Route>,
-}
-
-#[derive(Serialize)]
-struct Range {
-    subnet: IpNet,
-    gateway: IpAddr,
-}
-
-#[derive(Serialize)]
-struct Route {
-    dst: &'static str,
 }
 
 /// The interface plugin of a new network.
@@ -174,7 +111,7 @@ impl Runtime {
             Some(bridge) => bridge.to_string(),
             None => free_bridge(&networks)?,
         };
-        let text = json::pretty(&new.list(&subnets, &bridge)?) + "\n";
+        let text = new.list(&subnets, &bridge)?.to_pretty() + "\n";
         let file = directory.join(format!("{name}.conflist"));
         match publish(directory, &file, text.as_bytes()) {
             Ok(()) => Ok(file),
@@ -281,46 +218,50 @@ impl NewNetwork {
         Ok(self.subnets.clone())
     }
 
-    /// The list of plugins of the new network: the content of its file.
-    fn list<'a>(&'a self, subnets: &[IpNet], bridge: &'a str) -> Result<List<'a>> {
+    /// The content of the file.
+    fn list(&self, subnets: &[IpNet], bridge: &str) -> Result<Json> {
         let mut plugins = vec![self.interface(bridge, self.ipam(subnets)?)];
         if !self.kind.has_parent() {
-            let capabilities = BTreeMap::from([("portMappings", true)]);
-            let ingress_policy = self.isolate.then_some("same-bridge");
-            plugins.push(Plugin { kind: "portmap", capabilities, ..Plugin::default() });
-            plugins.push(Plugin { kind: "firewall", ingress_policy, ..Plugin::default() });
-            plugins.push(Plugin { kind: "tuning", ..Plugin::default() });
+            let capabilities = Json::object([("portMappings", if_set(true))]);
+            let ingress_policy = self.isolate.then(|| "same-bridge".into());
+            plugins.extend([
+                plugin("portmap", ("capabilities", Some(capabilities))),
+                plugin("firewall", ("ingressPolicy", ingress_policy)),
+                plugin("tuning", ("", None)),
+            ]);
         }
-        Ok(List { cni_version: VERSION, cni_versions: VERSIONS, name: &self.name, plugins })
+        Ok(Json::object([
+            ("cniVersion", Some(VERSION.into())),
+            ("cniVersions", Some(Json::Array(VERSIONS.map(Json::from).into()))),
+            ("name", text(&self.name)),
+            ("plugins", Some(Json::Array(plugins))),
+        ]))
     }
 
     /// The configuration of the plugin that makes the interface.
-    fn interface<'a>(&'a self, bridge: &'a str, ipam: Ipam) -> Plugin<'a> {
+    fn interface(&self, bridge: &str, ipam: Json) -> Json {
         let is_bridge = self.kind == Kind::Bridge;
-        let mut capabilities = BTreeMap::from([("ips", true)]);
         // An ipvlan and a vlan have the MAC address of their parent.
-        if !matches!(self.kind, Kind::Ipvlan | Kind::Vlan) {
-            capabilities.insert("mac", true);
-        }
-        Plugin {
-            kind: self.kind.text(),
-            bridge: is_bridge.then_some(bridge),
-            master: self.parent.as_ref(),
-            is_gateway: is_bridge,
-            ip_masq: !self.kind.has_parent(),
-            hairpin_mode: is_bridge,
-            mode: self.mode.as_deref(),
-            mtu: self.mtu,
-            vlan: self.vlan.filter(|_| is_bridge),
-            vlan_id: self.vlan.filter(|_| !is_bridge),
-            capabilities,
-            ipam: Some(ipam),
-            ..Plugin::default()
-        }
+        let has_mac = !matches!(self.kind, Kind::Ipvlan | Kind::Vlan);
+        let capabilities = [("ips", if_set(true)), ("mac", if_set(has_mac))];
+        Json::object([
+            ("type", Some(self.kind.text().into())),
+            ("bridge", is_bridge.then(|| bridge.into())),
+            ("master", self.parent.as_ref().and_then(text)),
+            ("isGateway", if_set(is_bridge)),
+            ("ipMasq", if_set(!self.kind.has_parent())),
+            ("hairpinMode", if_set(is_bridge)),
+            ("mode", self.mode.as_deref().map(Json::from)),
+            ("mtu", self.mtu.map(Json::from)),
+            ("vlan", self.vlan.filter(|_| is_bridge).map(Json::from)),
+            ("vlanId", self.vlan.filter(|_| !is_bridge).map(Json::from)),
+            ("capabilities", Some(Json::object(capabilities))),
+            ("ipam", Some(ipam)),
+        ])
     }
 
     /// The configuration of host-local: a range set for each subnet, and a default route for each family.
-    fn ipam(&self, subnets: &[IpNet]) -> Result<Ipam> {
+    fn ipam(&self, subnets: &[IpNet]) -> Result<Json> {
         for gateway in &self.gateways {
             if !subnets.iter().any(|subnet| subnet.contains(gateway)) {
                 return Err(Error::config(format_args!(
@@ -342,21 +283,33 @@ impl NewNetwork {
             configured.push(vec![RangeConf { subnet, gateway, ..RangeConf::default() }]);
         }
         let sets = range::parse(&configured, &[])?;
-        let ranges = sets.iter().flat_map(|set| set.ranges());
+        let ranges = sets.iter().flat_map(|set| set.ranges()).map(|range| {
+            let keys = [("subnet", text(range.subnet)), ("gateway", text(range.gateway))];
+            Json::Array(vec![Json::object(keys)])
+        });
         let has_family = |is_ipv4| sets.iter().any(|set| set.is_ipv4() == is_ipv4);
-        let routes = [("0.0.0.0/0", has_family(true)), ("::/0", has_family(false))];
-        Ok(Ipam {
-            kind: "host-local",
-            ranges: ranges
-                .map(|range| [Range { subnet: range.subnet, gateway: range.gateway }])
-                .collect(),
-            routes: routes
-                .iter()
-                .filter(|(_, is_needed)| *is_needed)
-                .map(|(dst, _)| Route { dst })
-                .collect(),
-        })
+        let routes = [("0.0.0.0/0", true), ("::/0", false)].into_iter();
+        let routes = routes.filter(|(_, is_ipv4)| has_family(*is_ipv4));
+        let routes = routes.map(|(dst, _)| Json::object([("dst", text(dst))]));
+        Ok(Json::object([
+            ("type", text("host-local")),
+            ("ranges", Some(Json::Array(ranges.collect()))),
+            ("routes", Some(Json::Array(routes.collect()))),
+        ]))
     }
+}
+
+/// The configuration of a chained plugin with one more key.
+fn plugin(kind: &str, key: (&str, Option<Json>)) -> Json {
+    Json::object([("type", text(kind)), key])
+}
+
+fn text(value: impl Display) -> Option<Json> {
+    Some(value.to_string().into())
+}
+
+fn if_set(is_set: bool) -> Option<Json> {
+    is_set.then_some(Json::Bool(true))
 }
 
 fn overlap(one: &IpNet, other: &IpNet) -> bool {
