@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -113,9 +114,11 @@ impl Error {
         self
     }
 
-    /// An internal error of a system call, with the reason in its details.
-    pub fn os(msg: impl Display, reason: &io::Error) -> Self {
-        Self::internal(msg).with_details(reason.to_string())
+    /// Makes the internal error of a file operation, `cannot VERB PATH`, with the reason in its details. For `map_err`.
+    pub fn of_file(verb: &str, path: &Path) -> impl Fn(io::Error) -> Self {
+        move |reason| {
+            Self::internal(format_args!("cannot {verb} {}", path.display())).with_details(reason)
+        }
     }
 }
 

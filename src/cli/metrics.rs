@@ -53,9 +53,8 @@ impl Metrics {
             None => print_text(&text),
             // The collector runs as another user, so others can read the file. It reads only names that end in `.prom`, not the
             // temporary file.
-            Some(path) => file::replace(path, text.as_bytes(), 0o666).map_err(|error| {
-                Error::os(format_args!("cannot write {}", path.display()), &error)
-            })?,
+            Some(path) => file::replace(path, text.as_bytes(), 0o666)
+                .map_err(Error::of_file("write", path))?,
         }
         Ok(0)
     }

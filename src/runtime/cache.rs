@@ -2,7 +2,6 @@
 //! another. This module does not check whether an attachment is alive.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -291,16 +290,14 @@ impl Cache {
     }
 
     fn all_with_name(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Entries> {
-        let cannot = |error: io::Error| {
-            Error::os(format_args!("cannot read directory {}", self.directory.display()), &error)
-        };
+        let cannot = Error::of_file("read directory", &self.directory);
         let files = fault::file_operation().and_then(|()| fs::read_dir(&self.directory));
-        let Some(files) = file::found(files).map_err(cannot)? else {
+        let Some(files) = file::found(files).map_err(&cannot)? else {
             return Ok(Entries::default());
         };
         let mut paths = Vec::new();
         for file in files {
-            let file = file.map_err(cannot)?;
+            let file = file.map_err(&cannot)?;
             let name = file.file_name();
             if !file::is_aside(&name) && is_wanted(&name.to_string_lossy()) {
                 paths.push(file.path());
@@ -332,7 +329,7 @@ impl Cache {
         let document = json::compact(&entry.document());
         if document.len() > file::BYTES_MAX {
             // A DEL reads at most `BYTES_MAX` bytes, so it could not read this file.
-            return Err(cannot_write(&path, &file::too_long(file::BYTES_MAX)));
+            return Err(Error::of_file("write", &path)(file::too_long(file::BYTES_MAX)));
         }
         replace(&path, document.as_bytes())
     }
@@ -341,9 +338,7 @@ impl Cache {
     pub fn remove(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         let path = self.path(network, at);
         let removed = fault::file_operation().and_then(|()| fs::remove_file(&path));
-        file::found(removed)
-            .map(drop)
-            .map_err(|error| Error::os(format_args!("cannot remove {}", path.display()), &error))
+        file::found(removed).map(drop).map_err(Error::of_file("remove", &path))
     }
 
     /// The path of an attachment's file.
@@ -367,11 +362,7 @@ fn read(path: &Path) -> Result<Option<Json>> {
 
 /// Writes or replaces a file atomically: a reader never finds an incomplete file.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
-    file::replace_private(path, content).map_err(|error| cannot_write(path, &error))
-}
-
-fn cannot_write(path: &Path, error: &io::Error) -> Error {
-    Error::os(format_args!("cannot write {}", path.display()), error)
+    file::replace_private(path, content).map_err(Error::of_file("write", path))
 }
 
 #[cfg(test)]

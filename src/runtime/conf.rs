@@ -1,7 +1,6 @@
 //! Network configurations: finds and parses the files with lists of plugins. This module does not depend on attachments.
 
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cni::json::{Json, Read, ReadError, keys};
@@ -213,6 +212,11 @@ impl Network {
         Ok(())
     }
 
+    /// The first plugin of a type.
+    pub fn plugin(&self, wanted: &str) -> Option<&Json> {
+        self.plugins.iter().find(|plugin| kind(plugin) == wanted)
+    }
+
     /// Whether a plugin of the list declares a capability.
     pub fn is_capable_of(&self, capability: &str) -> bool {
         self.plugins.iter().any(|plugin| declares(plugin, capability))
@@ -254,18 +258,16 @@ pub fn is_list(file: &Path) -> bool {
 
 /// The files with one of these extensions, in the order of their names.
 fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
-    let cannot = |error: io::Error| {
-        Error::internal(format_args!("cannot read directory {}: {error}", directory.display()))
-    };
-    let entries = file::found(fs::read_dir(directory)).map_err(cannot)?;
+    let cannot = Error::of_file("read directory", directory);
+    let entries = file::found(fs::read_dir(directory)).map_err(&cannot)?;
     let Some(entries) = entries else { return Ok(Vec::new()) };
     let mut files = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(cannot)?;
+        let entry = entry.map_err(&cannot)?;
         let path = entry.path();
         let extension = path.extension().and_then(|extension| extension.to_str());
         let is_wanted = extension.is_some_and(|extension| extensions.contains(&extension));
-        if is_wanted && !entry.file_type().map_err(cannot)?.is_dir() {
+        if is_wanted && !entry.file_type().map_err(&cannot)?.is_dir() {
             files.push(path);
         }
     }
@@ -275,17 +277,13 @@ fn files_with(directory: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
 
 /// Reads a file that was found in a directory.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
-    file::read_within(path, INPUT_BYTES_MAX).map_err(|error| cannot_read(path, &error))
+    file::read_within(path, INPUT_BYTES_MAX).map_err(Error::of_file("read", path))
 }
 
 /// Reads a file that the operator names. It can be of any type; the open of a FIFO waits for its writer.
 pub fn read_named(path: &Path) -> Result<Vec<u8>> {
     let content = File::open(path).and_then(|file| file::read_to_end(file, INPUT_BYTES_MAX));
-    content.map_err(|error| cannot_read(path, &error))
-}
-
-fn cannot_read(path: &Path, error: &io::Error) -> Error {
-    Error::os(format_args!("cannot read {}", path.display()), error)
+    content.map_err(Error::of_file("read", path))
 }
 
 fn require_type(plugin: &Json, index: usize) -> Result<()> {

@@ -73,21 +73,18 @@ impl Lock {
             self.file.set_len(0)?;
             (&self.file).write_all(text.as_bytes())
         };
-        write().map_err(|error: io::Error| {
-            Error::os(format_args!("cannot write {}", self.path.display()), &error)
-        })
+        write().map_err(Error::of_file("write", &self.path))
     }
 
     /// Waits for the lock at most `wait`, then fails with code 11.
     fn take(directory: &Path, name: &str, mode: Mode, wait: Duration) -> Result<Self> {
         let path = directory.join(name);
-        let cannot =
-            |error: io::Error| Error::os(format_args!("cannot lock {}", path.display()), &error);
         let limit = Limit::new(wait);
         loop {
-            let file = open(directory, &path).map_err(cannot)?;
-            fault::file_operation().map_err(cannot)?;
-            if !flock::lock_within(&file, mode, &limit).map_err(cannot)? {
+            let file = open(directory, &path).map_err(Error::of_file("lock", &path))?;
+            let locked =
+                fault::file_operation().and_then(|()| flock::lock_within(&file, mode, &limit));
+            if !locked.map_err(Error::of_file("lock", &path))? {
                 return Err(timeout(&path, wait, &file::holder(&file)));
             }
             // The previous holder may have removed the file. Then other processes lock a new file.

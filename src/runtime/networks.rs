@@ -143,9 +143,8 @@ pub fn subnets(network: &Network) -> Vec<IpNet> {
 }
 
 /// The name of the bridge of a network, if it has the plugin `bridge`.
-pub(super) fn bridge(network: &Network) -> Option<&str> {
-    let plugin = network.plugins.iter().find(|plugin| conf::kind(plugin) == "bridge")?;
-    Some(bridge_of(plugin))
+pub fn bridge(network: &Network) -> Option<&str> {
+    network.plugin("bridge").map(bridge_of)
 }
 
 /// The name of the bridge in a configuration of the plugin `bridge`, or the default.

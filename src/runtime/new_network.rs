@@ -113,10 +113,8 @@ impl Runtime {
         };
         let text = new.list(&subnets, &bridge)?.to_pretty() + "\n";
         let file = directory.join(format!("{name}.conflist"));
-        match publish(directory, &file, text.as_bytes()) {
-            Ok(()) => Ok(file),
-            Err(error) => Err(Error::os(format_args!("cannot write {}", file.display()), &error)),
-        }
+        publish(directory, &file, text.as_bytes()).map_err(Error::of_file("write", &file))?;
+        Ok(file)
     }
 
     /// Removes the file of a network, and its bridge if it is unused. Unless `is_forced`, fails if an attachment of the network
@@ -154,12 +152,8 @@ impl Runtime {
             fs::remove_file(&network.file)?;
             File::open(&self.configurations)?.sync_all()
         };
-        match remove() {
-            Ok(()) => Ok((others, network)),
-            Err(error) => {
-                Err(Error::os(format_args!("cannot remove {}", network.file.display()), &error))
-            }
-        }
+        remove().map_err(Error::of_file("remove", &network.file))?;
+        Ok((others, network))
     }
 
     fn usable_networks(&self) -> Result<Vec<Network>> {
@@ -386,15 +380,13 @@ fn remove_bridge(network: &Network, others: &[Network]) -> Result<()> {
 
 /// Locks a directory, and creates it if it is missing. The kernel releases the lock when the descriptor is closed.
 fn lock(directory: &Path) -> Result<File> {
-    let title = format!("cannot lock {}", directory.display());
     let locked = flock::lock_directory(directory, 0o755, WAIT_MAX);
-    match locked.map_err(|error| Error::os(title.as_str(), &error))? {
-        (file, true) => Ok(file),
-        (file, false) => {
-            let holder = file::holder(&file);
-            Err(Error::new(Code::TRY_AGAIN_LATER, title).with_details(holder))
-        }
+    let (file, is_locked) = locked.map_err(Error::of_file("lock", directory))?;
+    if is_locked {
+        return Ok(file);
     }
+    let msg = format!("cannot lock {}", directory.display());
+    Err(Error::new(Code::TRY_AGAIN_LATER, msg).with_details(file::holder(&file)))
 }
 
 /// Writes a temporary file and links it to `path`. Unlike rename(2), link(2) never replaces a file. Runtimes ignore the

@@ -222,9 +222,7 @@ impl Runtime {
 
 /// Whether a path exists. Fails if a directory above it cannot be searched.
 fn exists(path: &Path) -> Result<bool> {
-    path.try_exists().map_err(|error| {
-        Error::os(format_args!("cannot read directory {}", path.display()), &error)
-    })
+    path.try_exists().map_err(Error::of_file("read directory", path))
 }
 
 fn warn_of(error: &Error) {

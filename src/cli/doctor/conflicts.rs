@@ -79,5 +79,5 @@ fn compare(first: &ConfiguredNetwork, second: &ConfiguredNetwork, found: &mut Fi
 
 /// The VLAN of the bridge's ports for containers.
 fn vlan(network: &ConfiguredNetwork) -> Option<&Json> {
-    network.plugin("bridge")?.get("vlan")
+    network.network.plugin("bridge")?.get("vlan")
 }

@@ -94,7 +94,7 @@ fn in_words(target: &DroppingChain<'_>, chain: &str, net: &ConfiguredNetwork) ->
 /// firewalld runs, the plugin `firewall` adds containers as sources.
 fn in_words_of_firewalld(net: &ConfiguredNetwork) -> String {
     let (name, file) = (&net.network.name, quoted(net.network.file.display()));
-    let backend = net.plugin("firewall").map(|plugin| plugin.text_at("backend"));
+    let backend = net.network.plugin("firewall").map(|plugin| plugin.text_at("backend"));
     match (backend, net.passage()) {
         (None, _) => format!("add the plugin firewall to {file}"),
         (_, Some(Passage::Zone(_))) => {

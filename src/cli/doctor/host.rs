@@ -76,7 +76,7 @@ impl<'a> Host<'a> {
 
     /// Whether a network uses a plugin. If `key` is not empty: whether a network uses the plugin and sets this key.
     pub(super) fn uses(&self, kind: &str, key: &str) -> bool {
-        let mut plugins = self.networks.iter().flat_map(ConfiguredNetwork::plugins);
+        let mut plugins = self.networks.iter().flat_map(|net| &net.network.plugins);
         plugins.any(|plugin| conf::kind(plugin) == kind && (key.is_empty() || is_set(plugin, key)))
     }
 }
@@ -88,21 +88,17 @@ impl ConfiguredNetwork {
         links: &[Link],
         attachments: &[(CacheEntry, Life)],
     ) -> Result<Self> {
-        let plugin_of = |kinds: &[&str]| {
-            let has_kind = |plugin: &&Json| kinds.contains(&conf::kind(plugin));
-            network.plugins.iter().find(has_kind)
-        };
         // A network of flannel has a bridge that is the gateway, unless `delegate` configures another type or isGateway=false.
-        let flannel =
-            plugin_of(&["flannel"]).map(|plugin| plugin.get("delegate").unwrap_or(&Json::Null));
+        let flannel = network.plugin("flannel");
+        let flannel = flannel.map(|plugin| plugin.get("delegate").unwrap_or(&Json::Null));
         let delegates_to_bridge = |delegate: &&Json| matches!(conf::kind(delegate), "" | "bridge");
         let flannel = flannel.filter(delegates_to_bridge);
         let bridge = match flannel {
             Some(delegate) => Some(networks::bridge_of(delegate)),
-            None => plugin_of(&["bridge"]).map(networks::bridge_of),
+            None => networks::bridge(&network),
         };
         let bridge = bridge.map(str::to_owned);
-        let is_gateway = match (flannel, plugin_of(&["bridge"])) {
+        let is_gateway = match (flannel, network.plugin("bridge")) {
             (Some(delegate), _) => delegate.get("isGateway") != Some(&Json::Bool(false)),
             (None, Some(plugin)) => {
                 is_set(plugin, "isGateway") || is_set(plugin, "isDefaultGateway")
@@ -111,7 +107,9 @@ impl ConfiguredNetwork {
         };
         let has_addresses =
             |plugin: &Json| plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
-        let is_routed = is_gateway || plugin_of(&["ptp", "veth"]).is_some_and(has_addresses);
+        let is_routed_pair = |plugin: &&Json| matches!(conf::kind(plugin), "ptp" | "veth");
+        let pair = network.plugins.iter().find(is_routed_pair);
+        let is_routed = is_gateway || pair.is_some_and(has_addresses);
 
         let link = links.iter().find(|link| bridge.as_ref() == Some(&link.name));
         let mut subnets = networks::subnets(&network);
@@ -130,28 +128,15 @@ impl ConfiguredNetwork {
         let is_used =
             link.is_some() || attachments.iter().any(is_alive) || links.iter().any(is_of_network);
         let bus = std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS").filter(|bus| !bus.is_empty());
-        let passage = match plugin_of(&["firewall"]) {
+        let passage = match network.plugin("firewall") {
             Some(plugin) => Passage::of(plugin, bus.as_deref()),
             None => Ok(None),
         };
         Ok(Self { network, bridge, is_gateway, is_routed, subnets, is_used, passage })
     }
 
-    pub(super) fn plugins(&self) -> std::slice::Iter<'_, Json> {
-        self.network.plugins.iter()
-    }
-
     pub(super) fn passage(&self) -> Option<&Passage> {
         self.passage.as_ref().ok().and_then(Option::as_ref)
-    }
-
-    /// The first plugin of a kind.
-    pub(super) fn plugin(&self, kind: &str) -> Option<&Json> {
-        self.plugins().find(|plugin| conf::kind(plugin) == kind)
-    }
-
-    pub(super) fn has(&self, kind: &str) -> bool {
-        self.plugin(kind).is_some()
     }
 
     /// Whether the network has addresses of a family. Without a known subnet, IPv4 is assumed.
@@ -178,7 +163,7 @@ pub(super) fn names(networks: &[&ConfiguredNetwork]) -> String {
 /// start the daemon by socket activation.
 pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for network in &host.networks {
-        for plugin in network.plugins() {
+        for plugin in &network.network.plugins {
             let Some(ipam) = plugin.get("ipam") else { continue };
             if conf::kind(ipam) != "dhcp" || ipam.get("daemon") == Some(&"auto".into()) {
                 continue;

@@ -119,7 +119,7 @@ fn is_of_containers(host: &Host<'_>, link: &Link) -> bool {
 /// bridge: each container has its own link.
 pub(super) fn gateway_link(net: &ConfiguredNetwork) -> Option<String> {
     let bridge = net.bridge.as_ref()?;
-    Some(match net.plugin("bridge").and_then(|plugin| plugin.get("vlan")) {
+    Some(match net.network.plugin("bridge").and_then(|plugin| plugin.get("vlan")) {
         Some(Json::Number(vlan)) if net.is_gateway && vlan.as_u64() != Some(0) => {
             format!("{bridge}.{}", vlan.as_u64()?)
         }
@@ -169,7 +169,9 @@ pub(super) fn flows(net: &ConfiguredNetwork, family: IpFamily, uplinks: &Uplinks
             others.push(own.clone());
         }
         for traffic in TrafficKind::ALL {
-            if traffic != TrafficKind::Published || net.is_routed && net.has("portmap") {
+            if traffic != TrafficKind::Published
+                || net.is_routed && net.network.plugin("portmap").is_some()
+            {
                 let paths = others.iter().map(|other| packets(traffic, net, family, &own, other));
                 flows.push(Flow { traffic, paths: paths.collect() });
             }
@@ -211,7 +213,7 @@ fn packets(
         TrafficKind::Answers => {
             let mut packets = Vec::new();
             for is_dnat in [false, true] {
-                if !is_dnat || net.has("portmap") {
+                if !is_dnat || net.network.plugin("portmap").is_some() {
                     packets.push(back(CtState::ESTABLISHED, is_dnat));
                     packets.push(out(CtState::ESTABLISHED, is_dnat));
                 }

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::plugin::life::Life;
 use crate::plugins::portmap::return_path;
 use crate::runtime::cache::CacheEntry;
-use crate::runtime::conf::{Network, kind};
+use crate::runtime::conf::Network;
 use crate::runtime::request::configuration;
 
 use super::finding::{Findings, Harm};
@@ -36,9 +36,7 @@ fn fault(host: &Host<'_>, entry: &CacheEntry) -> Result<Option<String>> {
     else {
         return Ok(None);
     };
-    let Some(plugin) = network.plugins.iter().find(|plugin| kind(plugin) == "portmap") else {
-        return Ok(None);
-    };
+    let Some(plugin) = network.plugin("portmap") else { return Ok(None) };
     let config = configuration(&network, plugin, &entry.capability_args, None);
     let Some(netns) = host.home.open_if_exists(&entry.netns).ok().flatten() else {
         return Ok(None);

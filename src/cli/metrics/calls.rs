@@ -51,7 +51,7 @@ pub(super) fn write(log: &Path, text: &mut String) -> Result<()> {
     if let Err(error) = read
         && error.kind() != ErrorKind::NotFound
     {
-        return Err(Error::os(format_args!("cannot read {}", log.display()), &error));
+        return Err(Error::of_file("read", log)(error));
     }
     text.push_str("# TYPE cnibox_call_seconds histogram\n# UNIT cnibox_call_seconds seconds\n");
     text.push_str("# HELP cnibox_call_seconds Durations of the calls of plugins in the log.\n");
