@@ -154,25 +154,19 @@ impl Request {
 
     fn verb(command: &str, at: Option<Attachment>, conf: &NetConf, json: &Json) -> Result<Verb> {
         let asked = conf.cni_version.as_str();
-        match command {
-            "ADD" | "DEL" => Version::negotiate(asked)?,
-            "CHECK" => Version::negotiate_for(asked, command, Version::V0_4_0)?,
-            "GC" | "STATUS" => Version::negotiate_for(asked, command, Version::V1_1_0)?,
-            _ => return Err(unknown_command(command)),
-        };
+        let negotiate = |since| Version::negotiate_for(asked, command, since);
         let verb = match (command, at) {
-            ("ADD", Some(at)) => Verb::Add(at),
-            ("DEL", Some(at)) => Verb::Del(at),
-            ("CHECK", Some(at)) => Verb::Check(at),
-            ("GC", _) => Verb::Gc(conf::valid_attachments(json)?),
-            ("STATUS", _) => Verb::Status,
+            ("ADD", Some(at)) => Version::negotiate(asked).map(|_| Verb::Add(at))?,
+            ("DEL", Some(at)) => return Version::negotiate(asked).map(|_| Verb::Del(at)),
+            ("CHECK", Some(at)) => negotiate(Version::V0_4_0).map(|_| Verb::Check(at))?,
+            ("GC", _) => {
+                negotiate(Version::V1_1_0)?;
+                return conf::valid_attachments(json).map(Verb::Gc);
+            }
+            ("STATUS", _) => negotiate(Version::V1_1_0).map(|_| Verb::Status)?,
             _ => return Err(unknown_command(command)),
         };
-        match verb {
-            Verb::Del(_) | Verb::Gc(_) => {}
-            _ => drop(prev_result_in(json)?),
-        }
-        Ok(verb)
+        prev_result_in(json).map(|_| verb)
     }
 
     /// Returns the request with another configuration, for a delegate.

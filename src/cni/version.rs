@@ -170,33 +170,28 @@ fn parse_format(json: &Json, version: Version) -> Result<Success> {
 ///
 /// Fails if the format requires an address (0.1.0 and 0.2.0) and the result has none.
 pub fn print_result(success: &Success, version: Version) -> Result<Json> {
-    match version.family()[0] {
-        Version::V0_1_0 => legacy_result(success, version),
-        Version::V0_3_0 => Ok(Json::object([
-            ("cniVersion", Some(version.text().into())),
-            ("interfaces", list(&success.interfaces, old_interface)),
-            ("ips", list(&success.ips, old_ip)),
-            ("routes", list(&success.routes, route)),
-            ("dns", Some(dns(&success.dns))),
-        ])),
-        // As in the reference, the keys of these results are sorted.
-        _ => Ok(Json::object([
-            ("cniVersion", Some(version.text().into())),
-            ("dns", (!success.dns.is_empty()).then(|| dns(&success.dns))),
-            ("interfaces", list(&success.interfaces, new_interface)),
-            ("ips", list(&success.ips, new_ip)),
-            ("routes", list(&success.routes, route)),
-        ])
-        .sorted()),
+    if version < Version::V0_3_0 {
+        return legacy_result(success, version);
     }
+    let is_old = version < Version::V1_0_0;
+    let has_dns = is_old || !success.dns.is_empty();
+    let result = Json::object([
+        ("cniVersion", Some(version.text().into())),
+        ("interfaces", list(&success.interfaces, |interface| self::interface(interface, is_old))),
+        ("ips", list(&success.ips, |ip| self::ip(ip, is_old))),
+        ("routes", list(&success.routes, route)),
+        ("dns", has_dns.then(|| dns(&success.dns))),
+    ]);
+    // As in the reference, the keys of the newer results are sorted.
+    Ok(if is_old { result } else { result.sorted() })
 }
 
 /// A result as a plugin of `version` would read it: without the fields that its format lacks.
 pub fn lowered(success: Success, version: Version) -> Result<Success> {
-    match version.family()[0] {
-        Version::V1_0_0 => Ok(success),
-        _ => parse_format(&print_result(&success, version)?, version),
+    if version >= Version::V1_0_0 {
+        return Ok(success);
     }
+    parse_format(&print_result(&success, version)?, version)
 }
 
 fn legacy_result(success: &Success, version: Version) -> Result<Json> {
@@ -225,40 +220,27 @@ fn legacy_result(success: &Success, version: Version) -> Result<Json> {
     ]))
 }
 
-fn old_interface(interface: &Interface) -> Json {
+/// An interface. The versions before 1.0.0 have three of its keys.
+fn interface(interface: &Interface, is_old: bool) -> Json {
+    let if_new = |value: Option<Json>| value.filter(|_| !is_old);
     Json::object([
         ("name", Some(interface.name.as_str().into())),
         ("mac", non_empty(&interface.mac)),
         ("sandbox", non_empty(&interface.sandbox)),
+        ("mtu", if_new(non_zero(interface.mtu))),
+        ("pciID", if_new(non_empty(&interface.pci_id))),
+        ("socketPath", if_new(non_empty(&interface.socket_path))),
     ])
 }
 
-fn new_interface(interface: &Interface) -> Json {
-    Json::object([
-        ("mac", non_empty(&interface.mac)),
-        ("mtu", non_zero(interface.mtu)),
-        ("name", Some(interface.name.as_str().into())),
-        ("pciID", non_empty(&interface.pci_id)),
-        ("sandbox", non_empty(&interface.sandbox)),
-        ("socketPath", non_empty(&interface.socket_path)),
-    ])
-}
-
-fn old_ip(ip: &Ip) -> Json {
+/// An address. The versions before 1.0.0 have its family in `version`.
+fn ip(ip: &Ip, is_old: bool) -> Json {
     let family = if ip.address.addr().is_ipv4() { "4" } else { "6" };
     Json::object([
-        ("version", Some(family.into())),
+        ("version", is_old.then(|| family.into())),
         ("interface", ip.interface.map(Json::from)),
         ("address", Some(text(ip.address))),
         ("gateway", ip.gateway.map(text)),
-    ])
-}
-
-fn new_ip(ip: &Ip) -> Json {
-    Json::object([
-        ("address", Some(text(ip.address))),
-        ("gateway", ip.gateway.map(text)),
-        ("interface", ip.interface.map(Json::from)),
     ])
 }
 
@@ -283,7 +265,7 @@ fn dns(dns: &Dns) -> Json {
     ])
 }
 
-fn list<T>(values: &[T], print: fn(&T) -> Json) -> Option<Json> {
+fn list<T>(values: &[T], print: impl Fn(&T) -> Json) -> Option<Json> {
     (!values.is_empty()).then(|| Json::Array(values.iter().map(print).collect()))
 }
 
