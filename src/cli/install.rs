@@ -24,6 +24,7 @@ use crate::kernel::sys;
 
 use super::output::{USAGE_ERROR, usage_error};
 use directory::Directory;
+pub(in crate::cli) use directory::failed;
 pub(in crate::cli) use existing::ExistingFile;
 pub(in crate::cli) use manifest::{Installed, Manifest};
 use plan::{LinkMethod, Plan};

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::sys;
 use crate::plugin::Entry;
 use crate::plugins::PLUGINS;
@@ -14,13 +14,13 @@ use crate::plugins::PLUGINS;
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
 use crate::cli::executable::FileKind;
-use crate::cli::install::{Installed, Manifest};
+use crate::cli::install::{Installed, Manifest, failed};
 use crate::cli::output::NAME;
 
 pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut directories: Vec<&Path> = vec![&host.runtime.configurations];
     directories.extend(host.path().iter().map(PathBuf::as_path));
-    let root = fs::metadata("/").map_err(|error| failed(Path::new("/"), &error))?;
+    let root = fs::metadata("/").map_err(|error| failed("examine", Path::new("/"), &error))?;
     let mut seen: HashSet<PathBuf> = HashSet::new();
     for directory in directories {
         // Known limit: a symbolic link in the given path can be replaced, too. Only the real path is checked, whose permissions
@@ -30,7 +30,7 @@ pub(super) fn files(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             if !seen.insert(path.to_owned()) {
                 continue;
             }
-            let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
+            let metadata = fs::metadata(path).map_err(|error| failed("examine", path, &error))?;
             // In a sticky directory, such as /tmp, only the owner of a file can replace it.
             let is_sticky = path != real && metadata.mode() & STICKY != 0;
             if !is_sticky {
@@ -106,7 +106,7 @@ fn of_directory(directory: &Path, root: &Metadata, found: &mut Findings) -> Resu
             {
                 continue;
             }
-            Err(error) => return Err(failed(&path, &error)),
+            Err(error) => return Err(failed("examine", &path, &error)),
         };
         let Some(kind) = kind else { continue };
         match groups.iter_mut().find(|(other, _)| *other == kind) {
@@ -126,7 +126,7 @@ fn kind(path: &Path, metadata: &Metadata) -> Result<Option<FileKind>> {
     if sys::is_own_executable(metadata) {
         return Ok(None);
     }
-    let kind = FileKind::of(path, metadata).map_err(|error| failed(path, &error))?;
+    let kind = FileKind::of(path, metadata).map_err(|error| failed("examine", path, &error))?;
     Ok(Some(kind).filter(|kind| *kind != FileKind::Own))
 }
 
@@ -193,8 +193,4 @@ fn add(
         why,
         format_args!("{moves}cnibox install --force --backup{options} {word}"),
     );
-}
-
-fn failed(path: &Path, error: &std::io::Error) -> Error {
-    Error::internal(format_args!("cannot examine {}: {}", path.display(), sys::reason(error)))
 }

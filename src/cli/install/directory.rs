@@ -17,7 +17,8 @@ use crate::kernel::sys::{reason, warn};
 /// Nomad runs every executable file of the directory.
 pub(in crate::cli) const MANIFEST: &str = ".cnibox.manifest";
 const BACKUP: &str = ".cnibox.backup";
-const STAGING: &str = ".cnibox.tmp.";
+/// The prefix of the temporary directory of a process, in which files are made before they are renamed.
+pub(super) const STAGING: &str = ".cnibox.tmp.";
 
 /// The timeout of the lock. Another installer holds it while it copies and starts executables.
 const LOCK_LIMIT: Duration = Duration::from_secs(60);
@@ -78,11 +79,6 @@ impl Directory {
         self.path.join(name)
     }
 
-    /// The temporary directory of this process, in which files are made before they are renamed.
-    pub(super) fn staging(&self) -> PathBuf {
-        self.file(&format!("{STAGING}{}", std::process::id()))
-    }
-
     /// Removes temporary files of killed installers. The lock excludes running ones.
     fn remove_staging(&self) -> Result<()> {
         file::sweep_of(&self.file(MANIFEST));
@@ -116,11 +112,6 @@ impl Directory {
             }
         };
         make().map_err(|error| failed("make", &path, &error))
-    }
-
-    /// Writes the entries of the directory to the disk with fsync.
-    pub(super) fn sync(&self) -> Result<()> {
-        sync(&self.path)
     }
 }
 
@@ -209,6 +200,6 @@ pub(super) fn existing<T>(verb: &str, path: &Path, result: io::Result<T>) -> Res
     }
 }
 
-pub(super) fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
+pub(in crate::cli) fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {
     Error::internal(format_args!("cannot {verb} {}: {}", path.display(), reason(error)))
 }

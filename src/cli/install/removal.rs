@@ -105,7 +105,7 @@ fn put_back(
 
 /// Removes the directory of the backups and the manifest.
 fn finish(directory: &Directory, report: &mut Report) -> Result<()> {
-    directory.sync()?;
+    sync(&directory.path)?;
     let backups = directory::backup(&directory.path, "");
     match fs::remove_dir(&backups) {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
@@ -119,7 +119,7 @@ fn finish(directory: &Directory, report: &mut Report) -> Result<()> {
         _ => {}
     }
     remove(&directory.file(MANIFEST))?;
-    directory.sync()
+    sync(&directory.path)
 }
 
 /// Whether a backup is a hard link or a copy of the file.

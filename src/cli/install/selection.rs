@@ -20,7 +20,7 @@ impl Install {
             let is_chosen = only.is_empty() || only.contains(&entry.name);
             if is_chosen && !exclude.contains(&entry.name) {
                 let name = format!("{}{}", self.prefix, entry.name);
-                if !leads_to(&name, entry.name) {
+                if crate::find(&name).is_none_or(|found| found.name != entry.name) {
                     return Err(usage_error(format_args!(
                         "--prefix {}: not buildkit-cni- or cnv-",
                         self.prefix
@@ -47,11 +47,6 @@ impl Install {
             false => Ok(names),
         }
     }
-}
-
-/// Whether a call under a name runs this plugin.
-fn leads_to(name: &str, plugin: &str) -> bool {
-    crate::find(name).is_some_and(|entry| entry.name == plugin)
 }
 
 /// Splits the arguments of an option into plugin names, which are separated by commas. Fails if there is no such plugin.

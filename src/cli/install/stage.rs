@@ -16,7 +16,9 @@ use crate::kernel::file;
 use crate::kernel::sys::{self, reason, warn};
 use crate::plugin::execute;
 
-use super::directory::{self, Directory, MANIFEST, duplicate, failed, has_no_links, rename, sync};
+use super::directory::{
+    self, Directory, MANIFEST, STAGING, duplicate, failed, has_no_links, rename, sync,
+};
 use super::plan::{LinkMethod, Plan};
 
 /// The timeout of a new plugin's answer to VERSION.
@@ -32,7 +34,7 @@ pub(super) fn carry_out(plan: &mut Plan<'_>, directory: &Directory) -> Result<()
         for entry in plan.entries.iter().filter(|entry| entry.is_changed) {
             rename(&staging.file(&entry.name), &directory.file(&entry.name))?;
         }
-        directory.sync()?;
+        sync(&directory.path)?;
     }
     match plan.is_changed() || plan.has_other_manifest {
         true => write_manifest(plan, directory, true),
@@ -50,7 +52,7 @@ fn write_manifest(plan: &Plan<'_>, directory: &Directory, is_complete: bool) -> 
         aside.rename(&path)
     };
     replace().map_err(|error| failed("write", &path, &error))?;
-    directory.sync()
+    sync(&directory.path)
 }
 
 /// Gives each file that is to be replaced a second name as its backup. The file keeps its first name until the new file
@@ -67,7 +69,7 @@ fn back_up(plan: &Plan<'_>, directory: &Directory, staging: &Staging) -> Result<
         rename(&aside, &directory::backup(&directory.path, &entry.name))?;
     }
     sync(&directory::backup(&directory.path, ""))?;
-    directory.sync()
+    sync(&directory.path)
 }
 
 /// A temporary directory in the plugin directory. It is removed, with its files, when the value is dropped.
@@ -75,7 +77,7 @@ struct Staging(PathBuf);
 
 impl Staging {
     fn make(directory: &Directory) -> Result<Self> {
-        let staging = Self(directory.staging());
+        let staging = Self(directory.file(&format!("{STAGING}{}", std::process::id())));
         let make = || {
             fault::file_operation()?;
             DirBuilder::new().mode(0o700).create(&staging.0)

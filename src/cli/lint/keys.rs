@@ -62,21 +62,9 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Examines the keys of a list of plugins. `known` has the name and the type of each.
-pub(super) fn examine_list(
-    document: &mut Document,
-    json: &Json,
-    known: &[(&'static str, &'static str)],
-) {
-    let key = |(path, of_type): &(&'static str, &'static str)| Key {
-        path,
-        is_in_args: false,
-        of_type,
-        default: "",
-        meaning: "",
-    };
-    let keys: Vec<Key> = known.iter().map(key).collect();
-    let walk = Walk { owner: "a list of plugins", keys: &keys, free: "" };
+/// Examines the keys of a list of plugins.
+pub(super) fn examine_list(document: &mut Document, json: &Json, keys: &[Key]) {
+    let walk = Walk { owner: "a list of plugins", keys, free: "" };
     walk.object(document, &JsonPath::default(), "", json);
 }
 

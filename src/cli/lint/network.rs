@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cli::manual;
+use crate::cli::manual::{self, Key};
 use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::names::NetworkName;
@@ -20,20 +20,24 @@ use crate::cli::similar::hint;
 /// The keys of a network configuration list, with their types.
 ///
 /// Source: CNI specification 1.1.0, section 1.
-const KEYS: [(&str, &str); 10] = [
-    ("cniVersion", "string"),
-    ("cniVersions", "list of strings"),
-    ("name", "string"),
-    ("disableCheck", "boolean"),
-    ("disableGC", "boolean"),
-    ("loadOnlyInlinedPlugins", "boolean"),
-    ("plugins", "list of objects"),
+const KEYS: [Key; 10] = [
+    key("cniVersion", "string"),
+    key("cniVersions", "list of strings"),
+    key("name", "string"),
+    key("disableCheck", "boolean"),
+    key("disableGC", "boolean"),
+    key("loadOnlyInlinedPlugins", "boolean"),
+    key("plugins", "list of objects"),
     // Runtimes ignore `args` of a list. A plugin has its own `args`.
-    ("args", "object"),
+    key("args", "object"),
     // nerdctl writes these two. Old versions wrote the id as a number.
-    ("nerdctlID", ANY),
-    ("nerdctlLabels", ANY),
+    key("nerdctlID", ANY),
+    key("nerdctlLabels", ANY),
 ];
+
+const fn key(path: &'static str, of_type: &'static str) -> Key {
+    Key { path, is_in_args: false, of_type, default: "", meaning: "" }
+}
 
 /// Examines a network configuration.
 pub(super) fn examine(document: &mut Document, json: &Json, cni_path: &[PathBuf]) {
