@@ -97,8 +97,12 @@ impl Leases {
         let Listed { now, mut leases } = json::read(answer.get().as_bytes()).map_err(|error| {
             Error::internal(format_args!("cannot read the daemon's list of leases: {error}"))
         })?;
-        for family in leases.iter_mut().flat_map(Lease::families_mut) {
-            family.make_relative_to(now);
+        for lease in &mut leases {
+            lease
+                .v4
+                .iter_mut()
+                .chain(&mut lease.v6)
+                .for_each(|family| family.make_relative_to(now));
         }
         if self.json {
             super::output::print_json_list("leases", &leases);
@@ -177,10 +181,6 @@ impl FamilyLease {
 }
 
 impl Lease {
-    fn families_mut(&mut self) -> impl Iterator<Item = &mut FamilyLease> {
-        self.v4.iter_mut().chain(&mut self.v6)
-    }
-
     fn families(&self) -> impl Iterator<Item = &FamilyLease> {
         self.v4.iter().chain(&self.v6)
     }

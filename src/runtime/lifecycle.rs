@@ -22,7 +22,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::record::{Begun, Made, Maker, Record};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{CacheEntry, Operation};
+use crate::runtime::cache::{Cache, CacheEntry, Operation};
 use crate::runtime::chain::{Chain, FailedAdd};
 use crate::runtime::conf::Network;
 use crate::runtime::life;
@@ -361,18 +361,11 @@ impl Runtime {
         network: &NetworkName,
         at: &Attachment,
     ) -> Option<CacheEntry> {
-        let cached = self.cache.read(network, at).unwrap_or_else(|error| {
-            warn(format_args!("{error}; going on without it"));
-            None
-        });
-        cached.or_else(|| self.pending_of(network, at))
+        read_or_warn(&self.cache, network, at).or_else(|| self.pending_of(network, at))
     }
 
     fn pending_of(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
-        let pending = self.pending.read(network, at).unwrap_or_else(|error| {
-            warn(format_args!("{error}; going on without it"));
-            None
-        });
+        let pending = read_or_warn(&self.pending, network, at);
         if pending.is_some() {
             self.sweep_files();
         }
@@ -468,6 +461,14 @@ impl Runtime {
         sys::survive_failed_writes();
         Ok(Some([network, container]))
     }
+}
+
+/// The entry of an attachment. Prints a warning if it cannot be used.
+fn read_or_warn(cache: &Cache, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
+    cache.read(network, at).unwrap_or_else(|error| {
+        warn(format_args!("{error}; going on without it"));
+        None
+    })
 }
 
 /// The known entry of an attachment, with the configuration of the call, and with CNI_ARGS and the capability arguments of

@@ -1,9 +1,8 @@
 //! The file that a plugin directory already has under a name.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::cli::executable::FileKind;
@@ -16,11 +15,8 @@ pub(in crate::cli) struct ExistingFile {
     pub(super) kind: FileKind,
     /// The target of a symbolic link.
     pub(super) target: Option<PathBuf>,
-    /// Device and inode of the file. A symbolic link is followed.
-    pub(super) inode: (u64, u64),
-    /// The file has no other hard link.
-    pub(super) is_alone: bool,
-    pub(super) is_directory: bool,
+    /// The metadata of the file. A symbolic link is followed. `None` for a broken link.
+    pub(super) metadata: Option<Metadata>,
 }
 
 impl ExistingFile {
@@ -38,15 +34,9 @@ impl ExistingFile {
                 true => FileKind::Cnibox,
                 false => FileKind::Damaged("its link leads to no file"),
             };
-            return Ok(Self { kind, target, inode: (0, 0), is_alone: false, is_directory: false });
+            return Ok(Self { kind, target, metadata: None });
         };
-        Ok(Self {
-            kind: FileKind::of(path, &metadata)?,
-            target,
-            inode: (metadata.dev(), metadata.ino()),
-            is_alone: metadata.nlink() == 1,
-            is_directory: metadata.is_dir(),
-        })
+        Ok(Self { kind: FileKind::of(path, &metadata)?, target, metadata: Some(metadata) })
     }
 
     /// Whether the file is a build of cnibox, or a link to one.

@@ -1,5 +1,7 @@
 //! The plan of an installation: for each name the file that exists, and the file that replaces it.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::cli::executable::FileKind;
@@ -106,14 +108,16 @@ impl<'a> Plan<'a> {
 
     /// Whether the existing file is what the installation would put there.
     fn is_current(&self, found: &ExistingFile, method: LinkMethod) -> bool {
+        let metadata = found.metadata.as_ref();
         let is_own = found.kind == FileKind::Own && found.target.is_none();
         match (method, self.entries.first()) {
             (LinkMethod::Symbolic, _) => {
                 found.target.as_ref().is_some_and(|target| target.as_os_str() == NAME)
             }
-            (LinkMethod::Copy, _) => is_own && found.is_alone,
+            (LinkMethod::Copy, _) => is_own && metadata.is_some_and(|file| file.nlink() == 1),
             (LinkMethod::Hard, Some(Planned { found: Some(first), is_changed: false, .. })) => {
-                is_own && found.inode == first.inode
+                let inode = |file: &Metadata| (file.dev(), file.ino());
+                is_own && metadata.map(inode) == first.metadata.as_ref().map(inode)
             }
             (LinkMethod::Hard, _) => false,
             (LinkMethod::Executable, _) => is_own,
@@ -140,7 +144,8 @@ impl<'a> Plan<'a> {
         let mut refused = Vec::new();
         for Planned { name, found, .. } in &self.entries {
             if let Some(found) = found
-                && (found.is_directory || !is_forced && !found.is_ours())
+                && (found.metadata.as_ref().is_some_and(Metadata::is_dir)
+                    || !is_forced && !found.is_ours())
             {
                 refused.push(format!("{name} ({})", found.reason()));
             }
