@@ -185,7 +185,7 @@ mod tests {
 
     fn declaration(flags: c_int, parts: &[usize]) -> Set {
         let (name, parts) = ("keys".into(), parts.into());
-        Set { name, is_map: false, comment: None, flags, key_bytes: 2, parts }
+        Set { name, is_map: false, flags, key_bytes: 2, parts }
     }
 
     #[test]

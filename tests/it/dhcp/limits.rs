@@ -7,7 +7,7 @@ use serde_json::json;
 use super::capture::{Capture, kinds};
 use super::servers::{Kea, long_lease};
 use super::{Daemon, LIMIT_S, Site, address, asking, at_once, bridge, some_at_once};
-use crate::world::{World, all_at_once, with};
+use crate::world::{World, all_at_once, executable, with};
 
 #[test]
 fn a_dead_server_is_an_error_within_the_limits() {
@@ -176,7 +176,7 @@ for i in $(seq 0 99); do echo $0 l$i; done |
 "#;
 
 #[test]
-fn five_hundred_leases_need_less_than_10_mib_and_no_processor_time() {
+fn five_hundred_leases_need_less_than_14_mib_and_no_processor_time() {
     let world = World::new();
     let site = Site::new(&world);
     let kea = Kea::start(&site.outside, "sw", large());
@@ -198,8 +198,10 @@ fn five_hundred_leases_need_less_than_10_mib_and_no_processor_time() {
     world.within(LIMIT_S, "the daemon has few threads", || field("Threads:") < 510);
     let descriptors = || world.host(["ls", &format!("/proc/{}/fd", daemon.0.pid_in_world())]);
     world.within_or(LIMIT_S, || descriptors().lines().count() < 532, descriptors);
-    // The pages of the executable are not counted: those of a debug build alone are 8 MiB.
-    assert!(field("RssAnon:") < 8 << 10, "{}", daemon.proc("status"));
+    // The pages of the executable are not counted. Most are of stacks: four pages for each lease, and a debug build needs more.
+    let is_debug = executable() == env!("CARGO_BIN_EXE_cnibox");
+    let kib_max = if is_debug { 44 << 10 } else { 13 << 10 };
+    assert!(field("RssAnon:") < kib_max, "{}", daemon.proc("status"));
     let ticks_of_3_s = |_| {
         let before = daemon.ticks();
         world.host(["sleep", "3"]);
