@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
-use neli::socket::NlSocket;
 use nix::errno::Errno;
 use nix::sys::socket::{LinkAddr, SockaddrLike, setsockopt};
 use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
@@ -24,8 +23,8 @@ sockopt_impl!(
 );
 sockopt_impl!(AttachFilter, SetOnly, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, libc::sock_fprog);
 
-/// The descriptor of a socket of neli.
-pub fn descriptor_of(socket: &NlSocket) -> BorrowedFd<'_> {
+/// The descriptor of a socket that has no other safe way to it.
+pub fn descriptor_of(socket: &impl AsRawFd) -> BorrowedFd<'_> {
     // SAFETY: the owner of the open descriptor is borrowed as long as the descriptor.
     unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) }
 }
