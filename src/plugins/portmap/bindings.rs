@@ -309,6 +309,7 @@ impl<'a> PortBindings<'a> {
             shared: self.shared_ports(nft)?,
             sets: set_names(nft, self.family)?,
         };
+        let mut of_container = BTreeSet::new();
         for (group, mapping, found) in self.competing(nft, &existing.sets)? {
             let owner = found.comment.as_deref().unwrap_or_default();
             if is_of(&found, self.owner) {
@@ -318,14 +319,16 @@ impl<'a> PortBindings<'a> {
                 let title = title(mapping);
                 let msg = format_args!("cannot publish {title}: it is taken by {of}{note}");
                 return Err(Error::internal(msg));
-            } else if life::has_ended(owner) {
-                // It is from an earlier use of this container id.
-                let msg = format!("cannot publish ports: {} has ended", Owner::title(owner));
-                return Err(Error::internal(msg));
             } else {
                 // An attachment of the same container: packets may take either interface.
                 existing.needs_secondary |= group == self.group;
+                of_container.extend(found.comment);
             }
+        }
+        // An attachment that has ended is from an earlier use of this container id.
+        if let Some(ended) = of_container.iter().find(|owner| life::has_ended(owner)) {
+            let msg = format!("cannot publish ports: {} has ended", Owner::title(ended));
+            return Err(Error::internal(msg));
         }
         Ok(existing)
     }

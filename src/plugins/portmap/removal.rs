@@ -105,7 +105,9 @@ impl Removal<'_> {
         self.remove_shared(Some(own), batch)?;
         let mut removed = Removed::default();
         if group.is_main() {
-            let ports: Vec<Vec<u8>> = own.iter().map(port_of).collect();
+            // A port that is published on several addresses is one element of these sets.
+            let ports: BTreeSet<Vec<u8>> = own.iter().map(port_of).collect();
+            let ports: Vec<Vec<u8>> = ports.into_iter().collect();
             for set in [group.unmasqueraded(), group.published_on_ports()] {
                 self.delete(&set, &self.own(&set, &ports, owner)?, batch);
             }

@@ -88,6 +88,18 @@ fn del_removes_all_after_any_change_of_rules_or_configuration() {
 }
 
 #[test]
+fn a_container_has_one_port_on_two_addresses() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let config = portmap(json!([on("192.0.2.1", 8081), on("192.0.2.3", 8081)]));
+    // The second ADD puts the same elements.
+    publish(&c1, 1, &config);
+    publish(&c1, 1, &config);
+    c1.del("portmap", &config);
+    assert_eq!(elements(&world), NOTHING);
+}
+
+#[test]
 fn a_port_on_several_addresses_stays_taken_until_the_last_del() {
     let orders = [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]];
     for (order, knows_ports) in orders.into_iter().flat_map(|order| [(order, true), (order, false)])
