@@ -70,7 +70,7 @@ struct LeaseEntry {
     requests: Arc<()>,
     /// A plugin has received the lease.
     is_received: bool,
-    /// The thread releases the lease, and then removes the entry. A new lease of the attachment waits.
+    /// The thread releases the lease, or will do so next, and then removes the entry. A new lease of the attachment waits.
     is_ending: bool,
 }
 
@@ -103,12 +103,8 @@ impl Table {
             own_netns: NetNs::own()?,
         });
         for record in table.journal.read_all()? {
-            let key = record.request.key.clone();
             let thread = LeaseThread::adopted(&table, record)?;
-            // After a failure the file of the lease stays, for the next daemon.
-            if let Err(error) = table.start(&mut table.entries.lock(), thread, None) {
-                log(&key, &error.to_string());
-            }
+            table.start(&mut table.entries.lock(), thread, None)?;
         }
         match ends {
             Ok(ends) => {
@@ -199,8 +195,9 @@ impl Table {
         let is_of = |entry: &LeaseEntry| Arc::ptr_eq(&entry.requests, &acquired.request);
         let Some(entry) = leases.get_mut(key).filter(|entry| is_of(entry)) else { return Ok(()) };
         entry.is_received |= is_received;
-        // One clone is that of the entry, another one that of this request.
-        if entry.is_received || Arc::strong_count(&entry.requests) > 2 {
+        // Drop the clone while the table is locked: the last one of several requests releases the lease. One is of the entry.
+        drop(acquired);
+        if entry.is_received || Arc::strong_count(&entry.requests) > 1 {
             return Ok(());
         }
         self.end(&mut leases, key, RELEASED)
@@ -280,19 +277,19 @@ impl Table {
     pub fn release(&self, key: &Key) -> Result<()> {
         let mut leases = self.entries.lock();
         self.end(&mut leases, key, RELEASED)?;
-        // An earlier removal can have failed. The lock keeps an ADD from writing the file again.
-        self.journal.remove(key)
+        // An earlier removal can have failed. The file of a new lease stays; the lock keeps an ADD from writing it meanwhile.
+        if leases.contains_key(key) { Ok(()) } else { self.journal.remove(key) }
     }
 
     /// Releases the leases of a network, except those of the attachments in `keep`, and removes their files.
     pub fn retain(&self, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
         let is_stale = |key: &Key| key.network == *network && !keep.contains(&key.at);
         let mut leases = self.entries.lock();
-        for (_, entry) in leases.iter_mut().filter(|(key, _)| is_stale(key)) {
-            entry.post(LeaseEvent::End(RELEASED));
-        }
+        let stale = leases.iter_mut().filter(|(key, _)| is_stale(key));
+        let ended: Vec<_> = stale.map(|(key, entry)| (key.clone(), entry.end(RELEASED))).collect();
         // On timeout, go on: the threads release the remaining leases soon.
-        let _ = self.wait_while(&mut leases, |leases| leases.keys().any(is_stale));
+        let is_left = |leases: &Entries| ended.iter().any(|(key, ended)| ended.is_in(leases, key));
+        let _ = self.wait_while(&mut leases, is_left);
         for record in MutexGuard::unlocked(&mut leases, || self.journal.read_all())? {
             let key = &record.request.key;
             if is_stale(key) {
@@ -336,8 +333,8 @@ impl Table {
         reason: &'static str,
     ) -> Result<()> {
         let Some(entry) = leases.get_mut(key) else { return Ok(()) };
-        entry.post(LeaseEvent::End(reason));
-        self.wait_while(leases, |leases| leases.contains_key(key))
+        let ended = entry.end(reason);
+        self.wait_while(leases, |leases| ended.is_in(leases, key))
             .map_err(|()| cannot_get(key, STILL_RELEASED))
     }
 
@@ -353,11 +350,27 @@ impl Table {
 }
 
 impl LeaseEntry {
+    /// Lets the thread release the lease. No request gets the lease any more.
+    fn end(&mut self, reason: &'static str) -> Ended {
+        self.is_ending = true;
+        self.post(LeaseEvent::End(reason));
+        Ended(Arc::clone(&self.alarm))
+    }
+
     /// Sends an event to the thread of the lease.
     fn post(&mut self, event: LeaseEvent) {
         self.events.push(event);
         // If this fails, the thread handles the event at its next deadline.
         let _ = self.alarm.set(Some(Duration::ZERO));
+    }
+}
+
+/// A lease that ends: its alarm, which no other lease of the attachment has.
+struct Ended(Arc<Alarm>);
+
+impl Ended {
+    fn is_in(&self, entries: &Entries, key: &Key) -> bool {
+        entries.get(key).is_some_and(|entry| Arc::ptr_eq(&entry.alarm, &self.0))
     }
 }
 

@@ -33,6 +33,8 @@ use crate::steps::renumber::Change;
 /// The pause after a failed change of the host. It doubles with each failure, at most this many times.
 const PAUSE: Time = Time::from_secs(1);
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
+/// The pause while the host is changed for another lease.
+const BUSY_PAUSE: Time = Time::from_millis(200);
 
 /// A lease, or the attempt to get one, as its thread has it.
 pub(super) struct LeaseThread {
@@ -199,7 +201,8 @@ impl LeaseThread {
         let next = Time::first(self.clients.deadline(), self.following.at);
         let (record, was_lost) = (self.record.clone(), std::mem::take(&mut self.was_lost));
         self.with_entry(|entry| {
-            if was_lost {
+            // Requests can already wait for an answer after an earlier loss.
+            if was_lost && entry.answer.get().is_some() {
                 entry.answer = Arc::default();
             }
             if let Some(success) = &bound
@@ -318,7 +321,11 @@ impl LeaseThread {
     /// Changes the rules of the host and the cache entry. Then the former leases have no trace any more.
     fn change_host(&mut self) -> Result<()> {
         let record = &self.record;
-        let follow = self.table.follow.lock();
+        // Do not wait: this thread also renews the lease, and releases it for a DEL.
+        let Some(follow) = self.table.follow.try_lock() else {
+            self.following.at = Some(Time::now() + BUSY_PAUSE);
+            return Ok(());
+        };
         let moved = follow(&self.table.flags.hostprefix, &change(record))?;
         drop(follow);
         if !moved.is_empty() {
@@ -352,12 +359,16 @@ impl LeaseThread {
                 Err(error) => log(self.key(), &format!("cannot release the lease: {error}")),
             }
         }
-        let removed = self.table.journal.remove(self.key());
-        removed.unwrap_or_else(|error| log(self.key(), &error.to_string()));
-        if let Some(entry) = self.table.entries.lock().remove(self.key()) {
+        let Self { table, record, clients, .. } = self;
+        // Close the sockets: a DEL returns when the entry is removed.
+        drop(clients);
+        let key = &record.request.key;
+        let removed = table.journal.remove(key);
+        removed.unwrap_or_else(|error| log(key, &error.to_string()));
+        if let Some(entry) = table.entries.lock().remove(key) {
             let _ = entry.answer.set(Err(error));
         }
-        self.table.changed.notify_all();
+        table.changed.notify_all();
     }
 
     /// Sends the packets of a RELEASE.

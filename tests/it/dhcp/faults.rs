@@ -148,3 +148,28 @@ fn an_add_that_is_killed_while_it_waits_gives_its_lease_back() {
     world.within(LIMIT_S, "the lease is released", || kea.released().len() == 1);
     world.eventually("no lease is left", || kea.leased().is_empty() && !site.has_records());
 }
+
+#[test]
+fn an_add_that_is_killed_takes_no_lease_from_another_one_of_its_attachment() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let daemon = Daemon::with(&world, &["-timeout", "1s", "-resendmax", "1s"]);
+    let c1 = attached(&site);
+    let threads = || {
+        let status = daemon.proc("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
+        line.trim().parse::<u32>().unwrap()
+    };
+    let idle = threads();
+    let first = c1.call("dhcp", "ADD", &plain()).start();
+    world.eventually("the daemon serves a request and has a lease", || threads() == idle + 2);
+    let second = c1.call("dhcp", "ADD", &plain()).start();
+    world.eventually("the daemon serves both requests", || threads() == idle + 3);
+    kill(first.pid(), Signal::SIGKILL).unwrap();
+    first.finish();
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    let result = second.finish().success();
+    world.eventually("both requests are served", || threads() == idle + 1);
+    assert_eq!(kea.leased(), [super::address(&result)]);
+    c1.checking("dhcp", &plain(), &result).run().silence();
+}
