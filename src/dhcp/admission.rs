@@ -14,7 +14,7 @@ use crate::dhcp::lease::Leases;
 use crate::dhcp::site::{Site, prefixed};
 use crate::names::reserved::reserved;
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::life::{Life, Witness};
+use crate::plugin::life::Witness;
 use crate::plugin::record::{self, Record, Records};
 
 /// The prefix length of an IPv6 subnet (RFC 4291, section 2.5.4). A DHCPv6 lease has no prefix length.
@@ -52,7 +52,7 @@ fn is_of_other_holder(site: &Site<'_>, record: &Record, address: IpAddr) -> bool
     let has_it = record.made.last().is_some_and(|made| made.addresses.contains(&address));
     let has_ended = || {
         let life = Witness::new().map(|witness| witness.life_of_record(record));
-        matches!(life, Ok(Life::Ended(_)))
+        life.is_ok_and(|life| life.is_ended())
     };
     has_it && !is_own && !has_ended()
 }

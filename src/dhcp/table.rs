@@ -39,7 +39,7 @@ const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
 /// The leases, and what their threads need.
 pub struct Table {
-    entries: Mutex<Entries>,
+    leases: Mutex<Entries>,
     /// Signals an answer, and the end of a lease.
     changed: Condvar,
     journal: Journal,
@@ -95,7 +95,7 @@ impl Table {
     pub fn open(journal: Journal, flags: Flags, follow: Follow) -> Result<Arc<Self>> {
         let ends = Ends::subscribe();
         let table = Arc::new(Self {
-            entries: Mutex::default(),
+            leases: Mutex::default(),
             changed: Condvar::new(),
             journal,
             flags,
@@ -104,7 +104,7 @@ impl Table {
         });
         for record in table.journal.read_all()? {
             let thread = LeaseThread::adopted(&table, record)?;
-            table.start(&mut table.entries.lock(), thread, None)?;
+            table.start(&mut table.leases.lock(), thread, None)?;
         }
         match ends {
             Ok(ends) => {
@@ -125,7 +125,7 @@ impl Table {
                 // Without a pause the loop would use all of a core.
                 let _ = clock::readable(&[], Some(FAILED_PAUSE));
             }
-            let mut leases = self.entries.lock();
+            let mut leases = self.leases.lock();
             while let Some(end) = ends.next() {
                 for entry in leases.values_mut() {
                     let is_in = |number| entry.number == Some(number);
@@ -160,10 +160,9 @@ impl Table {
         let key = &request.key;
         let deadline = Instant::now() + self.limit();
         let (new, number) = self.inspect_link(request)?;
-        let mut leases = self.entries.lock();
+        let mut leases = self.leases.lock();
         let (answer, request) = loop {
-            self.wait_while(&mut leases, |leases| is_ending(leases, key))
-                .map_err(|()| cannot_get(key, STILL_RELEASED))?;
+            self.wait_while(&mut leases, key, |leases| is_ending(leases, key))?;
             match leases.get(key) {
                 Some(entry) if new.has_link_of(&entry.record) => {
                     let request = Arc::clone(&entry.requests);
@@ -191,7 +190,7 @@ impl Table {
     /// Notes whether a plugin received the answer to `acquire`. Releases the lease if no plugin received it, and no other
     /// request waits for it: the ADD has failed, and the runtime may not call DEL.
     pub fn answered(&self, key: &Key, acquired: Acquired, is_received: bool) -> Result<()> {
-        let mut leases = self.entries.lock();
+        let mut leases = self.leases.lock();
         let is_of = |entry: &LeaseEntry| Arc::ptr_eq(&entry.requests, &acquired.request);
         let Some(entry) = leases.get_mut(key).filter(|entry| is_of(entry)) else { return Ok(()) };
         entry.is_received |= is_received;
@@ -258,7 +257,7 @@ impl Table {
             let msg = format!("cannot find a lease for {ifname} in network {network}");
             Error::internal(msg).with_details(reason)
         };
-        let leases = self.entries.lock();
+        let leases = self.leases.lock();
         let entry = leases.get(key).filter(|entry| !entry.is_ending);
         let entry = entry.ok_or_else(|| cannot("the daemon has none"))?;
         if entry.bound.is_none() {
@@ -275,7 +274,7 @@ impl Table {
 
     /// Releases the lease of an attachment, if it has one. Returns when the lease and its file are removed.
     pub fn release(&self, key: &Key) -> Result<()> {
-        let mut leases = self.entries.lock();
+        let mut leases = self.leases.lock();
         self.end(&mut leases, key, RELEASED)?;
         // An earlier removal can have failed. The file of a new lease stays; the lock keeps an ADD from writing it meanwhile.
         if leases.contains_key(key) { Ok(()) } else { self.journal.remove(key) }
@@ -284,17 +283,17 @@ impl Table {
     /// Releases the leases of a network, except those of the attachments in `keep`, and removes their files.
     pub fn retain(&self, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
         let is_stale = |key: &Key| key.network == *network && !keep.contains(&key.at);
-        let mut leases = self.entries.lock();
+        let mut leases = self.leases.lock();
         let stale = leases.iter_mut().filter(|(key, _)| is_stale(key));
         let ended: Vec<_> = stale.map(|(key, entry)| (key.clone(), entry.end(RELEASED))).collect();
         // On timeout, go on: the threads release the remaining leases soon.
-        let is_left = |leases: &Entries| ended.iter().any(|(key, ended)| ended.is_in(leases, key));
-        let _ = self.wait_while(&mut leases, is_left);
+        let is_left =
+            |leases: &mut Entries| ended.iter().any(|(key, ended)| ended.is_in(leases, key));
+        self.changed.wait_while_for(&mut leases, is_left, RELEASE_TIMEOUT);
         for record in MutexGuard::unlocked(&mut leases, || self.journal.read_all())? {
             let key = &record.request.key;
             if is_stale(key) {
-                self.wait_while(&mut leases, |leases| is_ending(leases, key))
-                    .map_err(|()| cannot_get(key, STILL_RELEASED))?;
+                self.wait_while(&mut leases, key, |leases| is_ending(leases, key))?;
                 if !leases.contains_key(key) {
                     self.journal.remove(key)?;
                 }
@@ -305,7 +304,7 @@ impl Table {
 
     /// Whether there is no lease, no attempt to get one, and no RELEASE to send.
     pub fn is_idle(&self) -> bool {
-        self.entries.lock().is_empty()
+        self.leases.lock().is_empty()
     }
 
     /// Lists the leases. The text is the state: `searching`, `bound`, `renewing` or `rebinding`.
@@ -321,7 +320,7 @@ impl Table {
             };
             Listed { record: entry.record.clone(), state }
         };
-        let leases = self.entries.lock();
+        let leases = self.leases.lock();
         leases.values().filter(|entry| !entry.is_ending).map(|entry| listed(entry)).collect()
     }
 
@@ -334,18 +333,21 @@ impl Table {
     ) -> Result<()> {
         let Some(entry) = leases.get_mut(key) else { return Ok(()) };
         let ended = entry.end(reason);
-        self.wait_while(leases, |leases| ended.is_in(leases, key))
-            .map_err(|()| cannot_get(key, STILL_RELEASED))
+        self.wait_while(leases, key, |leases| ended.is_in(leases, key))
     }
 
     /// Waits while the condition is true. Fails after 5 s.
     fn wait_while(
         &self,
         leases: &mut MutexGuard<'_, Entries>,
+        key: &Key,
         condition: impl Fn(&Entries) -> bool,
-    ) -> Result<(), ()> {
+    ) -> Result<()> {
         self.changed.wait_while_for(leases, |leases| condition(leases), RELEASE_TIMEOUT);
-        if condition(leases) { Err(()) } else { Ok(()) }
+        if condition(leases) {
+            return Err(cannot_get(key, "an earlier lease is still being released"));
+        }
+        Ok(())
     }
 }
 
@@ -390,7 +392,6 @@ fn spawn(builder: Builder, run: impl FnOnce() + Send + 'static) -> Result<()> {
 }
 
 const RELEASED: &str = "it was released meanwhile";
-const STILL_RELEASED: &str = "an earlier lease is still being released";
 
 fn cannot_get(key: &Key, reason: &str) -> Error {
     let Key { network, at: Attachment { container_id, ifname } } = key;

@@ -38,19 +38,20 @@ impl Sockets for Sockets4 {
     }
 
     fn send(&mut self, packet: &Packet, site: &Site<'_>) -> Result<(), SiteError> {
-        if self.packet.is_none() {
-            self.packet = Some(site.run(|| PacketSocket::for_dhcp(site.record.ifindex))?);
-        }
+        let Self { packet: socket, udp } = self;
+        let socket = match socket {
+            Some(socket) => socket,
+            none => none.insert(site.run(|| PacketSocket::for_dhcp(site.record.ifindex))?),
+        };
         if !packet.to.is_broadcast() {
-            match self.send_unicast(packet, site) {
+            match send_unicast(udp, packet, site) {
                 // The address is not on the interface, or a program in the container uses port 68: send the packet through the
                 // packet socket.
                 Err(SiteError::Failed(_)) => {}
                 done => return done,
             }
         }
-        let headed = with_headers(packet)?;
-        self.packet.as_ref().map_or(Ok(()), |socket| socket.broadcast(&headed)).map_err(cannot_send)
+        socket.broadcast(&with_headers(packet)?).map_err(cannot_send)
     }
 
     fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
@@ -64,14 +65,16 @@ impl Sockets for Sockets4 {
     }
 }
 
-impl Sockets4 {
-    fn send_unicast(&mut self, packet: &Packet, site: &Site<'_>) -> Result<(), SiteError> {
-        let socket = match &mut self.udp {
-            Some(socket) => socket,
-            none => none.insert(udp_socket(packet.from, site)?),
-        };
-        socket.send(&packet.payload, (packet.to, SERVER_PORT).into()).map_err(cannot_send)
-    }
+fn send_unicast(
+    socket: &mut Option<LinkUdp>,
+    packet: &Packet,
+    site: &Site<'_>,
+) -> Result<(), SiteError> {
+    let socket = match socket {
+        Some(socket) => socket,
+        none => none.insert(udp_socket(packet.from, site)?),
+    };
+    socket.send(&packet.payload, (packet.to, SERVER_PORT).into()).map_err(cannot_send)
 }
 
 /// A running ARP probe of an address (RFC 5227).

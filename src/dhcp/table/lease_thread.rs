@@ -220,7 +220,7 @@ impl LeaseThread {
 
     /// Calls the closure with the entry of the table. The entry exists until this thread removes it.
     fn with_entry<T>(&self, f: impl FnOnce(&mut LeaseEntry) -> T) -> Option<T> {
-        self.table.entries.lock().get_mut(self.key()).map(|entry| f(entry))
+        self.table.leases.lock().get_mut(self.key()).map(|entry| f(entry))
     }
 
     /// Handles an event of a client. Returns an error if the lease ends.
@@ -365,7 +365,7 @@ impl LeaseThread {
         let key = &record.request.key;
         let removed = table.journal.remove(key);
         removed.unwrap_or_else(|error| log(key, &error.to_string()));
-        if let Some(entry) = table.entries.lock().remove(key) {
+        if let Some(entry) = table.leases.lock().remove(key) {
             let _ = entry.answer.set(Err(error));
         }
         table.changed.notify_all();

@@ -245,12 +245,7 @@ fn silent_clients_do_not_keep_others_waiting() {
     for stream in &mut silent {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     }
-    let threads = || {
-        let status = daemon.proc("status");
-        let line = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
-        line.trim().parse::<u32>().unwrap()
-    };
-    world.eventually("the threads have ended", || threads() < 10);
+    world.eventually("the threads have ended", || daemon.status("Threads") < 10);
 }
 
 #[test]

@@ -155,11 +155,7 @@ fn an_add_that_is_killed_takes_no_lease_from_another_one_of_its_attachment() {
     let site = Site::new(&world);
     let daemon = Daemon::with(&world, &["-timeout", "1s", "-resendmax", "1s"]);
     let c1 = attached(&site);
-    let threads = || {
-        let status = daemon.proc("status");
-        let line = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
-        line.trim().parse::<u32>().unwrap()
-    };
+    let threads = || daemon.status("Threads");
     let idle = threads();
     let first = c1.call("dhcp", "ADD", &plain()).start();
     world.eventually("the daemon serves a request and has a lease", || threads() == idle + 2);

@@ -189,19 +189,14 @@ fn five_hundred_leases_need_less_than_14_mib_and_no_processor_time() {
         world.host(["sh", "-e", "-c", HUNDRED, &container.name]);
     }
     assert_eq!(kea.leased().len(), 500);
-    let field = |name: &str| {
-        let status = daemon.proc("status");
-        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
-    };
     // Each lease has a thread with an alarm, and no socket. The threads of the last requests end after the answer.
-    world.within(LIMIT_S, "the daemon has few threads", || field("Threads:") < 510);
+    world.within(LIMIT_S, "the daemon has few threads", || daemon.status("Threads") < 510);
     let descriptors = || world.host(["ls", &format!("/proc/{}/fd", daemon.0.pid_in_world())]);
     world.within_or(LIMIT_S, || descriptors().lines().count() < 532, descriptors);
     // The pages of the executable are not counted. Most are of stacks: four pages for each lease, and a debug build needs more.
     let is_debug = executable() == env!("CARGO_BIN_EXE_cnibox");
     let kib_max = if is_debug { 44 << 10 } else { 13 << 10 };
-    assert!(field("RssAnon:") < kib_max, "{}", daemon.proc("status"));
+    assert!(daemon.status("RssAnon") < kib_max, "{}", daemon.proc("status"));
     let ticks_of_3_s = |_| {
         let before = daemon.ticks();
         world.host(["sleep", "3"]);

@@ -192,6 +192,13 @@ impl<'w> Daemon<'w> {
         self.0.log()
     }
 
+    /// A number in /proc/PID/status, for example of `Threads`.
+    fn status(&self, name: &str) -> u64 {
+        let status = self.proc("status");
+        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap().split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     /// A file of the process below /proc.
     fn proc(&self, file: &str) -> String {
         std::fs::read_to_string(format!("/proc/{}/{file}", self.0.pid())).unwrap()
