@@ -88,8 +88,9 @@ impl HostPort {
         };
         let transport = Transport::of(*value(Field::Protocol)?.first()?)?;
         let port = value(Field::Dport).and_then(|value| Some(u16::from_be_bytes(fixed(value, 0)?)));
-        let host_ip = value(Field::IpDaddr).and_then(|value| ip_of(AF_INET, value));
-        let host_ip = host_ip.or_else(|| ip_of(AF_INET6, value(Field::Ip6Daddr)?));
+        let host_ip = [(AF_INET, Field::IpDaddr), (AF_INET6, Field::Ip6Daddr)]
+            .into_iter()
+            .find_map(|(family, field)| ip_of(family, value(field)?));
         Some(Self {
             network: network.map(str::to_owned),
             container_id: container_id.to_owned(),

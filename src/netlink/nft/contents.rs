@@ -66,6 +66,7 @@ impl Interval {
         let flags = attribute(element, NFTA_SET_ELEM_FLAGS).and_then(be32_of).unwrap_or_default();
         (flags, Self { first, last, data, is_limited })
     }
+
     fn verdict(&self) -> Option<&Verdict> {
         match &self.data {
             Some(Datum::Verdict(verdict)) => Some(verdict),
@@ -89,13 +90,13 @@ impl Contents {
         // In a concatenation each element has both ends.
         let has_intervals = set.flags & libc::NFT_SET_INTERVAL != 0 && set.parts.is_empty();
         let mut intervals = Vec::new();
-        for (index, (flags, element)) in elements.iter().enumerate() {
-            let mut interval = element.clone();
+        let mut elements = elements.into_iter().peekable();
+        while let Some((flags, mut interval)) = elements.next() {
             if has_intervals {
-                if is_end(*flags) {
+                if is_end(flags) {
                     continue;
                 }
-                interval.last = match elements.get(index + 1) {
+                interval.last = match elements.peek() {
                     Some((_, next)) => before(&next.first),
                     None => vec![0xff; interval.first.len()],
                 };
@@ -185,7 +186,7 @@ mod tests {
 
     fn declaration(flags: c_int, parts: &[usize]) -> Set {
         let (name, parts) = ("keys".into(), parts.into());
-        Set { name, is_map: false, flags, key_bytes: 2, parts }
+        Set { name, flags, key_bytes: 2, parts }
     }
 
     #[test]

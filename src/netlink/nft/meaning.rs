@@ -114,43 +114,42 @@ impl Meaning {
 
 /// The conditions and actions of a rule, in the order of its expressions. Each has a name for messages: that of the field that
 /// was loaded last, or of the expression.
-pub(super) fn steps(exprs: &[Expr]) -> Vec<(Step, String)> {
+pub(super) fn steps(exprs: &[Expr]) -> Vec<(Step, &str)> {
     let mut machine = SymbolicMachine {
         registers: vec![SymbolicByte::UNKNOWN; REGISTERS_BYTES],
         loaded_end: 0,
-        loaded: String::new(),
-        name: String::new(),
+        loaded: "",
+        name: "",
         steps: Vec::new(),
     };
     for expr in exprs {
         machine.name = match expr {
             Expr::XtMatch { name, .. } | Expr::XtTarget { name, .. } | Expr::Other(name) => name,
             _ if machine.loaded.is_empty() => expr.name(),
-            _ => &machine.loaded,
-        }
-        .into();
+            _ => machine.loaded,
+        };
         machine.execute(expr);
     }
     machine.steps
 }
 
 /// Executes the expressions of a rule with symbolic registers.
-struct SymbolicMachine {
+struct SymbolicMachine<'e> {
     registers: Vec<SymbolicByte>,
     /// The end of the bytes that were loaded last.
     loaded_end: usize,
     /// The name of the field or expression that was loaded last.
-    loaded: String,
+    loaded: &'e str,
     /// The name of the steps of the present expression.
-    name: String,
-    steps: Vec<(Step, String)>,
+    name: &'e str,
+    steps: Vec<(Step, &'e str)>,
 }
 
-impl SymbolicMachine {
-    fn execute(&mut self, expr: &Expr) {
+impl<'e> SymbolicMachine<'e> {
+    fn execute(&mut self, expr: &'e Expr) {
         match expr {
             Expr::Load { field, bytes, to } => {
-                self.loaded = field.text().into();
+                self.loaded = field.text();
                 self.load(field.source(), *bytes, *to);
             }
             Expr::Immediate { value, to } => {
@@ -198,7 +197,7 @@ impl SymbolicMachine {
                 self.act(Action::Redirect(port.map(|register| self.bytes(register, 2))));
             }
             Expr::Other(name) => {
-                self.loaded.clone_from(name);
+                self.loaded = name;
                 // The expression can load registers.
                 if !is_without_effect(name) {
                     self.registers.fill(SymbolicByte::UNKNOWN);
@@ -242,12 +241,12 @@ impl SymbolicMachine {
 
     /// Adds a condition.
     fn require(&mut self, condition: Constraint) {
-        self.steps.push((Step::Require(condition), self.name.clone()));
+        self.steps.push((Step::Require(condition), self.name));
     }
 
     /// Adds an action.
     fn act(&mut self, action: Action) {
-        self.steps.push((Step::Act(action), self.name.clone()));
+        self.steps.push((Step::Act(action), self.name));
     }
 
     fn compare(&mut self, register: Register, is_equal: bool, value: &[u8]) {

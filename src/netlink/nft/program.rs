@@ -293,7 +293,7 @@ impl Effects {
                 Step::Act(action) => machine.effect(&action),
             };
             if of_step == Fit::Maybe || found.len() > 1 || found.contains(&None) {
-                doubt.get_or_insert(name);
+                doubt.get_or_insert_with(|| name.to_owned());
             }
             fit = fit.and(of_step);
             verdicts = found;

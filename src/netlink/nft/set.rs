@@ -34,7 +34,6 @@ enum DataType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     pub name: String,
-    pub is_map: bool,
     /// NFT_SET_*
     pub(super) flags: c_int,
     pub(super) key_bytes: usize,
@@ -108,6 +107,11 @@ fn write_type(attrs: &mut Attrs, types: &[Type], kind: u16, length: u16) {
 }
 
 impl Set {
+    /// Whether the elements have data.
+    pub fn is_map(&self) -> bool {
+        self.flags & libc::NFT_SET_MAP != 0
+    }
+
     /// Reads a set from the attributes of a message; `None` if the message is malformed.
     pub(super) fn read(list: &[u8]) -> Option<Self> {
         // The kernel sends no flags if there are none.
@@ -119,7 +123,6 @@ impl Set {
             .map(|(_, part)| Some(length(part, NFTA_SET_FIELD_LEN)?.next_multiple_of(WORD_BYTES)));
         Some(Self {
             name: text(attribute(list, NFTA_SET_NAME)?).into_owned(),
-            is_map: flags & libc::NFT_SET_MAP != 0,
             flags,
             key_bytes: length(list, NFTA_SET_KEY_LEN)?,
             parts: parts.collect::<Option<_>>()?,
@@ -246,7 +249,6 @@ mod tests {
         NewSet::verdict_map("links", [Type::IfName]).write(&mut attrs);
         let expected = Set {
             name: "links".into(),
-            is_map: true,
             flags: libc::NFT_SET_MAP,
             key_bytes: 16,
             parts: Vec::new(),

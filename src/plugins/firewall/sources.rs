@@ -44,7 +44,9 @@ pub(super) fn record(
     let table = shared_rules::table(listing.family);
     let sets = vec![NewSet::set(name.as_str(), [Type::address(table.family)])];
     SharedRules { table, sets, chains: Vec::new() }.ensure(nft, batch)?;
-    listing.put(nft, batch, SharedSet { table, name: &name }, &listing.elements(None)).map(drop)
+    listing
+        .put(nft, batch, SharedSet::new(listing.family, &name), &listing.elements(None))
+        .map(drop)
 }
 
 /// The zones with recorded sources, each with its family and the name of its set.

@@ -128,7 +128,7 @@ impl<'a> PortBindings<'a> {
             sets.extend(existing.sets.iter().map(String::as_str).filter(|set| is_shared(set)));
         }
         for name in sets {
-            let set = SharedSet { table: rules::table(self.family), name };
+            let set = SharedSet::new(self.family, name);
             let wanted = elements_of(&shared, name);
             let mut keys: Vec<Vec<u8>> = wanted.iter().map(|wanted| wanted.key.clone()).collect();
             if existing.is_published {
@@ -170,7 +170,7 @@ impl<'a> PortBindings<'a> {
                     hairpin::pass_on(nft, batch, (table, sources), &leaving, &is_own)?;
                 }
             } else if existing.sets.contains(&masqueraded) && !has_sources(sources.prefix_length) {
-                let pairs = SharedSet { table, name: &masqueraded }.all_elements(nft)?;
+                let pairs = SharedSet::new(self.family, &masqueraded).all_elements(nft)?;
                 wanted.extend(pairs.iter().map(hairpin::source_of));
             }
             // A source that exists keeps its owner.
@@ -226,7 +226,7 @@ impl<'a> PortBindings<'a> {
         let if_any = self.unmasqueraded().into_iter().chain(self.targets());
         all.extend(if_any.filter(|expected| sets.contains(&expected.set)));
         for expected in &all {
-            if !(SharedSet { table, name: &expected.set }).has(nft, &expected.element)? {
+            if !SharedSet::new(self.family, &expected.set).has(nft, &expected.element)? {
                 return Err(Error::internal(format_args!(
                     "{} of {} not found in set {} of table {table}",
                     expected.title, self.owner, expected.set

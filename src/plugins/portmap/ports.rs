@@ -79,8 +79,8 @@ impl<'a> Ports<'a> {
 
     /// The address of the container to which packets from 127.0.0.1 are translated: with `snat`, in IPv4.
     fn address_with_loopback(&self) -> Option<IpAddr> {
-        let v4 = self.of(IpFamily::V4).filter(|_| self.settings.snat != Snat::Off);
-        v4.map(|bindings| bindings.address.addr())
+        let addresses = self.addresses.iter().map(IpNet::addr);
+        addresses.filter(|_| self.settings.snat != Snat::Off).find(IpAddr::is_ipv4)
     }
 
     /// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more.

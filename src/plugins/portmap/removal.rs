@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::bindings::{is_of, is_registered, is_shared, set_names, source_key};
 use super::config::Settings;
 use super::rules::{
-    self, Group, OWNERS, PORT_BYTES, count_key, is_index_entry, owner_key, port_element, port_of,
+    self, Group, OWNERS, count_key, is_index_entry, owner_key, port_element, port_of,
     shared_element, sources_of,
 };
 use crate::error::Result;
@@ -16,7 +16,7 @@ use crate::netlink::nft::{Batch, Datum, Element, Nft, Transport};
 use crate::plugin::owner::Owners;
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::shared_rules;
-use crate::steps::nft::shared_set::SharedSet;
+use crate::steps::nft::shared_set::{PORT_BYTES, SharedSet};
 use crate::steps::nft::targets;
 
 /// The deletion of the port bindings of owners, in one family.
@@ -136,9 +136,9 @@ impl Removal<'_> {
         // Deleted before the groups, because `remove_from_group` adds index entries for the remaining owners.
         self.delete(OWNERS, &first, batch);
         self.remove_shared(None, batch)?;
-        for set in self.nft.sets(rules::table(self.family))? {
+        for set in set_names(self.nft, self.family)? {
             // `remove_from_group` handles the other sets of a group.
-            if let Some(group) = Group::with_map(&set.name) {
+            if let Some(group) = Group::with_map(&set) {
                 let Removed { flows, shared } = self.remove_from_group(&group, batch)?;
                 removed.flows.extend(flows);
                 removed.shared.extend(shared);
@@ -156,20 +156,24 @@ impl Removal<'_> {
         }
         let (nft, table) = (self.nft, rules::table(self.family));
         let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
-        for name in set_names(nft, self.family)? {
-            let keys = own.map(|own| self.shared_keys(&name, own));
-            if is_shared(&name) {
-                let set = SharedSet { table, name: &name };
+        let names = set_names(nft, self.family)?;
+        for name in &names {
+            let keys = own.map(|own| self.shared_keys(name, own));
+            if is_shared(name) {
+                let set = SharedSet::new(self.family, name);
                 match keys {
-                    Some(keys) => set.remove_at(nft, batch, &keys, &is_stale)?,
-                    None => set.remove(nft, batch, &is_stale).map(drop)?,
+                    Some(keys) if !names.contains(&set.owners()) => {
+                        set.remove_at(nft, batch, &keys, &is_stale)?;
+                    }
+                    // Some elements have several owners: this reads the whole set.
+                    _ => set.remove(nft, batch, &is_stale).map(drop)?,
                 }
-            } else if let Some(sources) = Sources::of(&name) {
+            } else if let Some(sources) = Sources::of(name) {
                 let mut leaving = match keys {
                     Some(keys) => {
-                        nft.elements_at(table, &name, &keys)?.into_iter().flatten().collect()
+                        nft.elements_at(table, name, &keys)?.into_iter().flatten().collect()
                     }
-                    None => nft.elements(table, &name)?,
+                    None => nft.elements(table, name)?,
                 };
                 leaving.retain(is_stale);
                 hairpin::pass_on(nft, batch, (table, sources), &leaving, &is_stale)?;

@@ -36,7 +36,7 @@ use crate::plugin::owner;
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::localnet;
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
-use crate::steps::nft::shared_set::marks;
+use crate::steps::nft::shared_set::{PORT_BYTES, marks};
 
 /// A group: the maps, sets and chain for published ports with the same conditions. It has the suffixes of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -251,9 +251,6 @@ pub fn port_of(published: &Element) -> Vec<u8> {
 pub fn port_element(published: &Element) -> Element {
     Element { key: port_of(published), data: None, comment: published.comment.clone() }
 }
-
-/// The length of a protocol and a port in a key: four bytes each.
-pub const PORT_BYTES: usize = 8;
 
 /// The key of an owner in the index `portmap-owners`: a hash. If two owners have the same hash, ADD refuses the later one.
 pub fn owner_key(owner: &str) -> Vec<u8> {

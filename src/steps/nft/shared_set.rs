@@ -60,7 +60,7 @@ pub struct Changed {
 const OWNERS_OF: &str = "owners-of-";
 const MARKS_BYTES: usize = 8;
 /// The length of a protocol and a port in a key: four bytes each.
-const PORT_BYTES: usize = 8;
+pub const PORT_BYTES: usize = 8;
 
 impl<'a> SharedSet<'a> {
     /// The set with this name in the table `cnibox` of a family.
@@ -122,8 +122,8 @@ impl<'a> SharedSet<'a> {
         self.change(nft, batch, &|element| shared_rules::is_of(element, owners), &[])
     }
 
-    /// Removes the elements of one owner at these keys, where the owner has no others. `is_stale` is true for its elements. Reads
-    /// the whole set only if some elements have several owners.
+    /// Removes the elements of one owner at these keys, where the owner has no others. `is_stale` is true for its elements. There
+    /// must be no set of further owners.
     pub fn remove_at(
         &self,
         nft: &Nft,
@@ -131,9 +131,6 @@ impl<'a> SharedSet<'a> {
         keys: &[Vec<u8>],
         is_stale: &dyn Fn(&Element) -> bool,
     ) -> Result<()> {
-        if nft.exist(&[Object::Set(self.table, &self.owners())])? == [true] {
-            return self.remove(nft, batch, is_stale).map(drop);
-        }
         let found = nft.elements_at(self.table, self.name, keys)?.into_iter().flatten();
         batch.delete_elements(self.table, self.name, &found.filter(is_stale).collect::<Vec<_>>());
         Ok(())

@@ -42,7 +42,8 @@ pub fn set(family: IpFamily) -> NewSet {
 pub fn fill(nft: &Nft, batch: &mut Batch, family: IpFamily) -> Result<()> {
     let table = shared_rules::table(family);
     let mut all = Vec::new();
-    for map in nft.sets(table)?.iter().filter(|set| set.is_map && set.name.starts_with(PUBLISHED)) {
+    for map in nft.sets(table)?.iter().filter(|set| set.is_map() && set.name.starts_with(PUBLISHED))
+    {
         all.extend(nft.elements(table, &map.name)?.iter().filter_map(of));
     }
     SharedSet::new(family, SET).change(nft, batch, &|_| false, &all).map(drop)
