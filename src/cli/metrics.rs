@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::kernel::terminal::printable;
+use crate::netlink::nft::Transport;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::remains::Remains;
@@ -148,8 +149,7 @@ fn count<'a>(counts: &mut Vec<Count<'a>>, network: &'a str, value: &'static str)
 /// The protocol of a port mapping. `other` for a text that `portmap` refuses.
 fn protocol(mapping: &Json) -> &'static str {
     let text = mapping.text_at("protocol").filter(|text| !text.is_empty()).unwrap_or("tcp");
-    let known = ["tcp", "udp", "sctp"];
-    known.into_iter().find(|name| name.eq_ignore_ascii_case(text)).unwrap_or("other")
+    Transport::named(text).map_or("other", Transport::name)
 }
 
 /// Adds a metric family with one sample for each network and value of a second label.

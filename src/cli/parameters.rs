@@ -11,6 +11,7 @@ use crate::cni::json::Json;
 use crate::cni::request::is_true;
 use crate::error::{Error, Result};
 use crate::names::{Mac, NetworkName};
+use crate::netlink::nft::Transport;
 use crate::plugin::log::Log;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
@@ -224,10 +225,8 @@ fn push_cni_arg(args: &mut String, key: &str, value: &str) {
 fn mappings_of(text: &str) -> Result<Vec<Json>> {
     let invalid = |reason: &str| usage_error(format!("--publish {text}: {reason}"));
     let (address, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-    let protocol = protocol.to_ascii_lowercase();
-    if !matches!(protocol.as_str(), "tcp" | "udp" | "sctp") {
-        return Err(invalid("the protocol is not tcp, udp or sctp"));
-    }
+    let protocol = Transport::named(protocol)
+        .ok_or_else(|| invalid("the protocol is not tcp, udp or sctp"))?;
     let (rest, container) = address
         .rsplit_once(':')
         .ok_or_else(|| invalid("it is not [IP:]HOST:CONTAINER[/PROTOCOL]"))?;
@@ -253,7 +252,7 @@ fn mappings_of(text: &str) -> Result<Vec<Json>> {
         Json::object([
             ("hostPort", Some(host.into())),
             ("containerPort", Some(container.into())),
-            ("protocol", Some(protocol.as_str().into())),
+            ("protocol", Some(protocol.name().into())),
             ("hostIP", ip.map(|ip| ip.to_string().into())),
         ])
     };

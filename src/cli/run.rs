@@ -87,7 +87,7 @@ impl Run {
         let missing = sandbox::missing_capabilities();
         let (mut hidden, mut directory) = (&[][..], runtime.state.as_path());
         if !missing.is_empty() {
-            enter_private_host(&runtime, &wanted, named.is_some(), &missing.join(" and "))?;
+            enter_private_host(&wanted, named.is_some(), &missing.join(" and "))?;
             (hidden, directory) = (&STATE[..], Path::new("/tmp"));
         }
         let hostname = self.hostname.as_deref();
@@ -112,18 +112,13 @@ impl Run {
 
 /// Without privileges: enters new user, mount and network namespaces, in which this process may create networks. The namespaces
 /// end with this process.
-fn enter_private_host(
-    runtime: &Runtime,
-    wanted: &[NewAttachment],
-    has_name: bool,
-    missing: &str,
-) -> Result<()> {
+fn enter_private_host(wanted: &[NewAttachment], has_name: bool, missing: &str) -> Result<()> {
     if has_name {
         let msg = format!("cannot create a named network namespace without {missing}");
         return Err(Error::internal(msg));
     }
     for network in wanted.iter().map(|wanted| &wanted.network) {
-        if let Some(kind) = runtime.host_plugin(network) {
+        if let Some(kind) = multi_attach::host_plugin(network) {
             let msg = format!("cannot attach to network {} without {missing}", network.name);
             return Err(Error::internal(msg)
                 .with_details(format_args!("plugin {kind} needs the network of the host")));

@@ -117,7 +117,8 @@ impl<'a> Chain<'a> {
     }
 
     /// Runs CHECK of each plugin with the result of ADD, up to the first that fails.
-    pub fn check(self, result: Option<&Json>) -> Result<()> {
+    /// `result` is `Null` if there is none.
+    pub fn check(self, result: &Json) -> Result<()> {
         self.run_until_error("check", self.parse_result_of_add(result)?)
     }
 
@@ -136,8 +137,9 @@ impl<'a> Chain<'a> {
 
     /// Runs DEL of each plugin in reverse order, from version 0.4.0 on with the result of ADD. Continues after a plugin that
     /// fails or is missing, and returns all errors.
-    pub fn del(self, result: Option<&Json>) -> Result<()> {
-        let result = result.filter(|_| self.network.version >= Version::V0_4_0);
+    pub fn del(self, result: &Json) -> Result<()> {
+        let has_result = self.network.version >= Version::V0_4_0;
+        let result = if has_result { result } else { &Json::Null };
         let result = self.parse_result_of_add(result).unwrap_or_else(|error| {
             sys::warn(format_args!("{error}; going on without the result of ADD"));
             None
@@ -206,7 +208,7 @@ impl<'a> Chain<'a> {
     /// a plugin that fails.
     #[cfg(feature = "tool")]
     pub fn restore(self, at: &Attachment, result: &Json, is_dry_run: bool) -> Vec<(String, Parts)> {
-        let result = self.parse_result_of_add(Some(result));
+        let result = self.parse_result_of_add(result);
         let mut all = Vec::new();
         for plugin in &self.network.plugins {
             if sys::is_interrupted() {
@@ -223,9 +225,11 @@ impl<'a> Chain<'a> {
         all
     }
 
-    /// Parses the cached result of ADD, and converts it to the version of the list.
-    fn parse_result_of_add(&self, result: Option<&Json>) -> Result<Option<Success>> {
-        let Some(result) = result else { return Ok(None) };
+    /// Parses the cached result of ADD, and converts it to the version of the list. `None` if it is `Null`.
+    fn parse_result_of_add(&self, result: &Json) -> Result<Option<Success>> {
+        if *result == Json::Null {
+            return Ok(None);
+        }
         let converted = version::parse_result(result, Version::NEWEST)
             .and_then(|success| version::lowered(success, self.network.version));
         converted.map(Some).map_err(|error| error.context("cannot convert the cached result"))

@@ -304,8 +304,7 @@ impl Runtime {
         }
         let entry = merged_entry(&network, target, Some(known));
         let netns = target.netns.unwrap_or(&entry.netns);
-        let result = Some(&entry.result).filter(|result| **result != Json::Null);
-        self.chain(&entry, &network, netns, Verb::Check(entry.at.clone())).check(result)
+        self.chain(&entry, &network, netns, Verb::Check(entry.at.clone())).check(&entry.result)
     }
 
     /// Runs STATUS of each plugin. Fails if an ADD would fail. Returns false, and runs no plugin, if the version of the network has
@@ -324,11 +323,10 @@ impl Runtime {
         let generation = self.generation(&entry.network, &entry.at);
         let operation = Operation { is_del: true, generation };
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
-        let result = Some(&entry.result).filter(|result| **result != Json::Null);
         let chain = self.chain(entry, network, netns, Verb::Del(entry.at.clone()));
         // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
         let removes_all = is_of_add && chain.is_ours();
-        chain.del(result)?;
+        chain.del(&entry.result)?;
         if !removes_all {
             self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
         }

@@ -12,13 +12,6 @@ use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
 
 impl Runtime {
-    /// The type of the first plugin of the network that changes the host. `None` if all plugins change only the container.
-    pub fn host_plugin<'a>(&self, network: &'a Network) -> Option<&'a str> {
-        let is_in_container =
-            |kind: &&str| plugins::named(kind).is_some_and(|entry| entry.is_in_container);
-        network.plugins.iter().map(conf::kind).find(|kind| !is_in_container(kind))
-    }
-
     /// Attaches a namespace to each network, in order. If one fails, the others are detached.
     pub fn attach(&self, wanted: &[NewAttachment], netns: &Path) -> Result<Vec<Success>> {
         let mut results = Vec::new();
@@ -57,6 +50,13 @@ impl Runtime {
             .map(|(name, at)| self.del(&Choice::Named(name.clone()), &Target::cached(at, netns)));
         Error::joined(detached.filter_map(Result::err).collect())
     }
+}
+
+/// The type of the first plugin of the network that changes the host. `None` if all plugins change only the container.
+pub fn host_plugin(network: &Network) -> Option<&str> {
+    let is_in_container =
+        |kind: &&str| plugins::named(kind).is_some_and(|entry| entry.is_in_container);
+    network.plugins.iter().map(conf::kind).find(|kind| !is_in_container(kind))
 }
 
 /// The network name and the attachment of each new attachment.

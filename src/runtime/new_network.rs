@@ -219,9 +219,9 @@ impl NewNetwork {
             let capabilities = Json::object([("portMappings", if_set(true))]);
             let ingress_policy = self.isolate.then(|| "same-bridge".into());
             plugins.extend([
-                plugin("portmap", ("capabilities", Some(capabilities))),
-                plugin("firewall", ("ingressPolicy", ingress_policy)),
-                plugin("tuning", ("", None)),
+                Json::object([("type", text("portmap")), ("capabilities", Some(capabilities))]),
+                Json::object([("type", text("firewall")), ("ingressPolicy", ingress_policy)]),
+                Json::object([("type", text("tuning"))]),
             ]);
         }
         Ok(Json::object([
@@ -291,11 +291,6 @@ impl NewNetwork {
             ("routes", Some(Json::Array(routes.collect()))),
         ]))
     }
-}
-
-/// The configuration of a chained plugin with one more key.
-fn plugin(kind: &str, key: (&str, Option<Json>)) -> Json {
-    Json::object([("type", text(kind)), key])
 }
 
 fn text(value: impl Display) -> Option<Json> {

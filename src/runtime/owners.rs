@@ -116,6 +116,7 @@ impl Runtime {
     /// Removes the rules and links of attachments of a network. Calls all plugins of this executable that create such objects;
     /// this needs no configuration.
     pub fn remove_owned(&self, network: &NetworkName, all: &[Attachment]) -> Result<()> {
+        let [first, ..] = all else { return Ok(()) };
         let mut plugins = Vec::new();
         for entry in PLUGINS.iter().filter(|entry| entry.leaves_owned) {
             plugins.push(Json::object([("type", Some(entry.name.into()))]));
@@ -129,7 +130,6 @@ impl Runtime {
             bytes: Vec::new(),
             file: PathBuf::new(),
         };
-        let [first, ..] = all else { return Ok(()) };
         let settings = CallSettings { path: Vec::new(), ..self.settings.clone() };
         let verb = Verb::Del(first.clone());
         Chain::without_parameters(&settings, &network, verb).remove_ended(all)

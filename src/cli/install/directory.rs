@@ -194,10 +194,7 @@ pub(super) fn sync(path: &Path) -> Result<()> {
 
 /// The result of an operation on a file. `None` if the file does not exist.
 pub(super) fn existing<T>(verb: &str, path: &Path, result: io::Result<T>) -> Result<Option<T>> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        result => result.map(Some).map_err(|error| failed(verb, path, &error)),
-    }
+    file::found(result).map_err(|error| failed(verb, path, &error))
 }
 
 pub(in crate::cli) fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {

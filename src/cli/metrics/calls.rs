@@ -1,6 +1,5 @@
 //! The durations of the calls of plugins, from the log of calls (`plugin::log`).
 
-use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::error::{Error, Result};
@@ -48,11 +47,7 @@ pub(super) fn write(log: &Path, text: &mut String) -> Result<()> {
             add(&mut all, plugin, verb, us);
         }
     });
-    if let Err(error) = read
-        && error.kind() != ErrorKind::NotFound
-    {
-        return Err(Error::of_file("read", log)(error));
-    }
+    file::found(read).map_err(Error::of_file("read", log))?;
     text.push_str("# TYPE cnibox_call_seconds histogram\n# UNIT cnibox_call_seconds seconds\n");
     text.push_str("# HELP cnibox_call_seconds Durations of the calls of plugins in the log.\n");
     for histogram in &all {

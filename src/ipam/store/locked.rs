@@ -14,6 +14,7 @@ use super::owner::{self, KeepSet, Owner};
 use super::{ASIDE, StorePaths, address_of, failed, files, number_of};
 use crate::cni::text;
 use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::names::Attachment;
 
 #[cfg(test)]
@@ -258,11 +259,9 @@ impl<'a> Locked<'a> {
     /// The last allocated address of a range set. `None` if the file is missing or has no address.
     pub fn last_reserved(&self, set_index: usize) -> Result<Option<IpAddr>> {
         let path = self.last_reserved_path(set_index);
-        match files::read(&path) {
-            Ok(content) => Ok(text::parse_ip(String::from_utf8_lossy(&content).trim()).ok()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("read", path)(error)),
-        }
+        let content = file::found(files::read(&path)).map_err(failed("read", path))?;
+        Ok(content
+            .and_then(|content| text::parse_ip(String::from_utf8_lossy(&content).trim()).ok()))
     }
 
     /// Fails if the file of an address cannot be read.

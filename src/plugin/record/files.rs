@@ -173,11 +173,8 @@ impl Records {
             fault::file_operation()?;
             file.write_all(line)
         };
-        match append() {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(cannot("write", path, error)),
-        }
+        let appended = file::found(append()).map_err(|error| cannot("write", path, error))?;
+        Ok(appended.is_some())
     }
 
     /// The record of an attachment. `None` also for an unreadable record.
