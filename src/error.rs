@@ -45,15 +45,25 @@ pub struct Fields {
     pub msg: String,
     /// The cause; can be empty.
     pub details: String,
+    /// The kernel was asked, and something that an ADD made is missing or different. False if it could not be asked.
+    pub is_difference: bool,
 }
 
 impl Error {
     pub fn new(code: Code, msg: impl Display) -> Self {
-        Self(Box::new(Fields { code, msg: msg.to_string(), details: String::new() }))
+        let (msg, details) = (msg.to_string(), String::new());
+        Self(Box::new(Fields { code, msg, details, is_difference: false }))
     }
 
     pub fn internal(msg: impl Display) -> Self {
         Self::new(Code::INTERNAL, msg)
+    }
+
+    /// Something that an ADD made is missing or different.
+    pub fn difference(msg: impl Display) -> Self {
+        let mut error = Self::internal(msg);
+        error.is_difference = true;
+        error
     }
 
     /// A key of the configuration has a wrong value.

@@ -5,8 +5,8 @@ pub(crate) mod execute;
 pub(crate) mod life;
 pub(crate) mod log;
 pub(crate) mod owner;
+pub(crate) mod parts;
 pub(crate) mod record;
-pub(crate) mod restore;
 mod session;
 
 use std::fmt::Display;
@@ -22,8 +22,8 @@ use crate::netlink::nft::{Batch, Nft};
 
 pub use session::Session;
 
+use parts::Parts;
 use record::{Made, Maker};
-use restore::Parts;
 
 /// The version in the banner of a plugin: the compatible release of the reference plugins, then the release of cnibox. Runtimes
 /// compare the part before `+`.
@@ -42,11 +42,10 @@ pub trait Plugin: Read {
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()>;
     /// STATUS: fails with code 50 if an `add` would fail.
     fn status(&self, cx: &Context<'_>) -> Result<()>;
-    /// Restores what other programs removed or changed on the host. `cx` has the request of a CHECK. The plugin passes each
-    /// part to `parts.ensure`, with the comparison of `check` and the step of `add`. Links and connections are not changed. The
-    /// default does nothing: most plugins make only a link on the host, and the container may change everything else.
-    #[cfg(feature = "tool")]
-    fn restore(&self, _: &Context<'_>, _: &Attachment, _: &mut Parts) -> Result<()> {
+    /// Passes each part that `add` made on the host to `parts.ensure`, with its comparison and the step of `add` that makes it.
+    /// `cx` has the request of a CHECK. Links and connections are not changed. The default does nothing: most plugins make only
+    /// a link on the host, and the container may change everything else.
+    fn reconcile(&self, _: &Context<'_>, _: &Attachment, _: &mut Parts) -> Result<()> {
         Ok(())
     }
     /// DEL and GC: removes all objects of the owners in the scope, also if the configuration has changed since the ADD. After
@@ -267,22 +266,20 @@ impl Entry {
         }
     }
 
-    /// Restores the parts of a living attachment that other programs removed. Does nothing for IPAM plugins: they have only
-    /// files, and the daemon of `dhcp` restores what it set.
-    #[cfg(feature = "tool")]
-    pub fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+    /// Makes the parts of a living attachment that are missing or different on the host. Does nothing for IPAM plugins: they have
+    /// only files, and the daemon of `dhcp` restores what it set.
+    pub fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let Instance::Plugin(plugin) = self.configured(cx, &Verb::Check(at.clone()))? else {
             return Ok(());
         };
-        if self.leaves_owned && !parts.is_dry_run() {
+        if self.leaves_owned && parts.is_restore() {
             self.renew_record(cx, at);
         }
-        plugin.restore(cx, at, parts)
+        plugin.reconcile(cx, at, parts)
     }
 
     /// Writes the record of the attachment, unless it has a record of the present namespace. The record can be of an earlier
     /// container of the same name: plugins that write no record attached the present container before cnibox replaced them.
-    #[cfg(feature = "tool")]
     fn renew_record(&self, cx: &Context<'_>, at: &Attachment) {
         if let Some(begun) = record::begin(cx, at, Maker::Chained(self.name.into())) {
             let made = cx.request.prev_result().ok().flatten();

@@ -183,6 +183,7 @@ fn rounds_of_runtime(list: &str) -> Result<String> {
         path: Vec::new(),
         timeout: Duration::from_secs(60),
         netns_override: false,
+        bus_address: None,
         turns: Arc::default(),
         log: None,
     };

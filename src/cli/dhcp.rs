@@ -15,7 +15,7 @@ use crate::dhcp::server;
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{warn, warn_lines};
-use crate::runtime::renumber;
+use crate::runtime::lease_change;
 
 use super::table::Table;
 
@@ -52,7 +52,7 @@ pub fn run(args: &[OsString]) -> u8 {
                 return 0;
             }
             Ok(Some(flags)) => {
-                let follow = renumber::follower(std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS"));
+                let follow = lease_change::follower(std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS"));
                 ("dhcp daemon", server::run(&flags, passed_sockets(), follow))
             }
             Err(error) => {

@@ -34,6 +34,7 @@ pub(super) fn runtime(timeout_s: u64) -> Runtime {
         path,
         timeout: Duration::from_secs(timeout_s),
         netns_override: variable("CNI_NETNS_OVERRIDE").is_some_and(|value| is_true(&value)),
+        bus_address: variable("DBUS_SYSTEM_BUS_ADDRESS"),
         turns: std::sync::Arc::default(),
         log: Log::open(value("CNIBOX_LOG").as_deref(), value("TRACEPARENT")),
     };

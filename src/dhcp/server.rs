@@ -23,7 +23,7 @@ use crate::kernel::file;
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
 use crate::kernel::sys::{self, warn};
 use crate::kernel::unix::Stream;
-use crate::steps::renumber::Follow;
+use crate::steps::lease_change::Follow;
 
 /// The timeout for a client to send its request, and to read the answer.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -26,7 +26,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::rtnl::{End, Ends, LinkChange, Nsid, Rtnl};
-use crate::steps::renumber::Follow;
+use crate::steps::lease_change::Follow;
 
 use lease_thread::LeaseThread;
 

@@ -24,8 +24,24 @@ pub struct FlowFilter {
     /// The destination of the first packet, before any NAT: `port` and `address`. `address: None` selects every address.
     port: u16,
     address: Option<IpAddr>,
-    /// The source address of the replies: the destination of the first packet after NAT. `None` selects every address.
-    answered_by: Option<IpAddr>,
+    answers: Answers,
+}
+
+/// A condition on the source address of the replies: the destination of the first packet after NAT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Answers {
+    Any,
+    By(IpAddr),
+    NotBy(IpAddr),
+}
+
+impl Answers {
+    fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Any => None,
+            Self::By(address) | Self::NotBy(address) => Some(address),
+        }
+    }
 }
 
 /// A netlink socket for the conntrack entries of one network namespace.
@@ -35,7 +51,7 @@ pub struct Conntrack {
 
 impl FlowFilter {
     pub fn to_port(family: IpFamily, transport: Transport, port: u16) -> Self {
-        Self { family, transport, port, address: None, answered_by: None }
+        Self { family, transport, port, address: None, answers: Answers::Any }
     }
 
     /// Selects only connections whose first packet has this destination address.
@@ -45,26 +61,37 @@ impl FlowFilter {
 
     /// Selects only connections with replies from this address.
     pub fn answered_by(self, address: IpAddr) -> Self {
-        Self { answered_by: Some(address), ..self }
+        Self { answers: Answers::By(address), ..self }
     }
 
-    /// Whether `address` and `answered_by` are of the filter's family. If not, no connection matches the filter, and the kernel
-    /// would refuse it.
+    /// Selects only connections with replies from another address than this one.
+    pub fn not_answered_by(self, address: IpAddr) -> Self {
+        Self { answers: Answers::NotBy(address), ..self }
+    }
+
+    /// Whether all addresses are of the filter's family. If not, no connection matches the filter, and the kernel would refuse
+    /// it.
     fn has_one_family(self) -> bool {
-        let addresses = self.address.into_iter().chain(self.answered_by);
+        let addresses = self.address.into_iter().chain(self.answers.address());
         addresses.into_iter().all(|address| self.family.has(address))
     }
 
     /// Whether the kernel can evaluate the whole filter. The kernel inverts conditions on IPv6 addresses (up to 6.18 at least,
-    /// `ctnetlink_filter_match_tuple`), so these conditions are not sent, and this module evaluates them.
+    /// `ctnetlink_filter_match_tuple`), so these conditions are not sent, and this module evaluates them. The kernel has no
+    /// condition that an address differs.
     fn is_exact(self) -> bool {
-        self.family == IpFamily::V4 || self.address.or(self.answered_by).is_none()
+        !matches!(self.answers, Answers::NotBy(_))
+            && (self.family == IpFamily::V4 || self.address.or(self.answers.address()).is_none())
     }
 
-    /// Writes the filter, without IPv6 addresses. Kernels before 5.8 ignore it.
+    /// Writes what the kernel can evaluate of the filter. Kernels before 5.8 ignore it.
     fn write(self, attrs: &mut Attrs) {
         let v4 = |address: Option<IpAddr>| address.filter(IpAddr::is_ipv4);
-        let (address, answered_by) = (v4(self.address), v4(self.answered_by));
+        let by = match self.answers {
+            Answers::By(address) => Some(address),
+            Answers::Any | Answers::NotBy(_) => None,
+        };
+        let (address, answered_by) = (v4(self.address), v4(by));
         attrs.nested(CTA_TUPLE_ORIG, |tuple| {
             if let Some(address) = address {
                 tuple.nested(CTA_TUPLE_IP, |ip| ip.ip(CTA_IP_V4_DST, address));
@@ -90,8 +117,8 @@ impl FlowFilter {
     }
 }
 
-/// The filters of one family, for a search for each connection: the senders of packets determine the number of connections, and
-/// a container can have 65,536 ports on each address of the host.
+/// The filters of one family, sorted, for a search for each connection: the senders of packets determine the number of
+/// connections, and a container can have 65,536 ports on each address of the host.
 fn of_family(family: IpFamily, filters: &[FlowFilter]) -> BTreeSet<FlowFilter> {
     let is_of_family = |filter: &&FlowFilter| filter.has_one_family() && filter.family == family;
     filters.iter().filter(is_of_family).copied().collect()
@@ -101,11 +128,17 @@ fn of_family(family: IpFamily, filters: &[FlowFilter]) -> BTreeSet<FlowFilter> {
 fn selects(filters: &BTreeSet<FlowFilter>, family: IpFamily, flow: &Flow<'_>) -> bool {
     let (to, from) = (flow.original, flow.reply);
     let (Some(transport), Some(port)) = (to.transport(), to.port()) else { return false };
-    let to_port = FlowFilter::to_port(family, transport, port);
+    let source = from.source();
     [None, to.destination()].into_iter().any(|address| {
-        [None, from.source()]
-            .into_iter()
-            .any(|answered_by| filters.contains(&FlowFilter { address, answered_by, ..to_port }))
+        let first = FlowFilter { address, ..FlowFilter::to_port(family, transport, port) };
+        let same = filters
+            .range(first..)
+            .take_while(|filter| first == FlowFilter { answers: Answers::Any, ..**filter });
+        same.into_iter().any(|filter| match filter.answers {
+            Answers::Any => true,
+            Answers::By(address) => source == Some(address),
+            Answers::NotBy(address) => source != Some(address),
+        })
     })
 }
 
@@ -141,16 +174,6 @@ impl Conntrack {
             filter.write(attrs);
         });
         self.socket.commit(requests, |_| {})
-    }
-
-    /// Deletes the connections that have one of these addresses as source or destination, before or after NAT.
-    pub fn delete_of(&self, addresses: &[IpAddr]) -> Result<()> {
-        for family in IpFamily::ALL {
-            if addresses.iter().any(|address| family.has(*address)) {
-                self.delete_listed(family, None, &|flow| flow.has_one_of(addresses))?;
-            }
-        }
-        Ok(())
     }
 
     /// Lists connections and deletes those for which `is_wanted` is true. A kernel that evaluates `filter` lists fewer.
@@ -229,13 +252,6 @@ impl<'a> Flow<'a> {
             id: attribute(list, CTA_ID)?,
             zone: attribute(list, CTA_ZONE),
         })
-    }
-
-    fn has_one_of(&self, addresses: &[IpAddr]) -> bool {
-        let mut ends = [self.original, self.reply]
-            .into_iter()
-            .flat_map(|tuple| [tuple.source(), tuple.destination()]);
-        ends.any(|end| end.is_some_and(|end| addresses.contains(&end)))
     }
 
     /// Writes the request that deletes the connection. The id excludes a newer connection with the same addresses.
@@ -378,6 +394,8 @@ mod tests {
             (dns().answered_by([10, 1, 0, 5].into()), true),
             (dns().at([192, 0, 2, 2].into()), false),
             (dns().answered_by([192, 0, 2, 1].into()), false),
+            (dns().not_answered_by([192, 0, 2, 1].into()), true),
+            (dns().not_answered_by([10, 1, 0, 5].into()), false),
             (FlowFilter::to_port(IpFamily::V4, Transport::Tcp, 53), false),
             (other, false),
         ] {

@@ -50,14 +50,14 @@ use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, Mac};
 use crate::netlink::rtnl::{Link, NewLink, Rtnl};
 use crate::plugin::owner::Owners;
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::chained;
 use crate::steps::link::{host_link, veth};
 use ifb::{IFB, Ifbs, without_ifb};
 use limits::{Limits, Rates};
-use shaped::{Shaped, fail_if};
+use shaped::Shaped;
 
 /// The default of `latency`.
 const LATENCY_MS: u32 = 25;
@@ -116,28 +116,17 @@ impl Plugin for Bandwidth {
         let end = host_end(cx, at, &result)?;
         limits.burst_warnings(mtu(cx, at, &end)?).iter().for_each(|text| cx.warn(text));
         let shaped = shaped(cx, at, end, limits)?;
-        let Shaped { host, ifbs, end, limits, .. } = &shaped;
-        let existing = ifbs.find(Some(end))?;
-        if are_already_set(&shaped, &existing)? {
-            result.interfaces.extend(existing.iter().map(host_link::result_interface));
-            return Ok(result);
-        }
-        let delete = |ifbs: &[Link]| ifbs.iter().try_for_each(|ifb| host.del_link(ifb.index));
         let mut undo = Undo::new(cx);
-        undo.push("remove the limits", || host.unshape(end.index));
-        // An earlier ADD may have set other limits.
-        host.unshape(end.index)?;
-        delete(&existing)?;
-        if let Some(limit) = &limits.ingress {
-            shaped.shape(end, limit)?;
+        if shaped.is_unlimited()? {
+            undo.push("remove the limits", || shaped.remove());
         }
-        if let Some(limit) = &limits.egress {
-            undo.push("remove the ifb", || delete(&ifbs.find(Some(end))?));
-            let ifb = ifbs.make(end, limit)?;
-            shaped.shape(&ifb, limit)?;
-            shaped.redirect(&ifb)?;
-            result.interfaces.push(host_link::result_interface(&ifb));
-        }
+        // An earlier ADD may have set other limits. What it set and what stays is not changed.
+        shaped.remove_unconfigured()?;
+        let mut parts = Parts::to_put(Vec::new());
+        shaped.reconcile(&mut parts)?;
+        Error::joined(parts.errors)?;
+        let ifbs = shaped.ifbs.find(Some(&shaped.end))?;
+        result.interfaces.extend(ifbs.iter().map(host_link::result_interface));
         undo.keep();
         Ok(result)
     }
@@ -148,18 +137,16 @@ impl Plugin for Bandwidth {
         if limits.is_empty() {
             return Ok(());
         }
-        let shaped = shaped(cx, at, host_end(cx, at, &result)?, limits)?;
-        fail_if(shaped.mismatch(shaped.ifbs.find(Some(&shaped.end))?.first())?)
+        shaped(cx, at, host_end(cx, at, &result)?, limits)?.reconcile(&mut Parts::to_check())
     }
 
-    #[cfg(feature = "tool")]
-    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let limits = self.limits()?;
         let result = cx.request.required_prev_result()?;
         if limits.is_empty() {
             return Ok(());
         }
-        shaped(cx, at, veth::host_end_of(cx, at, &result)?, limits)?.restore(parts)
+        shaped(cx, at, veth::host_end_of(cx, at, &result)?, limits)?.reconcile(parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -269,15 +256,6 @@ fn shaped<'a>(
 ) -> Result<Shaped<'a>> {
     let ifbs = Ifbs::of(cx, at)?;
     Ok(Shaped { host: ifbs.host, ifname: &at.ifname, ifbs, end, limits })
-}
-
-/// Whether an earlier ADD set exactly these limits. Then a second ADD changes nothing, so its failure cannot remove the
-/// limits of the first ADD.
-fn are_already_set(shaped: &Shaped<'_>, ifbs: &[Link]) -> Result<bool> {
-    let Shaped { host, end, limits, .. } = shaped;
-    let has_more = ifbs.len() > usize::from(limits.egress.is_some())
-        || (limits.ingress.is_none() && host.root_discipline(end.index)?.is_some());
-    Ok(!has_more && shaped.mismatch(ifbs.first())?.is_none())
 }
 
 /// The smaller MTU of the two ends of the pair. `tuning` can have set the MTU of the container's end.

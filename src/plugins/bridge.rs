@@ -57,8 +57,8 @@
 
 mod device;
 mod gateway;
+mod on_host;
 mod port;
-mod restore;
 mod vlan;
 mod vlan_gateway;
 
@@ -75,7 +75,7 @@ use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
@@ -205,7 +205,7 @@ impl Plugin for Bridge {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        let Validated { bridge: bridge_name, vlans, vlan_gateway } = self.validate(cx)?;
+        let validated = self.validate(cx)?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
         let rtnl = cx.session.container()?;
@@ -217,40 +217,35 @@ impl Plugin for Bridge {
         verify::routes(rtnl, &result)?;
 
         let host = cx.session.host()?;
-        let bridge = device::require_bridge(host, &bridge_name)?;
+        let bridge = device::require_bridge(host, &validated.bridge)?;
         verify::check_up(&bridge)?;
         if self.promisc_mode && !bridge.promiscuous {
-            return Err(Error::internal(format_args!(
-                "bridge {bridge_name} is not in promiscuous mode"
-            )));
+            let msg = format!("bridge {} is not in promiscuous mode", bridge.name);
+            return Err(Error::internal(msg));
         }
         let port = port::find(host, &link, &bridge)?;
         veth::check_mtu(at, &port, &link, self.mtu())?;
         self.check_port(host, &bridge, &port)?;
-        let mut gateway = bridge.clone();
-        if !vlans.is_empty() {
+        if !validated.vlans.is_empty() {
             vlan::require_filtering(&bridge)?;
-            let ports = host.bridge_ports()?;
-            vlans.check(&bridge, &port, &ports)?;
-            if let Some(name) = vlan_gateway {
-                gateway = vlan_gateway::check(host, &bridge, &name, vlans.access, &ports)?;
-            }
+            validated.vlans.check(&bridge, &port, &host.bridge_ports()?)?;
         }
-        let mut own =
-            Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
-        let gateways = self.complete_result(&mut own);
-        verify::has_addresses(host, &gateway, &gateways)?;
-        forwarding::check(gateways.iter().map(IpNet::addr))?;
-        let network = &cx.request.network;
-        if self.masquerades(cx) {
-            masquerade::check(cx.session.nft()?, network, at, &own.nets())?;
-        }
-        if self.macspoofchk { spoof_check::check(cx.session.nft()?, network, at) } else { Ok(()) }
+        self.reconcile_on_host(cx, at, (&validated, &bridge, &port), &mut Parts::to_check())
     }
 
-    #[cfg(feature = "tool")]
-    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
-        self.restore_on_host(cx, at, parts)
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        let host = cx.session.host()?;
+        let validated = self.validate(cx)?;
+        let bridge = device::require_bridge(host, &validated.bridge)?;
+        let result = cx.request.required_prev_result()?;
+        let port = veth::host_end_of(cx, at, &result)?;
+        if port.master != Some(bridge.index) {
+            return Err(Error::internal(format_args!(
+                "interface {} is not a port of bridge {}",
+                port.name, bridge.name
+            )));
+        }
+        self.reconcile_on_host(cx, at, (&validated, &bridge, &port), parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -401,6 +396,7 @@ impl Bridge {
             owner,
             masquerades: self.masquerades(cx),
             nets: &addressing.success.nets(),
+            former: &[],
             checked: Some((&pair.host.name, mac)),
         };
         rules.add(cx, at, undo)

@@ -69,7 +69,7 @@ use crate::names::{Attachment, IpFamily};
 use crate::netlink::nft::{Batch, Comment, Family, Feature, Nft};
 use crate::netlink::xtables;
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
@@ -78,7 +78,6 @@ use firewalld::{Firewalld, FirewalldState};
 use ingress::{Policy, PolicyLinks};
 use ruleset::Listing;
 use sources::ZoneSource;
-pub use sources::follow_sources;
 
 pub const ENTRY: Entry = Entry {
     leaves_owned: true,
@@ -123,7 +122,7 @@ impl Plugin for Firewall {
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
-        let wanted = self.wanted(cx, at)?;
+        let wanted = self.wanted(cx, at, &[])?;
         if wanted.addresses.is_empty() {
             cx.warn("prevResult has no addresses: no rule is added");
         }
@@ -140,27 +139,29 @@ impl Plugin for Firewall {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        let wanted = self.wanted(cx, at)?;
-        if let Some(firewalld) = &wanted.firewalld {
-            let mut addresses = wanted.addresses.iter();
-            addresses.try_for_each(|address| firewalld.check_source(wanted.zone, *address))?;
-        }
-        wanted.check_rules(cx.session.nft()?)
+        self.reconcile(cx, at, &mut Parts::to_check())
     }
 
-    #[cfg(feature = "tool")]
-    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
-        let wanted = self.wanted(cx, at)?;
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        let wanted = self.wanted(cx, at, &parts.former)?;
+        let nft = cx.session.nft()?;
         if let Some(firewalld) = &wanted.firewalld {
             for address in &wanted.addresses {
                 parts.ensure(&|| firewalld.check_source(wanted.zone, *address), &mut || {
                     firewalld.add_source(wanted.zone, *address).map(drop)
-                });
+                })?;
+            }
+            // The rules have the records of these sources, and follow: a retry still finds the records.
+            for ZoneSource { zone, address } in match parts.former.is_empty() {
+                true => Vec::new(),
+                false => sources::recorded(nft, &Owners::of(cx, Scope::One(at)))?,
+            } {
+                if parts.former.contains(&address) {
+                    firewalld.remove_source(&zone, address)?;
+                }
             }
         }
-        let nft = cx.session.nft()?;
-        parts.ensure(&|| wanted.check_rules(nft), &mut || wanted.put_rules(nft));
-        Ok(())
+        parts.ensure(&|| wanted.check_rules(nft), &mut || wanted.put_rules(nft))
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
@@ -227,8 +228,8 @@ impl Firewall {
         Ok(sources)
     }
 
-    /// What the attachment needs, from the configuration and the previous result.
-    fn wanted(&self, cx: &Context<'_>, at: &Attachment) -> Result<Wanted<'_>> {
+    /// What the attachment needs, from the configuration and the previous result. It no longer has the `former` addresses.
+    fn wanted(&self, cx: &Context<'_>, at: &Attachment, former: &[IpAddr]) -> Result<Wanted<'_>> {
         let settings = self.settings()?;
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let addresses = addresses(&result);
@@ -239,6 +240,7 @@ impl Firewall {
             policy_links: PolicyLinks::of(cx, settings.policy, at, &addresses)?,
             owner: shared_rules::comment(&Owner::new(&cx.request.network, at))?,
             addresses,
+            former: former.to_vec(),
             result,
         })
     }
@@ -290,6 +292,8 @@ impl Settings<'_> {
 struct Wanted<'a> {
     result: Success,
     addresses: Vec<IpAddr>,
+    /// The addresses that the container no longer has.
+    former: Vec<IpAddr>,
     /// The connection to firewalld, if the backend is firewalld.
     firewalld: Option<Firewalld>,
     /// The zone of firewalld.
@@ -305,6 +309,7 @@ impl Wanted<'_> {
         let listing = |(family, addresses)| Listing {
             family,
             addresses,
+            former: self.former.iter().copied().filter(|ip| family.has(*ip)).collect(),
             policy_links: self.policy_links.as_ref(),
             owner: &self.owner,
         };

@@ -44,7 +44,7 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::plugin::owner::Owners;
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
@@ -101,10 +101,9 @@ impl Plugin for Flannel {
         self.call(cx, self.config_of_add(cx, at)?, &Verb::Check(at.clone()))
     }
 
-    #[cfg(feature = "tool")]
-    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let request = with_config(cx, self.config_of_add(cx, at)?)?;
-        delegate::restore(&delegate_context(cx, &request), &request.conf.kind, at, parts)
+        delegate::reconcile(&delegate_context(cx, &request), &request.conf.kind, at, parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {

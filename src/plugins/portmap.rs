@@ -72,7 +72,7 @@ use crate::netlink::conntrack::{Conntrack, FlowFilter};
 use crate::netlink::nft::{Batch, Family, Feature, Nft};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::Owners;
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
@@ -111,14 +111,15 @@ impl Plugin for Portmap {
         ports.replace_reference_rules(nft)?;
         let mut undo = Undo::new(cx);
         let published = ports.publish(nft);
-        if published.is_ok() || nft.is_partial() {
+        let had_ports = matches!(published, Ok(true));
+        if !had_ports && (published.is_ok() || nft.is_partial()) {
             undo.push("remove the port bindings", || ports.remove());
         }
         published?;
         ports.allow_loopback()?;
         // An error is only a warning: the ports are published, and the kernel translates an older UDP connection after a pause
         // in its packets.
-        if let Err(error) = ports.delete_untranslated() {
+        if let Err(error) = ports.delete_untranslated(&[]) {
             cx.warn(error);
         }
         undo.keep();
@@ -127,41 +128,34 @@ impl Plugin for Portmap {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
-        let result = cx.request.required_prev_result()?;
-        let ports = Ports::new(cx, at, &result, self.settings()?)?;
-        if ports.is_empty() {
-            return Ok(());
-        }
-        let nft = cx.session.nft()?;
-        ports.check(nft)?;
-        ports.check_loopback(nft)
+        self.reconcile(cx, at, &mut Parts::to_check())
     }
 
-    /// Restores elements, rules and `route_localnet`. Connections to the container stay.
-    #[cfg(feature = "tool")]
-    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+    /// Elements, rules and `route_localnet`. Connections to the container stay.
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let result = cx.request.required_prev_result()?;
         let ports = Ports::new(cx, at, &result, self.settings()?)?;
         if ports.is_empty() {
             return Ok(());
         }
         let nft = cx.session.nft()?;
+        let former = parts.former.clone();
         parts.ensure(&|| ports.check(nft), &mut || {
             ports.publish(nft)?;
-            ports.delete_answered_by_host()
-        });
+            ports.delete_untranslated(&former)
+        })?;
         // If the route to the container is missing, the host routes its address to an uplink, which must not get
         // `route_localnet`.
         let has_link = ports.loopback_link.as_ref().is_some_and(|link| {
             result.interfaces.is_empty() || result.interface_index(&link.name, "").is_some()
         });
-        if has_link {
-            parts.ensure(&|| ports.check_loopback(nft), &mut || {
-                ports.publish(nft)?;
-                ports.allow_loopback()
-            });
+        if !has_link && !parts.is_check() {
+            return Ok(());
         }
-        Ok(())
+        parts.ensure(&|| ports.check_loopback(nft), &mut || {
+            ports.publish(nft)?;
+            ports.allow_loopback()
+        })
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {

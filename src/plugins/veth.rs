@@ -39,9 +39,9 @@ use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IfName};
-use crate::netlink::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
+use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Expected, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
@@ -112,8 +112,13 @@ impl Plugin for Veth {
         let options =
             configure::Options { no_prefix_routes: true, ..configure::Options::default() };
         let nets = success.nets();
-        let rules =
-            Rules { owner: &owner, masquerades: self.masquerades(cx), nets: &nets, checked: None };
+        let rules = Rules {
+            owner: &owner,
+            masquerades: self.masquerades(cx),
+            nets: &nets,
+            former: &[],
+            checked: None,
+        };
         // The rules must exist before the container can send.
         rules.add(cx, at, &mut undo)?;
         configure::apply(&container, &success, &routes, options)?;
@@ -140,55 +145,20 @@ impl Plugin for Veth {
         if cx.request.conf.ipam.kind.is_empty() {
             return Ok(());
         }
-        let mut own =
-            Success { ips: result.ips_of(index).cloned().collect(), ..Success::default() };
-        own.ips.retain(|ip| ip.gateway.is_some());
+        let own = own(&result, at);
         verify::kernel_routes(rtnl, &subnet_routes(&own, link.index))?;
-        verify::kernel_routes(host, &host_routes(&own, host_end.index))?;
-        verify::has_addresses(host, &host_end, &gateways(&own))?;
-        forwarding::check(own.ips.iter().map(|ip| ip.address.addr()))?;
-        if self.masquerades(cx) {
-            masquerade::check(cx.session.nft()?, &cx.request.network, at, &own.nets())?;
-        }
-        Ok(())
+        self.reconcile_on_host(cx, at, (&host_end, &own), &mut Parts::to_check())
     }
 
-    /// Restores addresses and routes of the host end, forwarding and masquerading. A missing pair is not restored: only a new
-    /// ADD can connect the container again.
-    #[cfg(feature = "tool")]
-    fn restore(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+    /// A missing pair is not restored: only a new ADD can connect the container again.
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         self.validate(cx)?;
         let result = cx.request.required_prev_result()?;
         if cx.request.conf.ipam.kind.is_empty() {
             return Ok(());
         }
-        let ips = chained::ips(&result, at).filter(|ip| ip.gateway.is_some()).cloned();
-        let own = Success { ips: ips.collect(), ..Success::default() };
-        let host = cx.session.host()?;
         let end = veth::host_end_of(cx, at, &result)?;
-        host_link::restore_accept_ra(&end.name, parts);
-        for net in gateways(&own) {
-            let make = &mut || {
-                let mut batch = Batch::new();
-                batch.add_address(end.index, &end.name, &gateway_address(net));
-                host.commit(batch)
-            };
-            parts.ensure(&|| verify::has_addresses(host, &end, &[net]), make);
-        }
-        for route in host_routes(&own, end.index) {
-            let make = &mut || {
-                let mut batch = Batch::new();
-                batch.add_route(&route);
-                host.commit(batch)
-            };
-            parts.ensure(&|| verify::kernel_routes(host, std::slice::from_ref(&route)), make);
-        }
-        let addresses: Vec<IpAddr> = own.ips.iter().map(|ip| ip.address.addr()).collect();
-        forwarding::restore(host, &addresses, parts);
-        if self.masquerades(cx) {
-            Rules::restore_masquerade(cx, at, &own.nets(), parts)?;
-        }
-        Ok(())
+        self.reconcile_on_host(cx, at, (&end, &own(&result, at)), parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -226,6 +196,50 @@ impl Veth {
     fn validate(&self, cx: &Context<'_>) -> Result<()> {
         veth::validate(cx, self.mtu(), &self.ip_masq_backend)
     }
+
+    /// Addresses and routes of the host end, forwarding and masquerading.
+    fn reconcile_on_host(
+        &self,
+        cx: &Context<'_>,
+        at: &Attachment,
+        (end, own): (&Link, &Success),
+        parts: &mut Parts,
+    ) -> Result<()> {
+        let host = cx.session.host()?;
+        host_link::reconcile_accept_ra(&end.name, parts)?;
+        for net in gateways(own) {
+            let make = &mut || {
+                let mut batch = Batch::new();
+                batch.add_address(end.index, &end.name, &gateway_address(net));
+                host.commit(batch)
+            };
+            parts.ensure(&|| verify::has_addresses(host, end, &[net]), make)?;
+        }
+        for route in host_routes(own, end.index) {
+            let make = &mut || {
+                let mut batch = Batch::new();
+                batch.add_route(&route);
+                host.commit(batch)
+            };
+            parts.ensure(&|| verify::kernel_routes(host, std::slice::from_ref(&route)), make)?;
+        }
+        let addresses: Vec<IpAddr> = own.ips.iter().map(|ip| ip.address.addr()).collect();
+        forwarding::reconcile(host, &addresses, parts)?;
+        let rules = Rules {
+            owner: &Owner::new(&cx.request.network, at),
+            masquerades: self.masquerades(cx),
+            nets: &own.nets(),
+            former: &parts.former.clone(),
+            checked: None,
+        };
+        rules.reconcile(cx, at, parts)
+    }
+}
+
+/// The addresses of the interface with their gateways, without those that have none.
+fn own(result: &Success, at: &Attachment) -> Success {
+    let ips = chained::ips(result, at).filter(|ip| ip.gateway.is_some());
+    Success { ips: ips.cloned().collect(), ..Success::default() }
 }
 
 /// Fails if an address has no gateway of its family: the container sends every packet to a gateway.

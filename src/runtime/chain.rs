@@ -2,6 +2,7 @@
 //! executed. This module does not use the cache or the locks.
 
 use std::cell::OnceCell;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::execute::{Program, execute, supported_versions};
 use crate::plugin::log::{Call, Log};
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Session};
 use crate::plugins::PLUGINS;
 use crate::runtime::conf::{self, Network};
@@ -31,6 +32,8 @@ pub struct CallSettings {
     pub timeout: Duration,
     /// CNI_NETNS_OVERRIDE.
     pub netns_override: bool,
+    /// DBUS_SYSTEM_BUS_ADDRESS; `None` when empty.
+    pub bus_address: Option<OsString>,
     /// The queues in which the threads of this process wait for the locks of files.
     pub turns: Arc<Turns>,
     /// The log of plugin calls in this process.
@@ -204,20 +207,24 @@ impl<'a> Chain<'a> {
         Error::joined(errors)
     }
 
-    /// Restores the objects on the host that other programs removed: calls each plugin with the result of ADD. Continues after
-    /// a plugin that fails.
-    #[cfg(feature = "tool")]
-    pub fn restore(self, at: &Attachment, result: &Json, is_dry_run: bool) -> Vec<(String, Parts)> {
+    /// Passes the parts of each plugin on the host to `Parts`, which `new` makes. Continues after a plugin that fails.
+    pub fn reconcile(
+        self,
+        at: &Attachment,
+        result: &Json,
+        new: &dyn Fn() -> Parts,
+    ) -> Vec<(String, Parts)> {
         let result = self.parse_result_of_add(result);
         let mut all = Vec::new();
         for plugin in &self.network.plugins {
             if sys::is_interrupted() {
                 break;
             }
-            let mut parts = Parts::new(is_dry_run);
-            let restored =
-                result.clone().and_then(|result| self.restore_one(plugin, at, result, &mut parts));
-            parts.errors.extend(restored.err());
+            let mut parts = new();
+            let reconciled = result
+                .clone()
+                .and_then(|result| self.reconcile_one(plugin, at, result, &mut parts));
+            parts.errors.extend(reconciled.err());
             let with_plugin = |error| self.with_plugin("restore", plugin, error);
             parts.errors = parts.errors.into_iter().map(with_plugin).collect();
             all.push((conf::kind(plugin).to_owned(), parts));
@@ -262,9 +269,7 @@ impl<'a> Chain<'a> {
         execute(file, request, &self.verb, Some(self.settings.timeout))
     }
 
-    /// Restores what one plugin made on the host.
-    #[cfg(feature = "tool")]
-    fn restore_one(
+    fn reconcile_one(
         &self,
         plugin: &Json,
         at: &Attachment,
@@ -273,7 +278,7 @@ impl<'a> Chain<'a> {
     ) -> Result<()> {
         let request = self.request(plugin, result)?;
         match self.program(&request.conf.kind) {
-            Ok(Program::Ours(entry)) => entry.restore(&self.context(&request)?, at, parts),
+            Ok(Program::Ours(entry)) => entry.reconcile(&self.context(&request)?, at, parts),
             // DEL, not this function, reports a plugin that cannot be found.
             Ok(Program::Executable(_)) | Err(_) => {
                 parts.skip_foreign(&request.conf.kind);
@@ -305,6 +310,7 @@ impl<'a> Chain<'a> {
         request.parameters = Parameters {
             netns_path: has_netns.then(|| self.netns.into()),
             netns_override: self.settings.netns_override,
+            bus_address: self.settings.bus_address.clone(),
             args: self.args.into(),
             path: self.settings.path.clone(),
             ..Parameters::default()

@@ -7,6 +7,7 @@ pub mod chain;
 pub mod conf;
 mod confirm;
 pub(crate) mod gc;
+pub(crate) mod lease_change;
 pub(crate) mod life;
 pub mod lifecycle;
 mod lock;
@@ -19,7 +20,6 @@ pub(crate) mod owners;
 pub(crate) mod reconcile;
 #[cfg(feature = "tool")]
 pub(crate) mod remains;
-pub(crate) mod renumber;
 pub mod request;
 #[cfg(feature = "tool")]
 pub(crate) mod reservations;
@@ -30,7 +30,7 @@ use hmac_sha512::Hash;
 
 use crate::error::Result;
 use crate::names::{ContainerId, hex};
-use crate::plugin::record::Records;
+use crate::plugin::record::{self, Records};
 
 use cache::Cache;
 use chain::CallSettings;
@@ -57,22 +57,28 @@ pub struct Runtime {
 
 impl Runtime {
     pub fn new(settings: CallSettings, configurations: PathBuf) -> Self {
-        let state = Path::new(STATE);
+        Self::below(Path::new("/"), settings, configurations)
+    }
+
+    /// The runtime of the host whose root directory is `root`.
+    fn below(root: &Path, settings: CallSettings, configurations: PathBuf) -> Self {
+        let below = |path: &str| below(root, Path::new(path));
+        let state = below(STATE);
         Self {
             settings,
-            cache: Cache::new(cache::DIRECTORY),
+            cache: Cache::new(below(cache::DIRECTORY)),
             pending: Cache::of_cnibox(state.join("operations")),
-            records: Records::of_host(),
-            locks: locks(),
-            state: state.into(),
+            records: Records::in_directory(below(record::DIRECTORY)),
+            locks: state.join("locks"),
+            state,
             configurations,
         }
     }
 }
 
-/// The directory of the locks of containers and networks.
-fn locks() -> PathBuf {
-    Path::new(STATE).join("locks")
+/// The absolute path `path` of the host whose root directory is `root`.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// The container id that cnitool derives from the absolute path of a namespace.

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::life::{Life, Witness};
+use crate::plugin::parts::Parts;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 
@@ -95,7 +96,8 @@ impl Runtime {
         // The requests of ADD, because CNI versions before 0.4.0 have no CHECK. The requests of a CHECK are the same.
         let verb = Verb::Add(entry.at.clone());
         let chain = self.chain(&entry, &network, &entry.netns, verb);
-        for (plugin, parts) in chain.restore(&entry.at, &entry.result, is_dry_run) {
+        let new = || Parts::to_restore(is_dry_run);
+        for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, &new) {
             for difference in parts.restored {
                 let (network, at) = (entry.network.clone(), entry.at.clone());
                 let plugin = plugin.clone();

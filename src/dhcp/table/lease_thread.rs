@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::kernel::clock::{self, Alarm};
 use crate::kernel::sys;
 use crate::netlink::rtnl::{Nsid, Rtnl};
-use crate::steps::renumber::Change;
+use crate::steps::lease_change::LeaseChange;
 
 /// The pause after a failed change of the host. It doubles with each failure, at most this many times.
 const PAUSE: Time = Time::from_secs(1);
@@ -392,7 +392,7 @@ impl LeaseThread {
 }
 
 /// The former leases, each with the current lease of its family, as results of ADD.
-fn change(record: &LeaseRecord) -> Change {
+fn change(record: &LeaseRecord) -> LeaseChange {
     let result = |leases| apply::of_leases(&leases, record.request.settings.priority);
     let result_v4 = |lease: &v4::Lease| result(Leases { v4: Some(lease.clone()), v6: None });
     let result_v6 = |lease: &v6::Lease| result(Leases { v4: None, v6: Some(lease.clone()) });
@@ -404,5 +404,5 @@ fn change(record: &LeaseRecord) -> Change {
         leases.extend(record.former_v6.iter().map(|old| (result_v6(old), result_v6(new))));
     }
     let key = &record.request.key;
-    Change { network: key.network.clone(), at: key.at.clone(), leases }
+    LeaseChange { network: key.network.clone(), at: key.at.clone(), leases }
 }

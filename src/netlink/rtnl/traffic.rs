@@ -375,7 +375,7 @@ impl Traffic {
     }
 
     /// Whether this is the root discipline of `Batch::shape`.
-    fn is_shaper(&self) -> bool {
+    pub fn is_shaper(&self) -> bool {
         self.handle == ROOT && matches!(self.kind.as_str(), "tbf" | "htb")
     }
 

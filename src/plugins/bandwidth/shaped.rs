@@ -8,7 +8,8 @@ use super::limits::{Limit, Limits};
 use crate::error::{Error, Result};
 use crate::names::IfName;
 use crate::netlink::rtnl::{Batch, Link, LinkChange, Rtnl, Traffic};
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
+use crate::steps::link::verify;
 
 /// An attachment with limits.
 pub struct Shaped<'a> {
@@ -21,47 +22,65 @@ pub struct Shaped<'a> {
 }
 
 impl Shaped<'_> {
-    /// Describes the first difference from the state that ADD makes. `None` if there is no difference. `ifb` is the ifb of the
-    /// attachment, if it exists.
-    pub fn mismatch(&self, ifb: Option<&Link>) -> Result<Option<String>> {
-        if let Some(limit) = &self.limits.ingress
-            && let Some(found) = self.shape_mismatch(&self.end, limit)?
-        {
-            return Ok(Some(found));
-        }
-        let Some(limit) = &self.limits.egress else { return Ok(None) };
-        let ifb = match self.up(ifb) {
-            Ok(ifb) => ifb,
-            Err(mismatch) => return Ok(Some(mismatch)),
-        };
-        match self.shape_mismatch(ifb, limit)? {
-            None => self.redirection_mismatch(ifb),
-            found => Ok(found),
-        }
+    /// Whether no ADD has set limits.
+    pub fn is_unlimited(&self) -> Result<bool> {
+        let root = self.host.root_discipline(self.end.index)?;
+        let is_shaped = root.as_ref().is_some_and(Traffic::is_shaper);
+        Ok(!is_shaped && self.ifbs.find(Some(&self.end))?.is_empty())
     }
 
-    /// The ifb, or the reason why it cannot limit the traffic.
-    fn up<'a>(&self, ifb: Option<&'a Link>) -> Result<&'a Link, String> {
+    /// Removes all limits. The redirection to the ifb is removed first: packets that are redirected to a removed link are lost.
+    pub fn remove(&self) -> Result<()> {
+        self.host.unshape(self.end.index)?;
+        self.delete(self.ifbs.find(Some(&self.end))?)
+    }
+
+    /// Removes the limits of a direction for which none is configured, and further ifbs.
+    pub fn remove_unconfigured(&self) -> Result<()> {
+        let (host, end) = (self.host, &self.end);
+        if self.limits.ingress.is_none() {
+            host.unshape_sent(end.index)?;
+        }
+        let mut ifbs = self.ifbs.find(Some(end))?;
+        if self.limits.egress.is_none() && !ifbs.is_empty() {
+            host.unshape_received(end.index)?;
+        } else if !ifbs.is_empty() {
+            ifbs.remove(0);
+        }
+        self.delete(ifbs)
+    }
+
+    fn delete(&self, ifbs: Vec<Link>) -> Result<()> {
+        ifbs.iter().try_for_each(|ifb| self.host.del_link(ifb.index))
+    }
+
+    /// Fails if the ifb cannot limit the traffic.
+    fn check_up(&self, ifb: Option<&Link>) -> Result<()> {
         match ifb {
-            Some(ifb) if ifb.up => Ok(ifb),
-            Some(ifb) => Err(format!("interface {} is down", ifb.name)),
-            None => Err(format!("ifb of interface {} not found", self.ifname)),
+            Some(ifb) => verify::check_up(ifb),
+            None => {
+                Err(Error::difference(format_args!("ifb of interface {} not found", self.ifname)))
+            }
         }
     }
 
-    /// Describes the difference if the host end does not redirect all received packets to the ifb.
-    fn redirection_mismatch(&self, ifb: &Link) -> Result<Option<String>> {
+    /// Fails if the host end does not redirect all received packets to the ifb.
+    fn check_redirection(&self, ifb: &Link) -> Result<()> {
         let leads_to_ifb = |filter: &Traffic| filter.redirects_all_to(ifb.index);
-        let is_there = self.host.incoming_filters(self.end.index)?.iter().any(leads_to_ifb);
+        if self.host.incoming_filters(self.end.index)?.iter().any(leads_to_ifb) {
+            return Ok(());
+        }
         let (end, ifb) = (&self.end.name, &ifb.name);
-        Ok((!is_there).then(|| format!("interface {end} does not redirect its traffic to {ifb}")))
+        let msg = format!("interface {end} does not redirect its traffic to {ifb}");
+        Err(Error::difference(msg))
     }
 
-    /// Describes the first difference between the queueing discipline of a link and the configuration.
-    fn shape_mismatch(&self, link: &Link, limit: &Limit) -> Result<Option<String>> {
+    /// Fails at the first difference between the queueing discipline of a link and the configuration.
+    fn check_shape(&self, link: &Link, limit: &Limit) -> Result<()> {
         let (host, Limit { bucket, selector, fair_queue }) = (self.host, limit);
         let selector = selector.as_ref();
-        let has = |what: &str| Ok(Some(format!("interface {} has {what}", link.name)));
+        let has =
+            |what: &str| Err(Error::difference(format_args!("interface {} has {what}", link.name)));
         let Some(root) = host.root_discipline(link.index)? else {
             return has("no queueing discipline that limits its rate");
         };
@@ -89,7 +108,7 @@ impl Shaped<'_> {
             // The kernel does not list the inner queue of tbf.
             None => !fair_queue && selector.is_none(),
         };
-        if is_expected { Ok(None) } else { has("another queue than configured") }
+        if is_expected { Ok(()) } else { has("another queue than configured") }
     }
 
     /// Sets the queueing discipline of a link.
@@ -114,39 +133,33 @@ impl Shaped<'_> {
         self.host.commit(batch)
     }
 
-    pub fn restore(&self, parts: &mut Parts) -> Result<()> {
+    /// The parts in the order in which packets need them.
+    pub fn reconcile(&self, parts: &mut Parts) -> Result<()> {
         if let Some(limit) = &self.limits.ingress {
-            self.restore_shape(&self.end, limit, parts);
+            self.reconcile_shape(&self.end, limit, parts)?;
         }
         let Some(limit) = &self.limits.egress else { return Ok(()) };
         let find = || self.ifbs.find(Some(&self.end)).map(|all| all.into_iter().next());
-        let compare = || self.up(find()?.as_ref()).map(drop).map_err(Error::internal);
-        parts.ensure(&compare, &mut || match find()? {
+        parts.ensure(&|| self.check_up(find()?.as_ref()), &mut || match find()? {
             Some(ifb) => {
                 let up = LinkChange { up: Some(true), ..LinkChange::default() };
                 self.host.change_link(ifb.index, &ifb.name, &up)
             }
             None => self.ifbs.make(&self.end, limit).map(drop),
-        });
+        })?;
         // The ifb is missing in a dry run, or if it could not be made.
         let Some(ifb) = find()? else { return Ok(()) };
-        self.restore_shape(&ifb, limit, parts);
-        parts.ensure(&|| fail_if(self.redirection_mismatch(&ifb)?), &mut || {
+        self.reconcile_shape(&ifb, limit, parts)?;
+        parts.ensure(&|| self.check_redirection(&ifb), &mut || {
             self.host.unshape_received(self.end.index)?;
             self.redirect(&ifb)
-        });
-        Ok(())
+        })
     }
 
-    fn restore_shape(&self, link: &Link, limit: &Limit, parts: &mut Parts) {
-        parts.ensure(&|| fail_if(self.shape_mismatch(link, limit)?), &mut || {
+    fn reconcile_shape(&self, link: &Link, limit: &Limit, parts: &mut Parts) -> Result<()> {
+        parts.ensure(&|| self.check_shape(link, limit), &mut || {
             self.host.unshape_sent(link.index)?;
             self.shape(link, limit)
-        });
+        })
     }
-}
-
-/// Converts a mismatch into an error.
-pub fn fail_if(mismatch: Option<String>) -> Result<()> {
-    mismatch.map_or(Ok(()), |mismatch| Err(Error::internal(mismatch)))
 }

@@ -90,7 +90,7 @@ pub(super) fn check(
     vlan: Option<u16>,
     ports: &[PortVlans],
 ) -> Result<Link> {
-    let problem = |what: &str| Error::internal(format_args!("gateway link {name} {what}"));
+    let problem = |what: &str| Error::difference(format_args!("gateway link {name} {what}"));
     let link = host.link(name)?.ok_or_else(|| problem("not found"))?;
     let Some(port) = veth::peer(host, &link)? else { return Ok(link) };
     let is_port = |other: &&PortVlans| other.index == port.index && other.bridge == bridge.index;

@@ -112,7 +112,7 @@ impl Firewalld {
         if answer.boolean {
             return Ok(());
         }
-        Err(Error::internal(format_args!("address {address} is not in zone {zone} of firewalld")))
+        Err(Error::difference(format_args!("address {address} is not in zone {zone} of firewalld")))
     }
 
     fn call(&self, name: &str, zone: &str, address: IpAddr) -> Result<Message, Failure> {

@@ -289,7 +289,7 @@ pub(super) fn check(nft: &Nft, listing: &Listing<'_>, admin_chain: &str) -> Resu
     let own = own_rules(family, admin_chain)?;
     if let Some(missing) = own.iter().find(|own| !own.is_in(family, &present)) {
         let (title, table) = (missing.title(), table(family));
-        return Err(Error::internal(format_args!("{title} is missing in table {table}")));
+        return Err(Error::difference(format_args!("{title} is missing in table {table}")));
     }
     listing.check(nft, ("map", map(family)), &listing.elements(ACCEPT))
 }

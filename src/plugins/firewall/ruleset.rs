@@ -73,6 +73,8 @@ const FORMER_WITHIN_CHAIN: &str = "firewall-within";
 pub(super) struct Listing<'a> {
     pub(super) family: IpFamily,
     pub(super) addresses: Vec<IpAddr>,
+    /// The addresses that the attachment no longer has.
+    pub(super) former: Vec<IpAddr>,
     pub(super) policy_links: Option<&'a PolicyLinks>,
     pub(super) owner: &'a Comment,
 }
@@ -101,7 +103,7 @@ impl Listing<'_> {
         }
     }
 
-    /// Adds the missing elements to a set, and removes other elements of the owner at these addresses.
+    /// Adds the missing elements to a set, and removes other elements of the owner at these addresses and the former ones.
     pub(super) fn put(
         &self,
         nft: &Nft,
@@ -109,7 +111,8 @@ impl Listing<'_> {
         set: SharedSet<'_>,
         elements: &[Element],
     ) -> Result<Option<Changed>> {
-        let keys: Vec<Vec<u8>> = self.addresses.iter().copied().map(octets).collect();
+        let keys: Vec<Vec<u8>> =
+            self.addresses.iter().chain(&self.former).copied().map(octets).collect();
         set.put(nft, batch, self.owner, &keys, elements)
     }
 
@@ -123,7 +126,7 @@ impl Listing<'_> {
         for (address, element) in self.addresses.iter().zip(elements) {
             if !set.has(nft, element)? {
                 let SharedSet { table, name } = set;
-                return Err(Error::internal(format_args!(
+                return Err(Error::difference(format_args!(
                     "address {address} is missing from {kind} {name} of table {table}"
                 )));
             }
@@ -251,7 +254,7 @@ pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
     let Some(policy_links) = policy_links else { return Ok(()) };
     for (set, key) in listing.bridge_keys().into_iter().rev() {
         if nft.elements_at(table, set, &[key])? == [None] {
-            return Err(Error::internal(format_args!(
+            return Err(Error::difference(format_args!(
                 "bridge {} is missing from set {set} of table {table}",
                 policy_links.bridge(family)
             )));

@@ -9,7 +9,6 @@
 //! Each element has the owner as comment. DEL removes an address only from the zone that an ADD added it to: in another zone
 //! the administrator added it.
 
-use std::ffi::OsStr;
 use std::net::IpAddr;
 
 use super::firewalld::{Firewalld, FirewalldState};
@@ -20,7 +19,6 @@ use crate::netlink::nft::{Batch, Element, NewSet, Nft, Type};
 use crate::netlink::octets;
 use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
-use crate::steps::nft::renumber::Move;
 use crate::steps::nft::shared_rules::{self, SharedRules};
 use crate::steps::nft::shared_set::SharedSet;
 
@@ -117,40 +115,6 @@ pub(super) fn remove(
         }
     }
     (sources, Ok(()))
-}
-
-/// Replaces the sources of zones for attachments whose address changes. Does not change the records: their addresses change
-/// together with the rules. If firewalld does not run, there are no sources.
-pub fn follow_sources(nft: &Nft, bus: Option<&OsStr>, moves: &[Move]) -> Result<()> {
-    let moves = moves.iter().filter(|change| change.from.addr() != change.to.addr());
-    let mut steps: Vec<(String, &Move, bool)> = Vec::new();
-    for (family, zone, set) in zones(nft)? {
-        let parts = SharedSet::new(family, &set).all_elements(nft)?;
-        for change in moves.clone() {
-            let key = octets(change.from.addr());
-            let (own, others): (Vec<&Element>, Vec<&Element>) = parts
-                .iter()
-                .filter(|part| part.key == key)
-                .partition(|part| part.comment.as_deref() == Some(change.owner.as_str()));
-            steps.extend((!own.is_empty()).then(|| (zone.clone(), change, others.is_empty())));
-        }
-    }
-    if steps.is_empty() {
-        return Ok(());
-    }
-    let firewalld = match Firewalld::find_at(bus)? {
-        FirewalldState::Running(firewalld) => firewalld,
-        FirewalldState::NotRunning(_) => return Ok(()),
-        FirewalldState::Unreachable(error) => return Err(error),
-    };
-    for (zone, Move { from, to, .. }, is_alone) in &steps {
-        firewalld.add_source(zone, to.addr())?;
-        if *is_alone {
-            firewalld.remove_source(zone, from.addr())?;
-        }
-        firewalld.restart_timeout();
-    }
-    Ok(())
 }
 
 /// Deletes the records of the owners, except those of the remaining sources.

@@ -227,7 +227,7 @@ impl<'a> PortBindings<'a> {
         all.extend(if_any.filter(|expected| sets.contains(&expected.set)));
         for expected in &all {
             if !SharedSet::new(self.family, &expected.set).has(nft, &expected.element)? {
-                return Err(Error::internal(format_args!(
+                return Err(Error::difference(format_args!(
                     "{} of {} not found in set {} of table {table}",
                     expected.title, self.owner, expected.set
                 )));
@@ -238,7 +238,7 @@ impl<'a> PortBindings<'a> {
             let set = sources.set();
             if sets.contains(&set) && nft.elements_at(table, &set, &[source_key(net)])? == [None] {
                 let msg = format!("source {net} not found in set {set} of table {table}");
-                return Err(Error::internal(msg));
+                return Err(Error::difference(msg));
             }
         }
         let sources: BTreeSet<Sources> = sources.into_iter().map(|(sources, _)| sources).collect();

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::bindings::{PortBindings, is_registered, title};
-use super::config::{HostIp, Settings, Snat};
+use super::config::{HostIp, Mapping, Settings, Snat};
 use super::removal::Removal;
 use super::{container_address, delete_flows, remove, return_path, rules};
 use crate::cni::success::Success;
@@ -83,8 +83,9 @@ impl<'a> Ports<'a> {
         addresses.filter(|_| self.settings.snat != Snat::Off).find(IpAddr::is_ipv4)
     }
 
-    /// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more.
-    pub fn publish(&self, nft: &Nft) -> Result<()> {
+    /// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more. Returns whether an
+    /// earlier ADD of the attachment had published ports.
+    pub fn publish(&self, nft: &Nft) -> Result<bool> {
         let covered = self.links_to_cover(nft)?;
         match self.publish_once(nft, &covered) {
             Err(_) if self.remove_ended(nft)? => self.publish_once(nft, &covered),
@@ -93,8 +94,10 @@ impl<'a> Ports<'a> {
     }
 
     /// Publishes the ports of both families in one transaction, and replaces the port bindings of an earlier ADD.
-    fn publish_once(&self, nft: &Nft, covered: &[IfName]) -> Result<()> {
+    fn publish_once(&self, nft: &Nft, covered: &[IfName]) -> Result<bool> {
+        let mut had_ports = false;
         nft.transact(|nft, batch| {
+            had_ports = false;
             for family in IpFamily::ALL {
                 let mut removal =
                     Removal { nft, family, owners: &self.owners, settings: None, kept_group: None };
@@ -105,6 +108,7 @@ impl<'a> Ports<'a> {
                 let mut existing = bindings.read_existing(nft)?;
                 let is_secondary = existing.needs_secondary;
                 let bindings = if is_secondary { bindings.secondary() } else { bindings };
+                had_ports |= existing.is_published;
                 if existing.is_published {
                     removal.settings = Some(&self.settings);
                     removal.kept_group = Some(&bindings.group);
@@ -114,7 +118,8 @@ impl<'a> Ports<'a> {
             }
             localnet::add_links(batch, covered);
             Ok(())
-        })
+        })?;
+        Ok(had_ports)
     }
 
     /// Removes all ports of each container that has ended without a DEL and that publishes a host port of this attachment.
@@ -224,13 +229,13 @@ impl<'a> Ports<'a> {
             && !localnet::covers(nft, &IfName::new(name.as_str())?)?
         {
             let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");
-            return Err(Error::internal(msg));
+            return Err(Error::difference(msg));
         }
         let value = |link: &str| sysctl::get(&localnet::route_localnet(link));
         if [value(name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
             let msg =
                 format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");
-            return Err(Error::internal(msg));
+            return Err(Error::difference(msg));
         }
         Ok(())
     }
@@ -254,33 +259,24 @@ impl<'a> Ports<'a> {
         }
     }
 
-    /// Deletes the UDP connections to the published ports from conntrack. The kernel does not translate a connection that is
-    /// older than the rules while its packets keep coming.
-    pub fn delete_untranslated(&self) -> Result<()> {
-        let flows: Vec<FlowFilter> =
-            self.udp_connections()?.into_iter().map(|(flows, _)| flows).collect();
-        delete_flows(&flows)
-    }
-
-    /// Deletes the UDP connections that began while the rules were missing: the host itself answers them. Connections to the
-    /// container stay.
-    #[cfg(feature = "tool")]
-    pub fn delete_answered_by_host(&self) -> Result<()> {
-        let to_ports = self.udp_connections()?.into_iter();
-        delete_flows(&to_ports.map(|(flows, ip)| flows.answered_by(ip)).collect::<Vec<_>>())
-    }
-
-    /// A conntrack filter for each published UDP port and each address of the host that it is published on, with that address.
-    fn udp_connections(&self) -> Result<Vec<(FlowFilter, IpAddr)>> {
+    /// Deletes from conntrack the UDP connections to the published ports that do not lead to the container: the kernel does not
+    /// translate a connection that is older than the rules while its packets keep coming. Also deletes the connections of any
+    /// protocol that lead to a `former` address of the container.
+    pub fn delete_untranslated(&self, former: &[IpAddr]) -> Result<()> {
         let mut flows = Vec::new();
         let mut addresses: Option<Vec<IpAddr>> = None;
         for bindings in self.all() {
-            let family = bindings.family;
-            for mapping in bindings.mappings().filter(|mapping| mapping.transport == Transport::Udp)
-            {
-                let to_port = FlowFilter::to_port(family, Transport::Udp, mapping.host_port);
-                match mapping.host_ip {
-                    HostIp::One(ip) => flows.push((to_port.at(ip), ip)),
+            let (family, container) = (bindings.family, bindings.address.addr());
+            for Mapping { transport, host_port, host_ip, .. } in bindings.mappings() {
+                let to_port = FlowFilter::to_port(family, *transport, *host_port);
+                let former = former.iter().filter(|address| family.has(**address));
+                flows.extend(former.map(|address| to_port.answered_by(*address)));
+                if *transport != Transport::Udp {
+                    continue;
+                }
+                let untranslated = to_port.not_answered_by(container);
+                match host_ip {
+                    HostIp::One(ip) => flows.push(untranslated.at(*ip)),
                     // One filter for each address of the host: connections that it forwards to this port of other hosts stay.
                     HostIp::Any | HostIp::AnyOf(_) => {
                         if addresses.is_none() {
@@ -290,11 +286,11 @@ impl<'a> Ports<'a> {
                             addresses = Some(all);
                         }
                         let of_family = addresses.iter().flatten().filter(|ip| family.has(**ip));
-                        flows.extend(of_family.map(|ip| (to_port.at(*ip), *ip)));
+                        flows.extend(of_family.map(|ip| untranslated.at(*ip)));
                     }
                 }
             }
         }
-        Ok(flows)
+        delete_flows(&flows)
     }
 }

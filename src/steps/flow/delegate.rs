@@ -7,7 +7,7 @@ use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::claims;
 use crate::plugin::execute::{Program, execute};
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Expected, Scope};
 use crate::steps::flow::undo::Undo;
 
@@ -81,11 +81,10 @@ pub fn call(cx: &Context<'_>, kind: &str, verb: &Verb) -> Result<()> {
     run(&program, cx, verb).map(drop)
 }
 
-/// Restores what other programs removed on the host, if the plugin `kind` is one of this executable.
-#[cfg(feature = "tool")]
-pub fn restore(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Parts) -> Result<()> {
+/// Passes the parts of the plugin `kind` to `parts`, if it is one of this executable.
+pub fn reconcile(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Parts) -> Result<()> {
     match find(cx, kind)? {
-        Program::Ours(entry) => entry.restore(cx, at, parts),
+        Program::Ours(entry) => entry.reconcile(cx, at, parts),
         Program::Executable(_) => {
             parts.skip_foreign(kind);
             Ok(())

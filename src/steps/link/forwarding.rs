@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 
 /// Enables forwarding for the families of the addresses.
 pub fn enable(host: &Rtnl, addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
@@ -43,23 +43,23 @@ pub fn check_possible(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()>
     keys(addresses).try_for_each(|key| sysctl::check_settable(key, "1"))
 }
 
-/// For CHECK: fails if forwarding is disabled.
-pub fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
+/// Fails if forwarding is disabled.
+fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     for key in keys(addresses) {
         if sysctl::get(key)?.as_deref() == Some("0") {
             let key = key.replace('/', ".");
-            return Err(Error::internal(format_args!("IP forwarding is disabled: {key} is 0")));
+            return Err(Error::difference(format_args!("IP forwarding is disabled: {key} is 0")));
         }
     }
     Ok(())
 }
 
-/// Restores forwarding for the families of the addresses.
-pub fn restore(host: &Rtnl, addresses: &[IpAddr], parts: &mut Parts) {
-    for family in IpFamily::ALL {
+/// Forwarding for the families of the addresses.
+pub fn reconcile(host: &Rtnl, addresses: &[IpAddr], parts: &mut Parts) -> Result<()> {
+    IpFamily::ALL.into_iter().try_for_each(|family| {
         let own = || addresses.iter().copied().filter(|address| family.has(*address));
-        parts.ensure(&|| check(own()), &mut || enable(host, own()));
-    }
+        parts.ensure(&|| check(own()), &mut || enable(host, own()))
+    })
 }
 
 const ALL_V6: &str = "net/ipv6/conf/all/forwarding";

@@ -6,7 +6,7 @@ use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 
 /// A link of the host, as a result lists it.
 pub fn result_interface(link: &Link) -> Interface {
@@ -82,17 +82,17 @@ pub fn check_accept_ra_settable() -> Result<()> {
     if sysctl::exists(&path) { sysctl::check_settable(&path, "0") } else { Ok(()) }
 }
 
-/// Restores accept_ra=0 on a link of the host.
-pub fn restore_accept_ra(name: &str, parts: &mut Parts) {
+/// accept_ra=0 on a link of the host.
+pub fn reconcile_accept_ra(name: &str, parts: &mut Parts) -> Result<()> {
     let path = sysctl::of_link(IpFamily::V6, name, "accept_ra");
     let compare = || {
         // A host without IPv6 has no `accept_ra`.
         if !sysctl::exists(&path) || sysctl::get(&path)?.as_deref() == Some("0") {
             return Ok(());
         }
-        Err(Error::internal(format_args!("interface {name} accepts router advertisements")))
+        Err(Error::difference(format_args!("interface {name} accepts router advertisements")))
     };
-    parts.ensure(&compare, &mut || sysctl::set_if_exists(&path, "0"));
+    parts.ensure(&compare, &mut || sysctl::set_if_exists(&path, "0"))
 }
 
 /// Sets accept_dad=0, so that the link has its link-local address without delay. Must run before the link goes up. The kernel

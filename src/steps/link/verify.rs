@@ -43,7 +43,7 @@ pub fn check_up(link: &Link) -> Result<()> {
     if link.up {
         Ok(())
     } else {
-        Err(Error::internal(format_args!("interface {} is down", link.name)))
+        Err(Error::difference(format_args!("interface {} is down", link.name)))
     }
 }
 
@@ -77,7 +77,7 @@ pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
                 || found.nexthops.iter().any(|hop| has_nexthop(hop.via, Some(hop.dev))))
     };
     match first_missing(rtnl, expected, |route| route.dst, is_route)? {
-        Some(route) => Err(Error::internal(format_args!("route to {} not found", route.dst))),
+        Some(route) => Err(Error::difference(format_args!("route to {} not found", route.dst))),
         None => Ok(()),
     }
 }
@@ -108,7 +108,7 @@ pub fn has_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()>
     let present = rtnl.addresses(link.index)?;
     match expected.iter().find(|net| !present.iter().any(|address| address.net == **net)) {
         Some(net) => {
-            Err(Error::internal(format_args!("address {net} is not on interface {}", link.name)))
+            Err(Error::difference(format_args!("address {net} is not on interface {}", link.name)))
         }
         None => Ok(()),
     }

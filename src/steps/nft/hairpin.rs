@@ -37,7 +37,7 @@ use crate::netlink::nft::{
     Value, Verdict, pack,
 };
 use crate::netlink::octets;
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules};
+use crate::steps::nft::shared_rules::Chain;
 use crate::steps::nft::shared_set::SharedSet;
 
 /// The bit (0x2000) of the packet mark with which the reference marks packets for masquerading.
@@ -165,13 +165,6 @@ pub fn new_pairs(family: IpFamily, prefix_length: u8) -> NewSet {
 /// The set of sources.
 pub fn new_sources(family: IpFamily, sources: Sources) -> NewSet {
     NewSet::set(sources.set(), [Type::address(family.into())])
-}
-
-/// Adds the set of sources, the set of pairs of the same prefix length, and their rules, if they are missing.
-pub fn ensure(nft: &Nft, batch: &mut Batch, family: IpFamily, sources: Sources) -> Result<()> {
-    let table = shared_rules::table(family);
-    let sets = vec![new_pairs(family, sources.prefix_length), new_sources(family, sources)];
-    SharedRules { table, sets, chains: chains(family, &[sources]).into() }.ensure(nft, batch)
 }
 
 /// The element of a set of sources for the source of a pair. It has the owner of the pair.

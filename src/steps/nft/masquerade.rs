@@ -41,7 +41,7 @@ use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
 
 /// The map from each source to the chain of its subnet.
-pub const MAP: &str = "masquerade-sources";
+const MAP: &str = "masquerade-sources";
 const CHAIN: &str = "masquerade-srcnat";
 /// The name of the chain `masquerade-srcnat` up to release 0.2.0.
 const FORMER_CHAIN: &str = "masquerade-postrouting";
@@ -53,9 +53,14 @@ const SUBNET_RULES: u32 = 3;
 const PRIORITY: i32 = 120;
 const FORMER_PRIORITY: i32 = 100;
 
-/// Masquerades the addresses, each with the prefix length of its subnet; of one address in several subnets, the first counts.
-/// Adds shared rules that are missing.
-pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
+/// Masquerades the addresses in `nets`, each with the prefix length of its subnet; of one address in several subnets, the first
+/// counts. Removes the elements of the owner for the `former` addresses. Adds shared rules that are missing.
+pub fn add(
+    nft: &Nft,
+    batch: &mut Batch,
+    owner: &Owner,
+    (nets, former): (&[IpNet], &[IpAddr]),
+) -> Result<()> {
     let comment = shared_rules::comment(owner)?;
     for family in IpFamily::ALL {
         let nets = of_family(nets, family);
@@ -65,7 +70,9 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
         shared(family, &nets).ensure(nft, batch)?;
         let wanted = |net: &IpNet| Element { comment: Some(comment.clone()), ..element(*net) };
         let wanted: Vec<Element> = nets.iter().map(wanted).collect();
-        put(nft, batch, (family, owner), &nets, &wanted).map_err(|error| {
+        let former = former.iter().copied().filter(|address| family.has(*address));
+        let all: Vec<IpAddr> = nets.iter().map(IpNet::addr).chain(former).collect();
+        put(nft, batch, (family, owner), &all, &wanted).map_err(|error| {
             let of: Vec<String> = nets.iter().map(|net| net.addr().to_string()).collect();
             error.context(format!("cannot masquerade {}", of.join(", ")))
         })?;
@@ -73,16 +80,16 @@ pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Resul
     Ok(())
 }
 
-/// Sets the elements of the owner for the addresses in `nets`, and removes its other elements for these addresses. Then deletes
-/// the chains of subnets that have no element.
+/// Sets the elements of the owner for `addresses`, and removes its other elements for these addresses. Then deletes the chains of
+/// subnets that have no element.
 fn put(
     nft: &Nft,
     batch: &mut Batch,
     (family, owner): (IpFamily, &Owner),
-    nets: &[IpNet],
+    addresses: &[IpAddr],
     wanted: &[Element],
 ) -> Result<()> {
-    let keys: Vec<Vec<u8>> = nets.iter().map(|net| octets(net.addr())).collect();
+    let keys: Vec<Vec<u8>> = addresses.iter().copied().map(octets).collect();
     match SharedSet::new(family, MAP).put(nft, batch, owner.as_str(), &keys, wanted)? {
         Some(changed) => delete_chains(nft, batch, family, &changed, wanted),
         None => Ok(()),
@@ -99,8 +106,10 @@ pub fn address_elements(
 
 /// Removes the elements of these addresses that belong to the owner or to owners that have ended.
 pub fn clear(nft: &Nft, batch: &mut Batch, owner: &Owner, nets: &[IpNet]) -> Result<()> {
-    let mut families = IpFamily::ALL.into_iter();
-    families.try_for_each(|family| put(nft, batch, (family, owner), &of_family(nets, family), &[]))
+    IpFamily::ALL.into_iter().try_for_each(|family| {
+        let addresses: Vec<IpAddr> = of_family(nets, family).iter().map(IpNet::addr).collect();
+        put(nft, batch, (family, owner), &addresses, &[])
+    })
 }
 
 /// Removes the elements of the owners, and the chains of subnets that have no other element.
@@ -120,19 +129,16 @@ pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) 
     for family in IpFamily::ALL {
         let nets = of_family(nets, family);
         for net in &nets {
-            let missing =
-                || Error::internal(format_args!("masquerading of {} is missing", net.addr()));
+            let missing = format!("masquerading of {} is missing", net.addr());
             let expected = Element { comment: Some(comment.clone()), ..element(*net) };
             if !SharedSet::new(family, MAP).has(nft, &expected)? {
                 let found = nft.elements_at(shared_rules::table(family), MAP, &[expected.key])?;
                 if found == [None] && rules::has_masquerade(nft, family.into(), network, at)? {
                     continue;
                 }
-                return Err(missing());
+                return Err(Error::difference(missing));
             }
-            shared(family, &nets)
-                .check(nft)
-                .map_err(|error| missing().with_details(error.to_string()))?;
+            shared(family, &nets).check(nft).map_err(|error| error.context(missing))?;
         }
     }
     Ok(())
@@ -152,7 +158,7 @@ pub fn status(nft: &Nft) -> Result<()> {
 /// `ip daddr 10.1.0.0/16 return`,
 /// `ip daddr 224.0.0.0/4 return` and
 /// `masquerade`
-pub fn shared(family: IpFamily, nets: &[IpNet]) -> SharedRules {
+fn shared(family: IpFamily, nets: &[IpNet]) -> SharedRules {
     let mut subnets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
     subnets.sort_unstable();
     subnets.dedup();
@@ -172,7 +178,7 @@ pub fn shared(family: IpFamily, nets: &[IpNet]) -> SharedRules {
 }
 
 /// Deletes the chains of subnets that have no element after a change of the map. `wanted` are the added elements.
-pub fn delete_chains(
+fn delete_chains(
     nft: &Nft,
     batch: &mut Batch,
     family: IpFamily,
@@ -198,7 +204,7 @@ pub fn delete_chains(
 }
 
 /// The element for an address, without its comment.
-pub fn element(net: IpNet) -> Element {
+fn element(net: IpNet) -> Element {
     Element {
         key: octets(net.addr()),
         data: Some(Datum::Verdict(Verdict::Goto(subnet_chain(net)))),

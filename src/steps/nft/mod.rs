@@ -3,7 +3,6 @@
 pub mod hairpin;
 pub mod localnet;
 pub mod masquerade;
-pub mod renumber;
 pub mod rules;
 pub mod shared_rules;
 pub mod shared_set;

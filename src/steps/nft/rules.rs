@@ -11,17 +11,20 @@ use crate::error::Result;
 use crate::names::{Attachment, IfName, Mac};
 use crate::netlink::nft::{Batch, Nft};
 use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::nft::{masquerade, spoof_check};
 
 /// The rules that an attachment needs.
+#[derive(Clone, Copy)]
 pub struct Rules<'a> {
     pub owner: &'a Owner,
     pub masquerades: bool,
     /// The addresses of the container, with the prefix lengths of their subnets.
     pub nets: &'a [IpNet],
+    /// The addresses that the container no longer has.
+    pub former: &'a [IpAddr],
     /// A port of a bridge, and the only source MAC address that it accepts; `None` for any address.
     pub checked: Option<(&'a str, Option<Mac>)>,
 }
@@ -45,17 +48,19 @@ impl Rules<'_> {
         self.set(cx)
     }
 
-    /// Restores masquerading for the addresses of an attachment.
-    pub fn restore_masquerade(
-        cx: &Context<'_>,
-        at: &Attachment,
-        nets: &[IpNet],
-        parts: &mut Parts,
-    ) -> Result<()> {
-        let (nft, network) = (cx.session.nft()?, &cx.request.network);
-        let owner = Owner::new(network, at);
-        let rules = Rules { owner: &owner, masquerades: true, nets, checked: None };
-        parts.ensure(&|| masquerade::check(nft, network, at, nets), &mut || rules.set(cx));
+    /// The masquerading and the MAC spoof check of an attachment, if it has them.
+    pub fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        let network = &cx.request.network;
+        if self.masquerades {
+            let nft = cx.session.nft()?;
+            let compare = || masquerade::check(nft, network, at, self.nets);
+            let rules = Self { checked: None, ..*self };
+            parts.ensure(&compare, &mut || rules.set(cx))?;
+        }
+        if matches!(self.checked, Some((_, Some(_)))) {
+            let nft = cx.session.nft()?;
+            parts.ensure(&|| spoof_check::check(nft, network, at), &mut || self.set(cx))?;
+        }
         Ok(())
     }
 
@@ -87,7 +92,7 @@ impl Rules<'_> {
             }
         }
         if self.masquerades {
-            masquerade::add(nft, batch, self.owner, self.nets)
+            masquerade::add(nft, batch, self.owner, (self.nets, self.former))
         } else {
             masquerade::clear(nft, batch, self.owner, self.nets)
         }

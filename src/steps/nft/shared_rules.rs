@@ -102,7 +102,7 @@ impl SharedRules {
             self.sets.iter().zip(nft.exist(&objects)?).find(|(_, exists)| !exists)
         {
             let msg = format!("set {} not found in table {table}", set.name);
-            return Err(Error::internal(msg));
+            return Err(Error::difference(msg));
         }
         let present = nft.chains(table)?;
         for chain in &self.chains {
@@ -135,14 +135,14 @@ impl Chain {
         let found = present.iter().find(|found| found.name == *name);
         if found.is_none_or(|found| found.base != self.base) {
             let msg = format!("chain {name} not found in table {table}");
-            return Err(Error::internal(msg));
+            return Err(Error::difference(msg));
         }
         let rules = nft.rules_of(table, name)?;
         let is_whole = self.in_order(&rules) == self.rules.len()
             && self.first.iter().all(|first| rules.iter().any(|rule| rule.has_effect_of(first)));
         if !is_whole {
             let msg = format!("rules of chain {name} of table {table} are missing");
-            return Err(Error::internal(msg));
+            return Err(Error::difference(msg));
         }
         Ok(())
     }

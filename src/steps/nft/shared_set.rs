@@ -73,11 +73,6 @@ impl<'a> SharedSet<'a> {
         format!("{OWNERS_OF}{}", self.name)
     }
 
-    /// Whether `set` is the name of a set of further owners (`owners-of-SET`).
-    pub fn is_of_owners(set: &str) -> bool {
-        set.starts_with(OWNERS_OF)
-    }
-
     /// Sets the elements of an owner at `keys`. Removes at `keys` the other elements of the owner, and the elements of owners
     /// that have provably ended. Returns the change, or `None` if the keys had no elements other than `wanted`. Fails if
     /// another owner needs other data for the same key; the error names that owner.

@@ -97,13 +97,13 @@ pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<()> {
 }
 
 fn check_own(nft: &Nft, owner: &Owner) -> Result<()> {
-    let missing = || Error::internal(format_args!("the MAC spoof check of {owner} is missing"));
-    shared().check(nft).map_err(|error| missing().with_details(error.to_string()))?;
+    let missing = format!("the MAC spoof check of {owner} is missing");
+    shared().check(nft).map_err(|error| error.context(&missing))?;
     for set in [PORTS, ALLOWED] {
         let elements = nft.elements(TABLE, set)?;
         let is_own = |element: &Element| element.comment.as_deref() == Some(owner.as_str());
         if !elements.iter().any(is_own) {
-            return Err(missing());
+            return Err(Error::difference(missing));
         }
     }
     Ok(())

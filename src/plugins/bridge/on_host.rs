@@ -1,66 +1,57 @@
-//! Restores the host's part of a bridge network: gateway addresses, forwarding, masquerading, and the MAC spoof check. A
+//! The host's part of an attachment to a bridge: gateway addresses, forwarding, masquerading, and the MAC spoof check. A
 //! missing bridge or port is not restored: only a new ADD can connect the container again.
 
 use ipnet::IpNet;
 
-use super::{Bridge, HostState, LOCK_TIMEOUT, device, vlan_gateway};
+use super::{Bridge, HostState, LOCK_TIMEOUT, Validated, vlan_gateway};
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, Mac};
 use crate::netlink::rtnl::Link;
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
-use crate::plugin::restore::Parts;
+use crate::plugin::parts::Parts;
 use crate::steps::flow::undo::Undo;
-use crate::steps::link::{chained, forwarding, host_link, verify, veth};
+use crate::steps::link::{chained, forwarding, host_link, verify};
 use crate::steps::nft::rules::Rules;
-use crate::steps::nft::spoof_check;
 
 impl Bridge {
-    pub(super) fn restore_on_host(
+    pub(super) fn reconcile_on_host(
         &self,
         cx: &Context<'_>,
         at: &Attachment,
+        (validated, bridge, port): (&Validated, &Link, &Link),
         parts: &mut Parts,
     ) -> Result<()> {
-        let validated = self.validate(cx)?;
         let result = cx.request.required_prev_result()?;
         let host = cx.session.host()?;
         // While this call holds the lock, no other call removes the VLAN gateway.
-        let lock = cx.session.host_netns()?.lock_shared(LOCK_TIMEOUT)?;
-        let state = HostState { host, lock: lock.as_ref(), validated: &validated };
-        let name = &validated.bridge;
-        let bridge = device::require_bridge(host, name)?;
+        let lock = match parts.is_check() {
+            true => None,
+            false => cx.session.host_netns()?.lock_shared(LOCK_TIMEOUT)?,
+        };
+        let state = HostState { host, lock: lock.as_ref(), validated };
         let mut own =
             Success { ips: chained::ips(&result, at).cloned().collect(), ..Success::default() };
         let gateways = self.complete_result(&mut own);
-        parts.ensure(&|| check_gateway(&state, &bridge, &gateways), &mut || {
+        parts.ensure(&|| check_gateway(&state, bridge, &gateways), &mut || {
             let mut undo = Undo::new(cx);
-            self.ensure_gateway(&state, &bridge, &gateways, &mut undo)?;
+            self.ensure_gateway(&state, bridge, &gateways, &mut undo)?;
             undo.keep();
             Ok(())
-        });
-        forwarding::restore(host, &gateways.iter().map(IpNet::addr).collect::<Vec<_>>(), parts);
-        if self.masquerades(cx) {
-            Rules::restore_masquerade(cx, at, &own.nets(), parts)?;
-        }
-        let port = veth::host_end_of(cx, at, &result)?;
-        if port.master != Some(bridge.index) {
-            let msg = format!("interface {} is not a port of bridge {name}", port.name);
-            return Err(Error::internal(msg));
-        }
-        host_link::restore_accept_ra(&port.name, parts);
-        if self.macspoofchk {
-            let (nft, network) = (cx.session.nft()?, &cx.request.network);
-            let rules = Rules {
-                owner: &Owner::new(network, at),
-                masquerades: self.masquerades(cx),
-                nets: &own.nets(),
-                checked: Some((&port.name, Some(mac_of(&result, at)?))),
-            };
-            parts.ensure(&|| spoof_check::check(nft, network, at), &mut || rules.set(cx));
-        }
-        Ok(())
+        })?;
+        let addresses: Vec<_> = gateways.iter().map(IpNet::addr).collect();
+        forwarding::reconcile(host, &addresses, parts)?;
+        host_link::reconcile_accept_ra(&port.name, parts)?;
+        let mac = if self.macspoofchk { Some(mac_of(&result, at)?) } else { None };
+        let rules = Rules {
+            owner: &Owner::new(&cx.request.network, at),
+            masquerades: self.masquerades(cx),
+            nets: &own.nets(),
+            former: &parts.former.clone(),
+            checked: Some((&port.name, mac)),
+        };
+        rules.reconcile(cx, at, parts)
     }
 }
 

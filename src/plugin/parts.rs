@@ -1,0 +1,159 @@
+//! The parts of an attachment on the host. Each part is a comparison, and the step of ADD that makes the part. CHECK compares,
+//! `reconcile` also makes what another program removed, and a lease with another address what the new address needs.
+
+use std::net::IpAddr;
+
+use crate::error::{Error, Result};
+
+/// What is done with the parts of one plugin for one attachment, and the results.
+#[derive(Debug)]
+pub struct Parts {
+    purpose: Purpose,
+    /// The addresses that the attachment no longer has. A part removes what it made for them.
+    pub former: Vec<IpAddr>,
+    /// One difference for each part that was made; in a dry run, for each part that would be made.
+    pub restored: Vec<String>,
+    /// The reasons why parts are not made.
+    pub skipped: Vec<String>,
+    /// The errors of parts that could not be made.
+    pub errors: Vec<Error>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// CHECK: the first difference is an error.
+    Check,
+    /// `reconcile --dry-run`: notes the differences.
+    List,
+    /// `reconcile`: makes the parts that are missing or different.
+    Restore,
+    /// A repeated ADD, and a lease with another address: the same, but the record of the attachment stays.
+    Put,
+}
+
+impl Parts {
+    /// For CHECK.
+    pub fn to_check() -> Self {
+        Self::new(Purpose::Check, Vec::new())
+    }
+
+    /// For `reconcile`.
+    pub fn to_restore(is_dry_run: bool) -> Self {
+        Self::new(if is_dry_run { Purpose::List } else { Purpose::Restore }, Vec::new())
+    }
+
+    /// For an ADD of an attachment that exists, and for a lease with another address. `former` are the addresses of before.
+    pub fn to_put(former: Vec<IpAddr>) -> Self {
+        Self::new(Purpose::Put, former)
+    }
+
+    fn new(purpose: Purpose, former: Vec<IpAddr>) -> Self {
+        let (restored, skipped, errors) = Default::default();
+        Self { purpose, former, restored, skipped, errors }
+    }
+
+    pub fn is_check(&self) -> bool {
+        self.purpose == Purpose::Check
+    }
+
+    /// Whether the parts are made for `reconcile`.
+    pub fn is_restore(&self) -> bool {
+        self.purpose == Purpose::Restore
+    }
+
+    /// Notes that a plugin of another executable is skipped: CNI has no call for a restore.
+    pub fn skip_foreign(&mut self, kind: &str) {
+        self.skipped.push(format!("plugin {kind} is not one of cnibox"));
+    }
+
+    /// Compares a part. If it is missing or different: for CHECK, returns the difference as error. Else makes the part, but not in
+    /// a dry run. An error of `make` is kept for the report, so the other parts are made nevertheless. So is an error of `compare`
+    /// that is not a difference: the part may be there, and is not made.
+    pub fn ensure(
+        &mut self,
+        compare: &dyn Fn() -> Result<()>,
+        make: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let Err(difference) = compare() else { return Ok(()) };
+        match self.purpose {
+            Purpose::Check => return Err(difference),
+            _ if !difference.is_difference => {
+                self.errors.push(difference);
+                return Ok(());
+            }
+            Purpose::List => {}
+            Purpose::Restore | Purpose::Put => {
+                // Compare again: `make` may have had no effect, or another program may have removed the part again.
+                if let Err(error) = make().and_then(|()| compare()) {
+                    self.errors.push(error);
+                    return Ok(());
+                }
+            }
+        }
+        self.restored.push(difference.to_string());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn difference() -> Result<()> {
+        Err(Error::difference("forwarding is off"))
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_compared_is_not_made() {
+        let mut parts = Parts::to_restore(false);
+        let unknown = || Err(Error::internal("cannot read it"));
+        assert_eq!(parts.ensure(&unknown, &mut || panic!("it is made")), Ok(()));
+        assert_eq!(parts.errors, [Error::internal("cannot read it")]);
+    }
+
+    #[test]
+    fn only_a_part_that_differs_is_made() {
+        let is_there = Cell::new(false);
+        let compare = || if is_there.get() { Ok(()) } else { difference() };
+        let mut parts = Parts::to_restore(false);
+        for _ in 0..2 {
+            let make = &mut || {
+                assert!(!is_there.replace(true), "it is made twice");
+                Ok(())
+            };
+            assert_eq!(parts.ensure(&compare, make), Ok(()));
+        }
+        assert_eq!(parts.restored, ["forwarding is off"]);
+        assert_eq!(parts.errors, []);
+    }
+
+    #[test]
+    fn a_dry_run_and_a_check_make_nothing() {
+        let mut parts = Parts::to_restore(true);
+        assert_eq!(parts.ensure(&difference, &mut || panic!("it is made")), Ok(()));
+        assert_eq!(parts.restored, ["forwarding is off"]);
+        let found = Parts::to_check().ensure(&difference, &mut || panic!("it is made"));
+        assert_eq!(found, difference());
+    }
+
+    #[test]
+    fn a_part_that_fails_or_stays_different_is_an_error_and_the_next_one_is_made() {
+        let mut parts = Parts::to_put(Vec::new());
+        let is_there = Cell::new(false);
+        let compare = || if is_there.get() { Ok(()) } else { difference() };
+        let ensured = [
+            parts.ensure(&difference, &mut || Err(Error::internal("cannot make it"))),
+            parts.ensure(&difference, &mut || Ok(())),
+            parts.ensure(&compare, &mut || {
+                is_there.set(true);
+                Ok(())
+            }),
+        ];
+        assert_eq!(ensured, [const { Ok(()) }; 3]);
+        assert_eq!(parts.restored, ["forwarding is off"]);
+        let errors: Vec<String> = parts.errors.iter().map(Error::to_string).collect();
+        assert_eq!(errors, ["cannot make it", "forwarding is off"]);
+    }
+}
