@@ -61,9 +61,9 @@ impl Parts {
         self.purpose == Purpose::Restore
     }
 
-    /// Notes that a plugin of another executable is skipped: CNI has no call for a restore.
+    /// Notes that a plugin is skipped because another executable did its ADD: CNI has no call for a restore.
     pub fn skip_foreign(&mut self, kind: &str) {
-        self.skipped.push(format!("plugin {kind} is not one of cnibox"));
+        self.skipped.push(format!("plugin {kind} is of another executable"));
     }
 
     /// Compares a part. If it is missing or different: for CHECK, returns the difference as error. Else makes the part, but not in

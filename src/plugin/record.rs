@@ -7,6 +7,9 @@
 //! the same name, the kernel would report the end of the earlier namespace. DEL and GC remove the record: an interface plugin
 //! removes any record, an IPAM plugin one of an IPAM plugin or an adopted one, a chained plugin only the one that it wrote. A
 //! record that cannot be written is a warning: the life of the attachment can then be unknown.
+//!
+//! Each plugin of an ADD notes its name in the record, and a DEL first notes that it has begun: `reconcile` makes only what these
+//! plugins made, and nothing for an attachment that a runtime removes.
 
 pub(crate) mod claims;
 mod files;
@@ -30,7 +33,7 @@ use crate::plugin::Context;
 pub use files::{Begun, DIRECTORY, Records};
 
 /// The record of one attachment. It is the first line of the record's file. Each other line is a [`Made`], of which the last one
-/// counts, or a [`Claims`].
+/// counts, or a [`Note`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub network: NetworkName,
@@ -57,6 +60,12 @@ pub struct Record {
     /// The names of the claims that the attachment may have, see `claims`.
     #[serde(skip)]
     pub claims: Vec<String>,
+    /// The plugins of cnibox in the ADD. Empty if they are unknown: other plugins made the attachment, or a release up to 0.2.0.
+    #[serde(skip)]
+    pub plugins: Vec<String>,
+    /// The DEL of the attachment has begun.
+    #[serde(skip)]
+    pub is_deleting: bool,
 }
 
 /// The paths of a runtime need not be UTF-8, and the text of a JSON document is.
@@ -120,22 +129,35 @@ impl Made {
     }
 }
 
-/// A line of a record's file: the names of claims that the attachment may have.
-#[derive(Serialize, Deserialize)]
-struct Claims {
+/// A line of a record's file. The lists of several lines count together.
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Note {
+    /// The names of claims that the attachment may have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     claims: Vec<String>,
+    /// Plugins of the ADD.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    plugins: Vec<String>,
+    /// The DEL has begun.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    deleting: bool,
+}
+
+impl Note {
+    /// The line of the file. Empty if the note is empty.
+    fn line(&self) -> Vec<u8> {
+        if *self == Self::default() { Vec::new() } else { line(self) }
+    }
+
+    fn of_claims(claims: &[String]) -> Self {
+        Self { claims: claims.to_vec(), ..Self::default() }
+    }
 }
 
 /// A line of a record's file.
 fn line(document: &impl Serialize) -> Vec<u8> {
     (json::compact(document) + "\n").into_bytes()
-}
-
-fn claims_line(claims: &[String]) -> Vec<u8> {
-    if claims.is_empty() {
-        return Vec::new();
-    }
-    line(&Claims { claims: claims.to_vec() })
 }
 
 impl Record {
@@ -146,7 +168,7 @@ impl Record {
         at: &Attachment,
         netns: &NetNs,
         (host, rtnl): (&Rtnl, &Rtnl),
-        maker: Maker,
+        (maker, plugins): (Maker, Vec<String>),
     ) -> Result<Self> {
         let cookie = rtnl.netns_cookie();
         Ok(Self {
@@ -161,6 +183,8 @@ impl Record {
             maker,
             made: Vec::new(),
             claims: Vec::new(),
+            plugins,
+            is_deleting: false,
         })
     }
 
@@ -172,11 +196,13 @@ impl Record {
         };
         let claims: Vec<String> = self.claims.iter().filter(is_present).cloned().collect();
         let before = self.made.last().map(Made::line).unwrap_or_default();
-        [self.content(), claims_line(&claims), before, now.line()].concat()
+        [self.content(), Note::of_claims(&claims).line(), before, now.line()].concat()
     }
 
+    /// The lines for all that does not depend on the addresses.
     fn content(&self) -> Vec<u8> {
-        line(self)
+        let (plugins, deleting) = (self.plugins.clone(), self.is_deleting);
+        [line(self), Note { plugins, deleting, ..Note::default() }.line()].concat()
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
@@ -185,9 +211,10 @@ impl Record {
         for line in lines {
             // Skip an incomplete line: its writer was killed.
             record.made.extend(json::read::<Made>(line));
-            record
-                .claims
-                .extend(json::read::<Claims>(line).into_iter().flat_map(|line| line.claims));
+            let Ok(note) = json::read::<Note>(line) else { continue };
+            record.claims.extend(note.claims);
+            record.plugins.extend(note.plugins);
+            record.is_deleting |= note.deleting;
         }
         Some(record)
     }
@@ -243,7 +270,12 @@ fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
 
 /// Writes the record of an ADD before the plugin runs. For a chained plugin, a record of the present namespace stays as it is,
 /// and `None` is returned.
-pub(super) fn begin(cx: &Context<'_>, at: &Attachment, maker: Maker) -> Option<Begun> {
+pub(super) fn begin(
+    cx: &Context<'_>,
+    at: &Attachment,
+    maker: Maker,
+    plugin: &str,
+) -> Option<Begun> {
     let begin = || -> Result<Option<Begun>> {
         // No namespace, no record: an IPAM plugin can be called before the namespace exists.
         let Ok(netns) = cx.session.required_netns() else { return Ok(None) };
@@ -255,7 +287,7 @@ pub(super) fn begin(cx: &Context<'_>, at: &Attachment, maker: Maker) -> Option<B
             return Ok(None);
         }
         let sockets = (cx.session.host()?, cx.session.container()?);
-        let record = Record::of(network, at, netns, sockets, maker)?;
+        let record = Record::of(network, at, netns, sockets, (maker, vec![plugin.into()]))?;
         records.begin(&record).map(Some)
     };
     begin().unwrap_or_else(|error| {
@@ -295,14 +327,25 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> 
     }
 }
 
-/// Appends the result of a chained plugin to the record if it changed the addresses, for example the MAC address.
-pub(super) fn amend(cx: &Context<'_>, verb: &Verb, success: &Success) {
-    let Verb::Add(at) = verb else { return };
+/// Appends to the record that a chained plugin has made its part of the ADD, and its result if it changed the addresses, for
+/// example the MAC address.
+pub(super) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &Success) {
+    let (network, records) = (&cx.request.network, Records::of_host());
     let made = Made::of(success);
     let before = cx.request.prev_result().ok().flatten().map(|before| Made::of(&before));
+    let mut amended = records.note_plugin(network, at, plugin);
     if before.is_some_and(|before| before != made) {
-        let amended = Records::of_host().amend(&cx.request.network, at, &made);
-        amended.unwrap_or_else(|error| cx.warn(error));
+        amended = amended.and(records.amend(network, at, &made));
+    }
+    amended.unwrap_or_else(|error| cx.warn(error));
+}
+
+/// Notes that the DEL of an attachment has begun, before it removes anything.
+pub(super) fn mark(cx: &Context<'_>, at: &Attachment) {
+    let network = &cx.request.network;
+    if cx.session.record(network, at).is_some_and(|record| !record.is_deleting) {
+        let marked = Records::of_host().mark_deleting(network, at);
+        marked.unwrap_or_else(|error| cx.warn(error));
     }
 }
 

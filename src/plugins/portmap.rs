@@ -38,9 +38,9 @@
 //!
 //! - **ADD** adds the elements for all ports in one transaction, and replaces those of an earlier ADD of the attachment. With
 //!   `snat` it enables `route_localnet` on the link to the container, for 127.0.0.1; a rule drops packets to 127.0.0.0/8 that
-//!   arrive on such a link (CVE-2020-8558). It deletes old UDP connections to the ports from conntrack. A port that the Go
-//!   plugin has published for another container is refused, because the rules of the Go plugin come first. The error names the
-//!   command that removes these rules if that container has ended.
+//!   arrive on such a link (CVE-2020-8558). It deletes from conntrack the UDP connections to the ports that do not lead to the
+//!   container. A port that the Go plugin has published for another container is refused, because the rules of the Go plugin come
+//!   first. The error names the command that removes these rules if that container has ended.
 //! - **CHECK** compares the elements and shared rules with the configuration.
 //! - **DEL** removes the elements of the attachment and its UDP connections. It needs neither ports, `prevResult` nor
 //!   namespace. It also removes the rules of the Go plugin for the attachment. Empty maps and `route_localnet` stay.

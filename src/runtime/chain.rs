@@ -75,13 +75,16 @@ impl<'a> Chain<'a> {
     }
 
     /// Fails if a plugin of the list does not exist, or does not support the CNI version of the list. Calls VERSION of each
-    /// other executable once.
-    pub fn require_plugins(&self) -> Result<()> {
-        let mut checked: Vec<PathBuf> = Vec::new();
+    /// other executable once. Returns the plugins in this executable.
+    pub fn require_plugins(&self) -> Result<Vec<String>> {
+        let (mut ours, mut checked): (Vec<String>, Vec<PathBuf>) = Default::default();
         let version = self.network.version.text();
         for plugin in &self.network.plugins {
             let kind = conf::kind(plugin);
-            let Program::Executable(file) = self.program(kind)? else { continue };
+            let Program::Executable(file) = self.program(kind)? else {
+                ours.push(kind.into());
+                continue;
+            };
             if checked.contains(&file) {
                 continue;
             }
@@ -94,7 +97,7 @@ impl<'a> Chain<'a> {
             }
             checked.push(file);
         }
-        Ok(())
+        Ok(ours)
     }
 
     /// Runs ADD of each plugin with the result of the plugin before. Returns the last result, as the version of the list has it.
@@ -207,11 +210,13 @@ impl<'a> Chain<'a> {
         Error::joined(errors)
     }
 
-    /// Passes the parts of each plugin on the host to `Parts`, which `new` makes. Continues after a plugin that fails.
+    /// Passes the parts of each plugin on the host to `Parts`, which `new` makes. `known` are the plugins of this executable in the
+    /// ADD; if it is empty, CNI_PATH decides. Continues after a plugin that fails.
     pub fn reconcile(
         self,
         at: &Attachment,
         result: &Json,
+        known: &[String],
         new: &dyn Fn() -> Parts,
     ) -> Vec<(String, Parts)> {
         let result = self.parse_result_of_add(result);
@@ -223,7 +228,7 @@ impl<'a> Chain<'a> {
             let mut parts = new();
             let reconciled = result
                 .clone()
-                .and_then(|result| self.reconcile_one(plugin, at, result, &mut parts));
+                .and_then(|result| self.reconcile_one((plugin, known), at, result, &mut parts));
             parts.errors.extend(reconciled.err());
             let with_plugin = |error| self.with_plugin("restore", plugin, error);
             parts.errors = parts.errors.into_iter().map(with_plugin).collect();
@@ -271,17 +276,26 @@ impl<'a> Chain<'a> {
 
     fn reconcile_one(
         &self,
-        plugin: &Json,
+        (plugin, known): (&Json, &[String]),
         at: &Attachment,
         result: Option<Success>,
         parts: &mut Parts,
     ) -> Result<()> {
         let request = self.request(plugin, result)?;
-        match self.program(&request.conf.kind) {
-            Ok(Program::Ours(entry)) => entry.reconcile(&self.context(&request)?, at, parts),
+        let kind = request.conf.kind.as_str();
+        // Where the plugins of the ADD are known, a plugin that CNI_PATH leads to now does not count.
+        let program = match known {
+            [] => self.program(kind).ok(),
+            known if known.iter().any(|known| known == kind) => {
+                Program::find(kind, &[], PLUGINS).ok()
+            }
+            _ => None,
+        };
+        match program {
+            Some(Program::Ours(entry)) => entry.reconcile(&self.context(&request)?, at, parts),
             // DEL, not this function, reports a plugin that cannot be found.
-            Ok(Program::Executable(_)) | Err(_) => {
-                parts.skip_foreign(&request.conf.kind);
+            Some(Program::Executable(_)) | None => {
+                parts.skip_foreign(kind);
                 Ok(())
             }
         }

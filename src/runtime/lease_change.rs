@@ -14,7 +14,7 @@ use crate::cni::success::{Dns, Success};
 use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
 use crate::plugin::parts::Parts;
-use crate::plugin::record::Records;
+use crate::plugin::record::{Record, Records};
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::CallSettings;
 use crate::runtime::conf;
@@ -46,9 +46,11 @@ pub fn follower(bus_address: Option<OsString>) -> Follow {
 fn follow(runtime: &Runtime, root: &Path, change: &LeaseChange) -> Result<String> {
     let LeaseChange { network, at, leases } = change;
     let _lock = Lock::container_if_free(&runtime.locks, &at.container_id)?;
+    let held = runtime.records.hold(network, at)?;
+    let record = held.as_ref().map(|held| &held.record);
     let Some(entry) = runtime.cache.read(network, at)? else { return Ok(String::new()) };
-    // A file from before cniCacheV1 does not name the attachment.
-    if entry.config.is_empty() {
+    // A file from before cniCacheV1 does not name the attachment. A DEL that has begun removes everything.
+    if entry.config.is_empty() || record.is_some_and(|record| record.is_deleting) {
         return Ok(String::new());
     }
     let Some(before) = entry.success()? else { return Ok(String::new()) };
@@ -60,7 +62,9 @@ fn follow(runtime: &Runtime, root: &Path, change: &LeaseChange) -> Result<String
     let version = version.map_or(Ok(Version::NEWEST), Version::negotiate)?;
     let entry = CacheEntry { result: version::print_result(&success, version)?, ..entry };
     // The record comes before the cache entry, so the record still belongs to the entry.
-    update_record(&runtime.records, change)?;
+    if let Some(record) = record {
+        update_record(&runtime.records, record, change)?;
+    }
     if success != before {
         runtime.cache.write(&entry)?;
     }
@@ -74,8 +78,11 @@ fn follow(runtime: &Runtime, root: &Path, change: &LeaseChange) -> Result<String
         .filter(|(from, to)| from != to)
         .map(|(from, _)| from)
         .collect();
+    let known = record.map_or(&[][..], |record| &record.plugins);
     let (mut changed, mut errors) = (Vec::new(), Vec::new());
-    for (plugin, parts) in chain.reconcile(at, &entry.result, &|| Parts::to_put(former.clone())) {
+    for (plugin, parts) in
+        chain.reconcile(at, &entry.result, known, &|| Parts::to_put(former.clone()))
+    {
         changed.extend((!parts.restored.is_empty()).then_some(plugin));
         errors.extend(parts.errors);
     }
@@ -84,14 +91,13 @@ fn follow(runtime: &Runtime, root: &Path, change: &LeaseChange) -> Result<String
     Ok(changed.join(", "))
 }
 
-fn update_record(records: &Records, change: &LeaseChange) -> Result<()> {
-    let Some(record) = records.read(&change.network, &change.at) else { return Ok(()) };
+fn update_record(records: &Records, record: &Record, change: &LeaseChange) -> Result<()> {
     let Some(before) = record.made.last() else { return Ok(()) };
     let mut made = before.clone();
     for (from, to) in change.address_pairs() {
         let of_change = made.addresses.iter_mut().filter(|address| **address == from.addr());
         of_change.for_each(|address| *address = to.addr());
-        records.move_claims(&record, from.addr(), to.addr())?;
+        records.move_claims(record, from.addr(), to.addr())?;
     }
     if made == *before { Ok(()) } else { records.amend(&change.network, &change.at, &made) }
 }

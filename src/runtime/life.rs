@@ -87,8 +87,8 @@ impl Runtime {
         netns: &NetNs,
         made: Made,
     ) -> Result<()> {
-        let (rtnl, maker) = (netns.rtnl()?, Maker::Adopted);
-        let record = Record::of(&entry.network, &entry.at, netns, (witness.host(), &rtnl), maker)?;
+        let (rtnl, by) = (netns.rtnl()?, (Maker::Adopted, Vec::new()));
+        let record = Record::of(&entry.network, &entry.at, netns, (witness.host(), &rtnl), by)?;
         let made = Made { cache: fingerprint(&self.cache.path(&entry.network, &entry.at)), ..made };
         self.records.adopt(&record, &made).map(drop)
     }

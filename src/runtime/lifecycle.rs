@@ -122,11 +122,11 @@ impl Runtime {
             ..CacheEntry::new(&network.name, at)
         };
         let chain = self.chain(&entry, network, path, Verb::Add(at.clone()));
-        chain.require_plugins()?;
+        let plugins = chain.require_plugins()?;
         self.delete_stale_of(&netns, &entry, network)?;
         let rtnl = netns.rtnl()?;
         let was_there = rtnl.link(&entry.at.ifname)?.is_some();
-        let begun = self.begin(&entry, &netns, &rtnl)?;
+        let begun = self.begin(&entry, plugins, &netns, &rtnl)?;
         let success = match chain.add() {
             Ok(success) => success,
             // The interface existed before this ADD, so it belongs to another attachment. A DEL would remove it.
@@ -142,9 +142,15 @@ impl Runtime {
     }
 
     /// Writes the record, with the identity of the namespace, and the pending record.
-    fn begin(&self, entry: &CacheEntry, netns: &NetNs, rtnl: &Rtnl) -> Result<Begun> {
-        let sockets = (&Rtnl::open()?, rtnl);
-        let record = Record::of(&entry.network, &entry.at, netns, sockets, Maker::Cnibox)?;
+    fn begin(
+        &self,
+        entry: &CacheEntry,
+        plugins: Vec<String>,
+        netns: &NetNs,
+        rtnl: &Rtnl,
+    ) -> Result<Begun> {
+        let (sockets, by) = ((&Rtnl::open()?, rtnl), (Maker::Cnibox, plugins));
+        let record = Record::of(&entry.network, &entry.at, netns, sockets, by)?;
         let begun = self.records.begin(&record)?;
         let operation = Operation { is_del: false, generation: record.generation };
         match self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() }) {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::cni::json::Json;
 use crate::cni::request::Verb;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::life::{Life, Witness};
@@ -86,6 +86,20 @@ impl Runtime {
             reconciled.skip(&entry, None, reason);
             return Ok(());
         }
+        // The plugins of another runtime do not take the locks of this one.
+        let held = match self.records.hold(&entry.network, &entry.at) {
+            Err(error) if error.code == Code::TRY_AGAIN_LATER => {
+                reconciled.skip(&entry, None, "its ADD or DEL is in progress".into());
+                return Ok(());
+            }
+            held => held?,
+        };
+        let record = held.as_ref().map(|held| &held.record);
+        if record.is_some_and(|record| record.is_deleting) {
+            reconciled.skip(&entry, None, "its DEL has begun".into());
+            return Ok(());
+        }
+        let known = record.map_or(&[][..], |record| &record.plugins);
         let network = match entry.network_of_add() {
             Ok(network) => network,
             Err(error) => {
@@ -97,7 +111,7 @@ impl Runtime {
         let verb = Verb::Add(entry.at.clone());
         let chain = self.chain(&entry, &network, &entry.netns, verb);
         let new = || Parts::to_restore(is_dry_run);
-        for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, &new) {
+        for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, known, &new) {
             for difference in parts.restored {
                 let (network, at) = (entry.network.clone(), entry.at.clone());
                 let plugin = plugin.clone();

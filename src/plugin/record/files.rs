@@ -5,11 +5,12 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::cni::json;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Mode};
@@ -18,7 +19,7 @@ use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::owner::{Owner, hash};
 use crate::plugin::record::claims;
-use crate::plugin::record::{Made, Record, claims_line};
+use crate::plugin::record::{Made, Note, Record};
 
 /// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
 /// that their attachments have ended.
@@ -44,6 +45,15 @@ const MADE_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Records {
     directory: PathBuf,
+}
+
+/// The longest wait of a DEL for a reconcile.
+const HOLD_MAX: Duration = Duration::from_secs(5);
+
+/// A record whose lock this process has.
+pub struct Held {
+    pub record: Record,
+    _file: File,
 }
 
 /// A record of an ADD in progress.
@@ -127,7 +137,7 @@ impl Records {
             }
         }
         // Take over the claims of the replaced record, so that DEL removes them, too.
-        content.extend(known.iter().flat_map(|known| claims_line(&known.claims)));
+        content.extend(known.iter().flat_map(|known| Note::of_claims(&known.claims).line()));
         remove_file(path)?;
         Ok(Begun { replaced, ..Begun::new(path, create_new(path, &content, &mut directories)?) })
     }
@@ -163,7 +173,59 @@ impl Records {
 
     /// Appends the names of claims to a record. Returns false if there is no record.
     pub fn note_claims(&self, file: &Path, claims: &[String]) -> Result<bool> {
-        self.append(&self.directory.join(file), &claims_line(claims))
+        self.append(&self.directory.join(file), &Note::of_claims(claims).line())
+    }
+
+    /// Notes that a plugin is one of those of the ADD, if there is a record.
+    pub(super) fn note_plugin(
+        &self,
+        network: &NetworkName,
+        at: &Attachment,
+        plugin: &str,
+    ) -> Result<()> {
+        let known = self.read(network, at);
+        if known.is_none_or(|record| record.plugins.iter().any(|known| known == plugin)) {
+            return Ok(());
+        }
+        let note = Note { plugins: vec![plugin.into()], ..Note::default() };
+        self.append(&self.path(network, at), &note.line()).map(drop)
+    }
+
+    /// Notes that the DEL of the attachment has begun. First waits until a reconcile of the attachment has ended, so that it
+    /// makes nothing that the DEL has removed. After the timeout the DEL goes on: the lock can be that of an ADD which calls
+    /// this DEL to undo itself.
+    pub(super) fn mark_deleting(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+        let path = self.path(network, at);
+        let mark = || -> io::Result<()> {
+            fault::file_operation()?;
+            let (mut file, _) = file::open_regular(file::writing().append(true), &path)?;
+            flock::lock(&file, Mode::Exclusive, HOLD_MAX)?;
+            file.write_all(&Note { deleting: true, ..Note::default() }.line())
+        };
+        file::found(mark()).map(drop).map_err(|error| cannot("write", &path, error))
+    }
+
+    /// Locks the record of an attachment, if it has one: its DEL waits until `Held` is dropped. Fails with code 11 while an ADD
+    /// or another reconcile holds the lock.
+    pub fn hold(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Held>> {
+        let path = self.path(network, at);
+        let hold = || -> io::Result<(File, bool)> {
+            fault::file_operation()?;
+            let (file, _) = file::open_regular(&file::reading(), &path)?;
+            let is_locked = flock::try_lock(&file, Mode::Exclusive)?;
+            Ok((file, is_locked))
+        };
+        match file::found(hold()).map_err(|error| cannot("lock", &path, error))? {
+            None => Ok(None),
+            Some((file, true)) => {
+                let record = self.read(network, at);
+                Ok(record.map(|record| Held { record, _file: file }))
+            }
+            Some((_, false)) => {
+                let msg = format!("cannot lock {}: another operation has it", path.display());
+                Err(Error::new(Code::TRY_AGAIN_LATER, msg))
+            }
+        }
     }
 
     fn append(&self, path: &Path, line: &[u8]) -> Result<bool> {
@@ -396,6 +458,8 @@ mod tests {
             maker: Maker::Plugin,
             made: Vec::new(),
             claims: Vec::new(),
+            plugins: vec!["bridge".into()],
+            is_deleting: false,
         }
     }
 

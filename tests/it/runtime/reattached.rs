@@ -204,9 +204,11 @@ fn a_chained_plugin_leaves_the_record_of_ours() {
         let read = || host.world.read(&host.record_of("net", "c1"));
         let record = read();
         add_chain(&c1, chain, 8080, &result);
-        assert_eq!(read(), record, "{chain:?}: ADD");
+        let names = chain.iter().map(|name| format!("{{\"plugins\":[\"{name}\"]}}\n"));
+        let with_names = record + &names.collect::<String>();
+        assert_eq!(read(), with_names, "{chain:?}: ADD");
         del_chain(&c1, chain, &result);
-        assert_eq!(read(), record, "{chain:?}: DEL");
+        assert_eq!(read(), with_names + "{\"deleting\":true}\n", "{chain:?}: DEL");
         c1.del("bridge", &with(&bridge(2), json!({"prevResult": result})));
         assert_eq!(host.kept(), [""; 0], "{chain:?}");
     }

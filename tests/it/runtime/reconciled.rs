@@ -53,6 +53,15 @@ impl Host {
         said
     }
 
+    /// Restores something. The second time only `left` is said.
+    #[track_caller]
+    fn reconciled_but(&self, left: &str) -> String {
+        let said = self.reconcile(&[]).output();
+        let again = self.reconcile(&[]).output();
+        assert!(again.contains(left) && !again.contains("restored"), "{again}");
+        said
+    }
+
     /// The state of the host. The order of tables and chains is that of their creation.
     fn lines(&self) -> Vec<String> {
         let lines = |state: State| -> Vec<String> {
@@ -319,10 +328,70 @@ fn a_plugin_of_others_is_said_and_not_run() {
     host.world.host(["nft", "flush", "ruleset"]);
     let said = host.reconcile(&[]).output();
     assert!(said.contains("c1 in network net: portmap: "), "{said}");
-    let left = "left in network net: plugin stranger is not one of cnibox";
+    let left = "left in network net: plugin stranger is of another executable";
     assert_eq!(said.matches(left).count(), 1, "{said}");
     assert_eq!(host.reconcile(&[]).output().trim(), left);
     assert_eq!(host.titles(), [""; 0]);
+}
+
+/// `firewall` in a call of its own.
+fn firewall() -> Value {
+    with(&network()["plugins"][2], json!({"cniVersion": "1.1.0", "name": "net"}))
+}
+
+const RECORD: &str = "/var/lib/cni/attachments/net+c1+eth0";
+
+/// Where another executable published the ports, its DEL removes them, and nothing else would remove those of cnibox.
+#[test]
+fn nothing_is_added_beside_a_plugin_that_another_executable_was() {
+    let host = Host::new();
+    host_with_two(&host);
+    let record = host.world.read(RECORD);
+    assert!(
+        record.contains(r#""plugins":["bridge","portmap","firewall","bandwidth"]"#),
+        "{record}"
+    );
+    host.world.write(RECORD, record.replace(r#""portmap","#, ""));
+    host.world.host(["nft", "flush", "ruleset"]);
+    let said = host.reconciled_but("plugin portmap is of another executable");
+    assert!(said.contains("c1 in network net: firewall: "), "{said}");
+    assert!(!said.contains("c1 in network net: portmap: "), "{said}");
+    assert!(said.contains("c2 in network net: portmap: "), "{said}");
+    let rules = host.world.host(["nft", "list", "map", "ip", "cnibox", "portmap-published"]);
+    assert!(rules.contains("8082") && !rules.contains("8080"), "{rules}");
+}
+
+/// A chain of single calls, as containerd makes them. Their record and DEL are those of the plugins.
+#[test]
+fn an_attachment_whose_del_has_begun_is_left() {
+    let host = Host::new();
+    let [_, c1, _] = host_with_two(&host);
+    c1.call("firewall", "DEL", &firewall()).run().silence();
+    assert!(host.world.read(RECORD).contains(r#"{"deleting":true}"#));
+    host.world.host(["nft", "flush", "ruleset"]);
+    let said = host.reconciled_but("eth0 of container c1 in network net: its DEL has begun");
+    assert!(!said.contains("restored eth0 of container c1"), "{said}");
+    assert!(said.contains("restored eth0 of container c2"), "{said}");
+    c1.call("firewall", "DEL", &firewall()).run().silence();
+    assert_eq!(host.world.read(RECORD).matches("deleting").count(), 1, "one mark is enough");
+}
+
+/// The lock of a record orders a DEL of any runtime with a reconcile.
+#[test]
+fn a_del_waits_for_a_reconcile_and_a_reconcile_leaves_what_is_locked() {
+    let host = Host::new();
+    let [_, c1, _] = host_with_two(&host);
+    let record = std::fs::File::open(host.world.path(RECORD)).unwrap();
+    record.lock().unwrap();
+    let busy = "eth0 of container c1 in network net: its ADD or DEL is in progress";
+    assert!(host.reconcile(&[]).output().contains(busy));
+    let elements = || host.world.host(["nft", "list", "set", "ip", "cnibox", "firewall-addresses"]);
+    let del = c1.call("firewall", "DEL", &firewall()).start();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(elements().contains("net c1 eth0"), "{}", elements());
+    record.unlock().unwrap();
+    del.finish().silence();
+    assert!(!elements().contains("net c1 eth0"), "{}", elements());
 }
 
 #[test]
