@@ -327,17 +327,32 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> 
     }
 }
 
-/// Appends to the record that a chained plugin has made its part of the ADD, and its result if it changed the addresses, for
-/// example the MAC address.
+/// Appends to the record that a chained plugin has made its part of the ADD, and its result if it has other addresses than the
+/// record, for example another MAC address.
 pub(super) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &Success) {
     let (network, records) = (&cx.request.network, Records::of_host());
+    let Some(record) = records.read(network, at) else { return };
     let made = Made::of(success);
-    let before = cx.request.prev_result().ok().flatten().map(|before| Made::of(&before));
-    let mut amended = records.note_plugin(network, at, plugin);
-    if before.is_some_and(|before| before != made) {
-        amended = amended.and(records.amend(network, at, &made));
+    let is_known = |known: &Made| (&known.macs, &known.addresses) == (&made.macs, &made.addresses);
+    let mut amended = records.note_plugin(&record, plugin);
+    if !record.made.last().is_some_and(is_known) {
+        amended = amended.and_then(|()| records.amend(network, at, &made));
     }
     amended.unwrap_or_else(|error| cx.warn(error));
+}
+
+/// The addresses of an earlier ADD of the attachment that the result of this ADD no longer has. Empty for our runtime, which first
+/// deletes an earlier attachment.
+pub fn former_addresses(cx: &Context<'_>, at: &Attachment, success: &Success) -> Vec<IpAddr> {
+    let earlier = match cx.session.is_recorded {
+        true => None,
+        false => {
+            cx.session.record(&cx.request.network, at).and_then(|mut record| record.made.pop())
+        }
+    };
+    let mut former = earlier.map(|made| made.addresses).unwrap_or_default();
+    former.retain(|address| success.ips.iter().all(|ip| ip.address.addr() != *address));
+    former
 }
 
 /// Notes that the DEL of an attachment has begun, before it removes anything.

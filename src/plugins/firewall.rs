@@ -70,6 +70,7 @@ use crate::netlink::nft::{Batch, Comment, Family, Feature, Nft};
 use crate::netlink::xtables;
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
+use crate::plugin::record;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
@@ -122,13 +123,18 @@ impl Plugin for Firewall {
     }
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
-        let wanted = self.wanted(cx, at, &[])?;
+        let mut wanted = self.wanted(cx, at)?;
+        wanted.former = record::former_addresses(cx, at, &wanted.result);
         if wanted.addresses.is_empty() {
             cx.warn("prevResult has no addresses: no rule is added");
         }
         let mut undo = Undo::new(cx);
         match &wanted.firewalld {
-            Some(firewalld) => wanted.add_sources(firewalld, &mut undo)?,
+            Some(firewalld) => {
+                wanted.add_sources(firewalld, &mut undo)?;
+                let owners = Owners::of(cx, Scope::One(at));
+                wanted.remove_former_sources(cx.session.nft()?, firewalld, &owners)?;
+            }
             None => by_family(&wanted.addresses)
                 .iter()
                 .for_each(|(family, _)| warn_of_legacy_rules(cx, *family)),
@@ -143,7 +149,8 @@ impl Plugin for Firewall {
     }
 
     fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
-        let wanted = self.wanted(cx, at, &parts.former)?;
+        let mut wanted = self.wanted(cx, at)?;
+        wanted.former.clone_from(&parts.former);
         let nft = cx.session.nft()?;
         if let Some(firewalld) = &wanted.firewalld {
             for address in &wanted.addresses {
@@ -151,15 +158,7 @@ impl Plugin for Firewall {
                     firewalld.add_source(wanted.zone, *address).map(drop)
                 })?;
             }
-            // The rules have the records of these sources, and follow: a retry still finds the records.
-            for ZoneSource { zone, address } in match parts.former.is_empty() {
-                true => Vec::new(),
-                false => sources::recorded(nft, &Owners::of(cx, Scope::One(at)))?,
-            } {
-                if parts.former.contains(&address) {
-                    firewalld.remove_source(&zone, address)?;
-                }
-            }
+            wanted.remove_former_sources(nft, firewalld, &Owners::of(cx, Scope::One(at)))?;
         }
         parts.ensure(&|| wanted.check_rules(nft), &mut || wanted.put_rules(nft))
     }
@@ -228,8 +227,8 @@ impl Firewall {
         Ok(sources)
     }
 
-    /// What the attachment needs, from the configuration and the previous result. It no longer has the `former` addresses.
-    fn wanted(&self, cx: &Context<'_>, at: &Attachment, former: &[IpAddr]) -> Result<Wanted<'_>> {
+    /// What the attachment needs, from the configuration and the previous result.
+    fn wanted(&self, cx: &Context<'_>, at: &Attachment) -> Result<Wanted<'_>> {
         let settings = self.settings()?;
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let addresses = addresses(&result);
@@ -240,7 +239,7 @@ impl Firewall {
             policy_links: PolicyLinks::of(cx, settings.policy, at, &addresses)?,
             owner: shared_rules::comment(&Owner::new(&cx.request.network, at))?,
             addresses,
-            former: former.to_vec(),
+            former: Vec::new(),
             result,
         })
     }
@@ -326,6 +325,22 @@ impl Wanted<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Removes the recorded sources of former addresses. The records follow with the rules, so that a retry finds them.
+    fn remove_former_sources(
+        &self,
+        nft: &Nft,
+        firewalld: &Firewalld,
+        owners: &Owners,
+    ) -> Result<()> {
+        if self.former.is_empty() {
+            return Ok(());
+        }
+        let mut recorded = sources::recorded(nft, owners)?;
+        recorded.retain(|source| self.former.contains(&source.address));
+        let mut recorded = recorded.iter();
+        recorded.try_for_each(|source| firewalld.remove_source(&source.zone, source.address))
     }
 
     /// Adds the missing rules and elements.

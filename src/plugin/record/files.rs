@@ -176,19 +176,13 @@ impl Records {
         self.append(&self.directory.join(file), &Note::of_claims(claims).line())
     }
 
-    /// Notes that a plugin is one of those of the ADD, if there is a record.
-    pub(super) fn note_plugin(
-        &self,
-        network: &NetworkName,
-        at: &Attachment,
-        plugin: &str,
-    ) -> Result<()> {
-        let known = self.read(network, at);
-        if known.is_none_or(|record| record.plugins.iter().any(|known| known == plugin)) {
+    /// Notes that a plugin is one of those of the ADD.
+    pub(super) fn note_plugin(&self, record: &Record, plugin: &str) -> Result<()> {
+        if record.plugins.iter().any(|known| known == plugin) {
             return Ok(());
         }
         let note = Note { plugins: vec![plugin.into()], ..Note::default() };
-        self.append(&self.path(network, at), &note.line()).map(drop)
+        self.append(&self.path(&record.network, &record.at), &note.line()).map(drop)
     }
 
     /// Notes that the DEL of the attachment has begun. First waits until a reconcile of the attachment has ended, so that it

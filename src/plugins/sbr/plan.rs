@@ -16,7 +16,7 @@ pub const PROTOCOL: u8 = 203;
 /// The first table in the search for an unused table. The reference begins its search at the same table.
 const FIRST_TABLE: u32 = 100;
 
-/// The changes that ADD makes. Rules and hints that exist are not part of the plan.
+/// The changes that ADD makes. Rules, routes and hints that exist are not part of the plan.
 #[derive(Default)]
 pub struct Plan {
     rules: Vec<Rule>,
@@ -55,11 +55,22 @@ impl Plan {
                 table
             });
             let copies = own.iter().filter(|route| is_copied(route, ip, ips)).cloned();
-            plan.routes.extend(copies.map(|route| Route { table: Some(table), ..route }));
-            plan.routes.extend(default_route(ip, link, table));
+            let copies = copies.map(|route| Route { table: Some(table), ..route });
+            for route in copies.chain(default_route(ip, link, table)) {
+                let is_same = |other: &Route| {
+                    let key = |route: &Route| (route.dst, route.via, route.dev, route.table);
+                    key(other) == key(&route)
+                };
+                if !routing_tables.routes.iter().chain(&plan.routes).any(is_same) {
+                    plan.routes.push(route);
+                }
+            }
         }
-        let stays =
-            |route: &Route| is_link_local(route.dst.addr()) || has_hints && is_on_link(route);
+        let stays = |route: &Route| {
+            route.table != Some(MAIN)
+                || is_link_local(route.dst.addr())
+                || has_hints && is_on_link(route)
+        };
         plan.moved = own.into_iter().filter(|route| !stays(route)).collect();
         if has_hints {
             plan.add_hints(routing_tables, link, ips);
@@ -118,15 +129,19 @@ fn rule(source: IpAddr, table: u32, protocol: Option<u8>) -> Rule {
     Rule { source: Some(source), table, priority: None, protocol, is_for_vrfs: false }
 }
 
-/// The interface's routes in the main table, in the families of the addresses.
+/// The interface's routes in the main table, in the families of the addresses. An earlier ADD moved some to the tables of its
+/// addresses: those come after the others.
 fn own_routes(routing_tables: &RoutingTables, link: &Link, ips: &[Ip]) -> Vec<Route> {
     let has_family = |route: &Route| {
         ips.iter().any(|ip| ip.address.addr().is_ipv4() == route.dst.addr().is_ipv4())
     };
-    let is_own = |route: &&Route| {
-        route.table == Some(MAIN) && route.dev == Some(link.index) && has_family(route)
-    };
-    routing_tables.routes.iter().filter(is_own).cloned().collect()
+    let rules = ips.iter().filter_map(|ip| rule_of(routing_tables, ip.address.addr(), None));
+    let earlier: Vec<u32> = rules.map(|rule| rule.table).collect();
+    let is_of = |route: &&Route| route.dev == Some(link.index) && has_family(route);
+    let of_link = routing_tables.routes.iter().filter(is_of);
+    let in_main = of_link.clone().filter(|route| route.table == Some(MAIN));
+    let moved = of_link.filter(|route| route.table.is_some_and(|table| earlier.contains(&table)));
+    in_main.chain(moved).cloned().collect()
 }
 
 /// Whether the table of an address gets a copy of the route: if neither the preferred source nor the gateway of the route is in

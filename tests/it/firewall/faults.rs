@@ -39,6 +39,32 @@ fn a_failed_add_leaves_no_rule() {
     }
 }
 
+/// The container lives, and its packets are accepted.
+#[test]
+fn a_later_add_that_fails_leaves_what_the_first_made() {
+    let world = World::new();
+    let _running = start_firewalld(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge("net", 1));
+    for keys in [
+        json!({"backend": "iptables", "ingressPolicy": "isolated"}),
+        json!({"backend": "firewalld", "ingressPolicy": "same-bridge"}),
+    ] {
+        let config = firewall("net", keys, &result);
+        c1.add("firewall", &config);
+        let state = || (rules(&world), sources(&world, "trusted"));
+        let before = state();
+        let failures = for_every_fault(|number| {
+            let add = c1.call("firewall", "ADD", &config).env(FAULT, &number.to_string()).run();
+            let effect = effect_of(add);
+            assert_eq!(state(), before, "ADD {number}: {config}");
+            effect
+        });
+        assert!(failures > 2, "{failures}: {config}");
+        forget(&c1, "net");
+    }
+}
+
 #[test]
 fn a_failing_request_to_firewalld_leaves_no_source() {
     let world = World::new();

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{bridge, drop_forwarded, firewall, rules};
+use super::firewalld::{has_source, start_firewalld};
+use super::{address, bridge, drop_forwarded, firewall, forget, rules};
 use crate::world::{VERSIONS, World, with};
 
 #[test]
@@ -79,5 +80,28 @@ fn a_result_without_addresses_makes_no_rule_and_a_warning() {
         assert_eq!(outcome.success()["interfaces"], result["interfaces"]);
         c1.check("firewall", &firewall("net", json!({}), &result), &result);
         assert_eq!(rules(&world), before);
+    }
+}
+
+/// A second ADD without a DEL, behind a plugin of another executable: the first address has nothing left.
+#[test]
+fn an_address_that_changed_has_the_place_of_the_first() {
+    let world = World::new();
+    let _running = start_firewalld(&world);
+    let c1 = world.container("c1");
+    let mut result = c1.add("bridge", &bridge("net", 1));
+    for keys in [json!({"backend": "iptables", "ingressPolicy": "isolated"}), json!({})] {
+        let first = address(&result, 0);
+        c1.add("firewall", &firewall("net", keys.clone(), &result));
+        result["ips"][0]["address"] = json!("10.1.7.7/16");
+        let config = firewall("net", keys, &result);
+        c1.add("firewall", &config);
+        let has = |address: &str| rules(&world).contains(&format!(" {address} "));
+        assert!(!has(&first), "{first}: {}", rules(&world));
+        assert!(has("10.1.7.7"), "{}", rules(&world));
+        assert!(!has_source(&world, "trusted", &format!("{first}/32")));
+        c1.check("firewall", &config, &result);
+        result["ips"][0]["address"] = json!(format!("{first}/16"));
+        forget(&c1, "net");
     }
 }

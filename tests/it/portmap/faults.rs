@@ -52,6 +52,34 @@ fn a_failing_add_leaves_nothing() {
     }
 }
 
+/// The container lives, and its ports answer.
+#[test]
+fn a_later_add_that_fails_leaves_the_ports_of_the_first() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let link =
+        "ip link add cni0 type bridge; ip link set cni0 up; ip route add 10.1.0.0/16 dev cni0";
+    world.host(["sh", "-ec", link]);
+    publish(&c1, 1, &config());
+    let before = elements(&world);
+    for fault in ["CNIBOX_FAIL_KERNEL", "CNIBOX_FAIL_FILE"] {
+        let config = chained(&config(), &result(1, &c1.netns()));
+        let failures = for_every_fault(|number| {
+            let add = c1.call("portmap", "ADD", &config).env(fault, &number.to_string()).run();
+            let effect = effect_of(add);
+            assert_eq!(elements(&world), before, "{fault} {number}");
+            effect
+        });
+        assert!(fault == "CNIBOX_FAIL_FILE" || failures > 3, "{failures}");
+    }
+    // Settings of the kernel that cannot be changed: `route_localnet` is the last step.
+    world.host(["sysctl", "-qw", "net.ipv4.conf.cni0.route_localnet=0"]);
+    world.host(["mount", "-o", "bind,ro", "/proc/sys", "/proc/sys"]);
+    let add = c1.call("portmap", "ADD", &chained(&config(), &result(1, &c1.netns()))).run();
+    assert!(effect_of(add) == Effect::Failure, "/proc/sys is read-only");
+    assert_eq!(elements(&world), before);
+}
+
 #[test]
 fn after_any_failure_a_del_cleans_up() {
     let world = World::new();

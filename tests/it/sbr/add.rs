@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{call, container, result, routing, sbr, way};
+use crate::faults::{Effect, for_every_fault};
 use crate::world::{VERSIONS, World, with};
+
+const FAULT: &str = "CNIBOX_FAIL_KERNEL";
 
 #[test]
 fn routes_of_the_interface_move_to_tables_of_its_addresses() {
@@ -60,6 +63,54 @@ fn add_twice_is_as_once() {
         call(&c1, "ADD", &config).run().success();
         assert_eq!(routing(&c1), once, "{config}");
     }
+}
+
+/// The result of a later ADD has one more address, in the subnet of the first.
+#[test]
+fn an_address_that_came_later_gets_its_table_and_the_first_keeps_its_own() {
+    let world = World::new();
+    let c1 = container(&world);
+    let mut result = result(&c1);
+    call(&c1, "ADD", &sbr(json!({}), &result)).run().success();
+    let before = routing(&c1);
+    c1.exec(["ip", "address", "add", "10.1.0.3/24", "dev", "net1", "noprefixroute"]);
+    let more = json!({"address": "10.1.0.3/24", "gateway": "10.1.0.1", "interface": 1});
+    result["ips"].as_array_mut().unwrap().push(more);
+    let config = sbr(json!({}), &result);
+    call(&c1, "ADD", &config).run().success();
+    call(&c1, "CHECK", &config).run().silence();
+    let after = routing(&c1);
+    let missing: Vec<&str> = before.lines().filter(|line| !after.contains(*line)).collect();
+    assert_eq!(missing, [""; 0], "{after}");
+    let rule = after.lines().find(|line| line.contains("from 10.1.0.3 lookup")).unwrap();
+    let table = rule.split_once(" lookup ").unwrap().1.split(' ').next().unwrap();
+    let shown = c1.exec(["ip", "route", "show", "table", table]);
+    assert!(shown.contains("default via 10.1.0.1 dev net1"), "{shown}");
+    assert!(shown.contains("10.1.0.0/24 dev net1") && shown.contains("10.9.0.0/16"), "{shown}");
+    assert_eq!(way(&c1, "10.7.0.1", "10.1.0.3"), "net1");
+}
+
+/// Each step of the later ADD fails once.
+#[test]
+fn a_later_add_that_fails_takes_nothing_of_the_first() {
+    let world = World::new();
+    let c1 = container(&world);
+    let mut result = result(&c1);
+    call(&c1, "ADD", &sbr(json!({}), &result)).run().success();
+    let before = routing(&c1);
+    c1.exec(["ip", "address", "add", "10.1.0.3/24", "dev", "net1", "noprefixroute"]);
+    let more = json!({"address": "10.1.0.3/24", "gateway": "10.1.0.1", "interface": 1});
+    result["ips"].as_array_mut().unwrap().push(more);
+    let config = sbr(json!({}), &result);
+    let failures = for_every_fault(|number| {
+        let add = call(&c1, "ADD", &config).env(FAULT, &number.to_string()).run();
+        let effect = Effect::on(&add);
+        if effect == Effect::Failure {
+            assert_eq!(routing(&c1), before, "request {number}");
+        }
+        effect
+    });
+    assert!(failures > 2, "{failures}");
 }
 
 #[test]

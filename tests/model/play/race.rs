@@ -14,13 +14,18 @@ enum Racer {
     Add(Key, Made),
     Del(Key),
     Gc,
+    Reconcile,
 }
 
 impl Play {
-    /// Adds each container of the bits of `number` that is not attached, and deletes each that is, with a gc in between.
+    /// Adds each container of the bits of `number` that is not attached, and deletes each that is, with a gc and a reconcile in
+    /// between.
     pub(super) fn race(&mut self, step: &Step) -> Holds<Effect> {
         let Some(list) = self.list(step.network) else { return Ok(Effect::none()) };
-        let mut racers = vec![(Racer::Gc, cnibox(&["gc"]))];
+        let mut racers = vec![
+            (Racer::Gc, cnibox(&["gc"])),
+            (Racer::Reconcile, cnibox(&["reconcile"])),
+        ];
         let containers: Vec<usize> = self.model.containers.keys().copied().collect();
         for container in
             containers.into_iter().filter(|container| step.number >> container & 1 == 1)
@@ -28,7 +33,7 @@ impl Play {
             let step = Step { container, ..step.clone() };
             racers.extend(self.racer(&step, &list));
         }
-        if racers.len() < 3 || list["plugins"][0]["device"].is_string() {
+        if racers.len() < 4 || list["plugins"][0]["device"].is_string() {
             return Ok(Effect::none());
         }
         let calls: Vec<Call> = racers.iter().map(|(_, call)| call.clone()).collect();
@@ -82,6 +87,8 @@ impl Play {
                 self.learn_del(&key, By::Runtime, listed)?;
                 Ok(Effect::of(key))
             }
+            // What it says depends on the others.
+            Racer::Reconcile => Ok(Effect::none()),
             // A container may have ended since the last gc, and now is another one.
             Racer::Gc => self.learn_gc(outcome, &Step { action: Action::Race, ..step.clone() }),
         }
