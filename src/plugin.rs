@@ -42,11 +42,15 @@ pub trait Plugin: Read {
     fn check(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()>;
     /// STATUS: fails with code 50 if an `add` would fail.
     fn status(&self, cx: &Context<'_>) -> Result<()>;
-    /// Passes each part that `add` made on the host to `parts.ensure`, with its comparison and the step of `add` that makes it.
-    /// `cx` has the request of a CHECK. Links and connections are not changed. The default does nothing: most plugins make only
-    /// a link on the host, and the container may change everything else.
-    fn reconcile(&self, _: &Context<'_>, _: &Attachment, _: &mut Parts) -> Result<()> {
-        Ok(())
+    /// Passes each part that `add` made to `parts.ensure`, with its comparison and the step of `add` that makes it: the parts on
+    /// the host, and if `parts.is_inside` those in the container. `cx` has the request of a CHECK. Links and connections are not
+    /// changed. The default is for a plugin whose objects are all in the container, and whose `add` can be repeated.
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        if !parts.is_inside() {
+            return Ok(());
+        }
+        let netns = cx.session.required_netns()?;
+        parts.ensure(&|| self.check(cx, at, netns), &mut || self.add(cx, at, netns).map(drop))
     }
     /// DEL and GC: removes all objects of the owners in the scope, also if the configuration has changed since the ADD. After
     /// an error, the removal goes on. A missing object is not an error. `netns` is None for GC, and if CNI_NETNS is empty or
@@ -272,7 +276,7 @@ impl Entry {
         }
     }
 
-    /// Makes the parts of a living attachment that are missing or different on the host. Does nothing for IPAM plugins: they have
+    /// Makes the parts of a living attachment that are missing or different. Does nothing for IPAM plugins: they have
     /// only files, and the daemon of `dhcp` restores what it set.
     pub fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let Instance::Plugin(plugin) = self.configured(cx, &Verb::Check(at.clone()))? else {

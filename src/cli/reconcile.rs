@@ -4,6 +4,7 @@
 use argh::FromArgs;
 
 use crate::error::{Error, Result};
+use crate::plugin::parts::Parts;
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::reconcile::{Reconciled, Restored, Skipped};
 
@@ -23,6 +24,9 @@ pub(super) struct Reconcile {
     /// the network's name or the path of its file, all networks if not given
     #[argh(positional)]
     network: Option<String>,
+    /// also restore addresses, routes and settings in the containers; a container can have changed them on purpose
+    #[argh(switch)]
+    inside: bool,
     /// print what would be restored, and change nothing
     #[argh(switch)]
     dry_run: bool,
@@ -37,7 +41,8 @@ impl Reconcile {
         let runtime = parameters::runtime(TIMEOUT_S);
         let choice = self.network.as_deref().map(parameters::choice).transpose()?;
         let name = choice.as_ref().map(Choice::name);
-        let reconciled = runtime.reconcile(name, self.dry_run)?;
+        let parts = || Parts::to_restore(self.dry_run, self.inside);
+        let reconciled = runtime.reconcile(name, &parts)?;
         if self.json {
             print_json(&Done { dry_run: self.dry_run, done: &reconciled });
         } else {

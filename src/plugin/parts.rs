@@ -1,4 +1,4 @@
-//! The parts of an attachment on the host. Each part is a comparison, and the step of ADD that makes the part. CHECK compares,
+//! The parts of an attachment. Each part is a comparison, and the step of ADD that makes the part. CHECK compares,
 //! `reconcile` also makes what another program removed, and a lease with another address what the new address needs.
 
 use std::net::IpAddr;
@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Parts {
     purpose: Purpose,
+    /// The container's side is compared, too.
+    is_inside: bool,
     /// The addresses that the attachment no longer has. A part removes what it made for them.
     pub former: Vec<IpAddr>,
     /// One difference for each part that was made; in a dry run, for each part that would be made.
@@ -34,12 +36,13 @@ enum Purpose {
 impl Parts {
     /// For CHECK.
     pub fn to_check() -> Self {
-        Self::new(Purpose::Check, Vec::new())
+        Self { is_inside: true, ..Self::new(Purpose::Check, Vec::new()) }
     }
 
-    /// For `reconcile`.
-    pub fn to_restore(is_dry_run: bool) -> Self {
-        Self::new(if is_dry_run { Purpose::List } else { Purpose::Restore }, Vec::new())
+    /// For `reconcile`. With `is_inside` also the container's side, which the container may have changed on purpose.
+    pub fn to_restore(is_dry_run: bool, is_inside: bool) -> Self {
+        let purpose = if is_dry_run { Purpose::List } else { Purpose::Restore };
+        Self { is_inside, ..Self::new(purpose, Vec::new()) }
     }
 
     /// For an ADD of an attachment that exists, and for a lease with another address. `former` are the addresses of before.
@@ -49,11 +52,16 @@ impl Parts {
 
     fn new(purpose: Purpose, former: Vec<IpAddr>) -> Self {
         let (restored, skipped, errors) = Default::default();
-        Self { purpose, former, restored, skipped, errors }
+        Self { purpose, is_inside: false, former, restored, skipped, errors }
     }
 
     pub fn is_check(&self) -> bool {
         self.purpose == Purpose::Check
+    }
+
+    /// Whether the container's side is compared, too.
+    pub fn is_inside(&self) -> bool {
+        self.is_inside
     }
 
     /// Whether the parts are made for `reconcile`.
@@ -107,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_part_that_cannot_be_compared_is_not_made() {
-        let mut parts = Parts::to_restore(false);
+        let mut parts = Parts::to_restore(false, false);
         let unknown = || Err(Error::internal("cannot read it"));
         assert_eq!(parts.ensure(&unknown, &mut || panic!("it is made")), Ok(()));
         assert_eq!(parts.errors, [Error::internal("cannot read it")]);
@@ -117,7 +125,7 @@ mod tests {
     fn only_a_part_that_differs_is_made() {
         let is_there = Cell::new(false);
         let compare = || if is_there.get() { Ok(()) } else { difference() };
-        let mut parts = Parts::to_restore(false);
+        let mut parts = Parts::to_restore(false, false);
         for _ in 0..2 {
             let make = &mut || {
                 assert!(!is_there.replace(true), "it is made twice");
@@ -131,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_dry_run_and_a_check_make_nothing() {
-        let mut parts = Parts::to_restore(true);
+        let mut parts = Parts::to_restore(true, false);
         assert_eq!(parts.ensure(&difference, &mut || panic!("it is made")), Ok(()));
         assert_eq!(parts.restored, ["forwarding is off"]);
         let found = Parts::to_check().ensure(&difference, &mut || panic!("it is made"));

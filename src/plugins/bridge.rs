@@ -79,6 +79,7 @@ use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::verify;
 use crate::steps::link::{configure, forwarding, host_link, veth};
 use crate::steps::nft::rules::Rules;
@@ -208,14 +209,11 @@ impl Plugin for Bridge {
         let validated = self.validate(cx)?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
-        let rtnl = cx.session.container()?;
-        let (index, link) = verify::interface(cx, at, rtnl, &result)?;
+        let inside = Inside::find(cx, at, &result)?;
+        let link = &inside.link;
         if !self.disable_container_interface {
-            verify::check_up(&link)?;
+            inside.reconcile(&mut Parts::to_check())?;
         }
-        verify::addresses(rtnl, &link, &result, index)?;
-        verify::routes(rtnl, &result)?;
-
         let host = cx.session.host()?;
         let bridge = device::require_bridge(host, &validated.bridge)?;
         verify::check_up(&bridge)?;
@@ -223,8 +221,8 @@ impl Plugin for Bridge {
             let msg = format!("bridge {} is not in promiscuous mode", bridge.name);
             return Err(Error::internal(msg));
         }
-        let port = port::find(host, &link, &bridge)?;
-        veth::check_mtu(at, &port, &link, self.mtu())?;
+        let port = port::find(host, link, &bridge)?;
+        veth::check_mtu(at, &port, link, self.mtu())?;
         self.check_port(host, &bridge, &port)?;
         if !validated.vlans.is_empty() {
             vlan::require_filtering(&bridge)?;
@@ -245,7 +243,8 @@ impl Plugin for Bridge {
                 port.name, bridge.name
             )));
         }
-        self.reconcile_on_host(cx, at, (&validated, &bridge, &port), parts)
+        self.reconcile_on_host(cx, at, (&validated, &bridge, &port), parts)?;
+        if self.disable_container_interface { Ok(()) } else { inside::reconcile(cx, at, parts) }
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {

@@ -59,11 +59,13 @@ use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
+use crate::steps::link::chained;
 use crate::steps::link::configure::{self, Announce, Options};
-use crate::steps::link::{chained, verify};
+use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::{interface, mtu};
 
 pub const ENTRY: Entry =
@@ -140,17 +142,18 @@ impl Plugin for HostDevice {
         if device.is_none() {
             return Ok(());
         }
-        let container = cx.session.container()?;
-        let (index, link) = verify::interface(cx, at, container, &result)?;
-        if self.state_of(records::find(at)?, &link).is_none() {
+        let inside = Inside::find(cx, at, &result)?;
+        if self.state_of(records::find(at)?, &inside.link).is_none() {
             return Err(Error::internal(format_args!(
                 "interface {} has lost its saved state",
                 at.ifname
             )));
         }
-        verify::check_up(&link)?;
-        verify::addresses(container, &link, &result, index)?;
-        verify::routes(container, &result)
+        inside.reconcile(&mut Parts::to_check())
+    }
+
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        if self.device_id()?.is_some() { inside::reconcile(cx, at, parts) } else { Ok(()) }
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {

@@ -61,7 +61,7 @@ impl Plugin for Loopback {
     fn check(&self, cx: &Context<'_>, _: &Attachment, _: &NetNs) -> Result<()> {
         match find_lo(cx.session.container()?)? {
             lo if lo.up => Ok(()),
-            _ => Err(Error::internal("loopback interface is down")),
+            _ => Err(Error::difference("loopback interface is down")),
         }
     }
 

@@ -112,7 +112,7 @@ impl Plugin for Sbr {
             let source = ip.address.addr();
             let rule = plan::rule_of(&routing_tables, source, self.table).ok_or_else(|| {
                 let table = self.table.map_or_else(String::new, |table| format!(" lookup {table}"));
-                Error::internal(format_args!(
+                Error::difference(format_args!(
                     "rule from {source}{table} not found in the container"
                 ))
             })?;

@@ -42,11 +42,13 @@ use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, Rtnl};
 use crate::plugin::owner::Owner;
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
+use crate::steps::link::inside;
 use crate::steps::link::interface::{self, NewInterface, Property};
 
 /// The link kind in the kernel. It is the same for tap (frames) and tun (packets).
@@ -130,6 +132,10 @@ impl Plugin for Tap {
                 at.ifname, bridge.name
             ))),
         }
+    }
+
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        inside::reconcile(cx, at, parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {

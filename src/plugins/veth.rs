@@ -45,6 +45,7 @@ use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Expected, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
+use crate::steps::link::inside::Inside;
 use crate::steps::link::routing_tables::SCOPE_LINK;
 use crate::steps::link::verify;
 use crate::steps::link::{chained, configure, forwarding, gateway, host_link, veth};
@@ -135,18 +136,14 @@ impl Plugin for Veth {
         self.validate(cx)?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
-        let (rtnl, host) = (cx.session.container()?, cx.session.host()?);
-        let (index, link) = verify::interface(cx, at, rtnl, &result)?;
-        verify::check_up(&link)?;
-        let host_end = veth::host_end(host, &link, &at.ifname)?;
-        veth::check_mtu(at, &host_end, &link, self.mtu())?;
-        verify::addresses(rtnl, &link, &result, index)?;
-        verify::routes(rtnl, &result)?;
+        let own = own(&result, at);
+        let inside = inside(cx, at, &result, &own)?;
+        let host_end = veth::host_end(cx.session.host()?, &inside.link, &at.ifname)?;
+        veth::check_mtu(at, &host_end, &inside.link, self.mtu())?;
+        inside.reconcile(&mut Parts::to_check())?;
         if cx.request.conf.ipam.kind.is_empty() {
             return Ok(());
         }
-        let own = own(&result, at);
-        verify::kernel_routes(rtnl, &subnet_routes(&own, link.index))?;
         self.reconcile_on_host(cx, at, (&host_end, &own), &mut Parts::to_check())
     }
 
@@ -158,7 +155,9 @@ impl Plugin for Veth {
             return Ok(());
         }
         let end = veth::host_end_of(cx, at, &result)?;
-        self.reconcile_on_host(cx, at, (&end, &own(&result, at)), parts)
+        let own = own(&result, at);
+        self.reconcile_on_host(cx, at, (&end, &own), parts)?;
+        if parts.is_inside() { inside(cx, at, &result, &own)?.reconcile(parts) } else { Ok(()) }
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -234,6 +233,20 @@ impl Veth {
         };
         rules.reconcile(cx, at, parts)
     }
+}
+
+/// The container's side of the pair.
+fn inside<'a>(
+    cx: &'a Context<'_>,
+    at: &Attachment,
+    result: &'a Success,
+    own: &Success,
+) -> Result<Inside<'a>> {
+    let mut inside = Inside::find(cx, at, result)?;
+    let index = inside.link.index;
+    inside.routes = result_routes(result, index);
+    inside.subnet_routes = subnet_routes(own, index);
+    Ok(inside)
 }
 
 /// The addresses of the interface with their gateways, without those that have none.

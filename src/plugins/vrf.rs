@@ -81,17 +81,17 @@ impl Plugin for Vrf {
         let result = cx.request.required_prev_result()?;
         let rtnl = cx.session.container()?;
         let link = chained::interface(rtnl, at)?;
-        let missing = || Error::internal(format_args!("VRF {name} not found in the container"));
+        let missing = || Error::difference(format_args!("VRF {name} not found in the container"));
         let vrf = self.find(rtnl, &name)?.ok_or_else(missing)?;
         verify::check_up(&vrf)?;
         if link.master != Some(vrf.index) {
-            return Err(Error::internal(format_args!(
+            return Err(Error::difference(format_args!(
                 "interface {} is not in VRF {name}",
                 at.ifname
             )));
         }
         if !families_without_rule(rtnl)?.is_empty() {
-            return Err(Error::internal(
+            return Err(Error::difference(
                 "rule `from all lookup [l3mdev-table]` not found in the container",
             ));
         }

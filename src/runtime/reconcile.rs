@@ -47,8 +47,12 @@ pub struct Reconciled {
 }
 
 impl Runtime {
-    /// Restores the attachments of one network, or of all networks in the cache. A dry run only compares.
-    pub fn reconcile(&self, network: Option<&NetworkName>, is_dry_run: bool) -> Result<Reconciled> {
+    /// Restores the attachments of one network, or of all networks in the cache. `new` makes the parts of each plugin.
+    pub fn reconcile(
+        &self,
+        network: Option<&NetworkName>,
+        new: &dyn Fn() -> Parts,
+    ) -> Result<Reconciled> {
         let mut entries = self.entries()?;
         entries.retain(|entry| network.is_none_or(|name| entry.network == *name));
         sys::catch_interrupts();
@@ -57,9 +61,7 @@ impl Runtime {
         for entry in entries {
             if let Some(reason) = self.obstacle(&witness, &entry) {
                 reconciled.skip(&entry, None, reason);
-            } else if let Err(error) =
-                self.reconcile_one(&witness, &entry, is_dry_run, &mut reconciled)
-            {
+            } else if let Err(error) = self.reconcile_one(&witness, &entry, new, &mut reconciled) {
                 reconciled.fail(&entry, error);
             }
             if sys::is_interrupted() {
@@ -74,7 +76,7 @@ impl Runtime {
         &self,
         witness: &Witness,
         listed: &CacheEntry,
-        is_dry_run: bool,
+        new: &dyn Fn() -> Parts,
         reconciled: &mut Reconciled,
     ) -> Result<()> {
         let _locks = self.lock(&listed.network, &listed.at.container_id)?;
@@ -110,8 +112,7 @@ impl Runtime {
         // The requests of ADD, because CNI versions before 0.4.0 have no CHECK. The requests of a CHECK are the same.
         let verb = Verb::Add(entry.at.clone());
         let chain = self.chain(&entry, &network, &entry.netns, verb);
-        let new = || Parts::to_restore(is_dry_run);
-        for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, known, &new) {
+        for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, known, new) {
             for difference in parts.restored {
                 let (network, at) = (entry.network.clone(), entry.at.clone());
                 let plugin = plugin.clone();

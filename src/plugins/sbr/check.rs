@@ -60,5 +60,5 @@ fn find(routing_tables: &RoutingTables, table: u32, link: &Link, dst: IpNet) -> 
 }
 
 fn missing(dst: IpNet, table: u32) -> Error {
-    Error::internal(format_args!("route to {dst} in table {table} not found in the container"))
+    Error::difference(format_args!("route to {dst} in table {table} not found in the container"))
 }

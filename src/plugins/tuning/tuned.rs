@@ -160,7 +160,7 @@ impl Tuned {
                 && now.as_ref() != Some(&wanted)
             {
                 let now = now.unwrap_or_else(|| "none".into());
-                return Err(Error::internal(format_args!(
+                return Err(Error::difference(format_args!(
                     "interface {ifname} has {what} {now}, not {wanted}"
                 )));
             }
@@ -169,7 +169,9 @@ impl Tuned {
             // A sysctl that cannot be read is not compared.
             let now = now.sysctls.iter().find(|(other, _)| other == path);
             if let Some((_, now)) = now.filter(|(_, now)| !sysctl::is_same(now, wanted)) {
-                return Err(Error::internal(format_args!("sysctl {path} is {now}, not {wanted}")));
+                return Err(Error::difference(format_args!(
+                    "sysctl {path} is {now}, not {wanted}"
+                )));
             }
         }
         Ok(())

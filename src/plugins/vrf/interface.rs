@@ -104,7 +104,7 @@ pub fn check(
     for ip in chained::ips(result, at) {
         if !present.iter().any(|address| address.net == ip.address) {
             let (address, name) = (ip.address, &link.name);
-            return Err(Error::internal(format_args!(
+            return Err(Error::difference(format_args!(
                 "address {address} is not on interface {name}"
             )));
         }
@@ -122,7 +122,7 @@ pub fn check(
                 && verify::is_equivalent(route, found)
         };
         if !routing_tables.routes.iter().any(is_route) {
-            return Err(Error::internal(format_args!(
+            return Err(Error::difference(format_args!(
                 "route to {dst} in table {table} not found in the container"
             )));
         }

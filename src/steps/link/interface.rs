@@ -16,13 +16,15 @@ use crate::names::{Attachment, Mac};
 use crate::netlink;
 use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
+use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::parent::Parent;
-use crate::steps::link::{mtu, tuned, verify};
+use crate::steps::link::{mtu, tuned};
 
 /// The maximum wait until the kernel has removed the links of an ended namespace. A busy kernel needs some 100 ms.
 const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -47,6 +49,10 @@ impl<P: SingleLink> Plugin for P {
 
     fn check(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<()> {
         check(cx, at, &self.interface(cx)?)
+    }
+
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        inside::reconcile(cx, at, parts)
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -286,8 +292,8 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: &NewInterface<'_>) -> Resul
     delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
     let result = cx.request.required_prev_result()?;
     let container = cx.session.container()?;
-    let (index, link) = verify::interface(cx, at, container, &result)?;
-    let ifname = &at.ifname;
+    let inside = Inside::find(cx, at, &result)?;
+    let (ifname, link) = (&at.ifname, &inside.link);
     if link.kind.as_deref() != Some(new.kind) {
         return Err(Error::internal(format_args!(
             "interface {ifname} is not of kind {}",
@@ -306,11 +312,9 @@ pub fn check(cx: &Context<'_>, at: &Attachment, new: &NewInterface<'_>) -> Resul
     }
     if let Some(parent) = &new.parent {
         let rtnl = if parent.in_container { container } else { cx.session.host()? };
-        parent.check(cx, &Owner::new(&cx.request.network, at), rtnl, &link)?;
+        parent.check(cx, &Owner::new(&cx.request.network, at), rtnl, link)?;
     }
-    verify::check_up(&link)?;
-    verify::addresses(container, &link, &result, index)?;
-    verify::routes(container, &result)
+    inside.reconcile(&mut Parts::to_check())
 }
 
 /// STATUS: fails if the kernel lacks the kind of link, the parent cannot have such an interface, or STATUS of the IPAM plugin

@@ -5,6 +5,7 @@ pub mod configure;
 pub mod forwarding;
 pub mod gateway;
 pub mod host_link;
+pub mod inside;
 pub mod interface;
 pub mod mtu;
 pub mod parent;

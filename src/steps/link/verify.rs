@@ -47,21 +47,15 @@ pub fn check_up(link: &Link) -> Result<()> {
     }
 }
 
-/// Fails if the link lacks an address of the interface with this index in the result.
-pub fn addresses(rtnl: &Rtnl, link: &Link, result: &Success, index: usize) -> Result<()> {
-    let expected: Vec<IpNet> = result.ips_of(index).map(|ip| ip.address).collect();
-    has_addresses(rtnl, link, &expected)
-}
-
 /// Fails if the container lacks a route of the result.
-pub fn routes(rtnl: &Rtnl, result: &Success) -> Result<()> {
-    match first_missing(rtnl, &result.routes, |route| route.dst, matches)? {
+pub fn routes(rtnl: &Rtnl, expected: &[success::Route]) -> Result<()> {
+    match first_missing(rtnl, expected, |route| route.dst, matches)? {
         Some(route) => {
             let via = route.gw.map_or_else(String::new, |gw| format!(" via {gw}"));
             let table = route.table.map_or_else(String::new, |table| format!(" in table {table}"));
             let dst = route.dst.trunc();
             let msg = format!("route to {dst}{via}{table} not found in the container");
-            Err(Error::internal(msg))
+            Err(Error::difference(msg))
         }
         None => Ok(()),
     }

@@ -339,6 +339,57 @@ fn firewall() -> Value {
     with(&network()["plugins"][2], json!({"cniVersion": "1.1.0", "name": "net"}))
 }
 
+/// The container's side of each kind of link, with the chained plugins that work there.
+#[test]
+fn with_inside_the_containers_side_comes_back_too() {
+    let host = Host::new();
+    host.world.host(["ip", "link", "add", "lan", "type", "bridge"]);
+    host.world.host(["ip", "link", "set", "lan", "up"]);
+    let ranges = json!([[{"subnet": "10.7.0.0/24"}], [{"subnet": "fd00:7::/64"}]]);
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "10.9.0.0/16"}]);
+    let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
+    let sysctl = json!({"net.ipv4.conf.IFNAME.arp_filter": "1"});
+    for main in [
+        json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": ipam}),
+        json!({"type": "ptp", "ipam": ipam}),
+        json!({"type": "macvlan", "master": "lan", "ipam": ipam}),
+    ] {
+        let plugins =
+            json!([main, {"type": "tuning", "sysctl": sysctl, "mtu": 1400}, {"type": "sbr"}]);
+        let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": plugins});
+        host.configure("1.conflist", &list);
+        let c1 = host.world.container("c1");
+        host.attach_as("net", "c1", &[]);
+        let state = || {
+            let show = "ip -4 -o address show eth0; ip -6 -o address show eth0 scope global; ip rule; ip -6 rule
+                for f in -4 -6; do ip $f route show table all | grep -v 'table local\\|^ff00\\|^multicast\\|^fe80\\|^local'
+                done; cat /proc/sys/net/ipv4/conf/eth0/arp_filter /sys/class/net/eth0/mtu";
+            // A route that is made again is not of the kernel. With an IPv6 address the kernel removes it from its routes.
+            let shown = c1.exec(["sh", "-c", show]).replace(" proto kernel", "");
+            (2..9).fold(shown, |shown, last| shown.replace(&format!(" src fd00:7::{last}"), ""))
+        };
+        let before = state();
+        for disturb in [
+            "ip route flush table 100; ip -6 route flush table 101",
+            "ip address flush dev eth0 scope global",
+            "ip link set eth0 down; ip link set eth0 mtu 1300",
+            "echo 0 >/proc/sys/net/ipv4/conf/eth0/arp_filter",
+        ] {
+            c1.exec(["sh", "-c", disturb]);
+            host.reconcile(&[]).silence();
+            let listed = host.reconcile(&["--inside", "--dry-run"]).output();
+            assert!(listed.contains("would restore"), "{main} {disturb}: {listed}");
+            let said = host.reconcile(&["--inside"]).output();
+            assert!(said.contains("restored eth0 of container c1"), "{main} {disturb}: {said}");
+            host.reconcile(&["--inside"]).silence();
+            assert_eq!(state(), before, "{main} {disturb}: {said}");
+            host.cnibox(&["check", "net", "c1", "--container-id", "c1"]).run().silence();
+        }
+        host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+        c1.destroy();
+    }
+}
+
 const RECORD: &str = "/var/lib/cni/attachments/net+c1+eth0";
 
 /// Where another executable published the ports, its DEL removes them, and nothing else would remove those of cnibox.

@@ -22,10 +22,8 @@ impl Play {
     /// between.
     pub(super) fn race(&mut self, step: &Step) -> Holds<Effect> {
         let Some(list) = self.list(step.network) else { return Ok(Effect::none()) };
-        let mut racers = vec![
-            (Racer::Gc, cnibox(&["gc"])),
-            (Racer::Reconcile, cnibox(&["reconcile"])),
-        ];
+        let mut racers =
+            vec![(Racer::Gc, cnibox(&["gc"])), (Racer::Reconcile, cnibox(&["reconcile"]))];
         let containers: Vec<usize> = self.model.containers.keys().copied().collect();
         for container in
             containers.into_iter().filter(|container| step.number >> container & 1 == 1)

@@ -1,0 +1,111 @@
+//! The container's side of an attachment: the interface is up, and has the addresses and routes of the result. CHECK compares it,
+//! and `reconcile --inside` makes what is missing.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::names::Attachment;
+use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Route, Rtnl};
+use crate::plugin::Context;
+use crate::plugin::parts::Parts;
+use crate::steps::link::routing_tables::SCOPE_LINK;
+use crate::steps::link::{configure, verify};
+
+/// The metric of the kernel's IPv6 routes to prefixes: IP6_RT_PRIO_ADDRCONF (linux/ipv6_route.h).
+const PREFIX_METRIC: u32 = 256;
+
+/// The interface of an attachment in the container.
+pub struct Inside<'a> {
+    rtnl: &'a Rtnl,
+    pub link: Link,
+    result: &'a Success,
+    nets: Vec<IpNet>,
+    /// The routes of the result, as ADD makes them.
+    pub routes: Vec<Route>,
+    /// The routes that replace the kernel's routes to the prefixes of the addresses. Empty: the kernel makes these routes.
+    pub subnet_routes: Vec<Route>,
+}
+
+impl<'a> Inside<'a> {
+    /// The interface of the result. Fails if it is missing, or has another MAC address: only a new ADD makes an interface.
+    pub fn find(cx: &'a Context<'_>, at: &Attachment, result: &'a Success) -> Result<Self> {
+        let rtnl = cx.session.container()?;
+        let (index, link) = verify::interface(cx, at, rtnl, result)?;
+        let nets = result.ips_of(index).map(|ip| ip.address).collect();
+        let (routes, subnet_routes) = (configure::routes(result, link.index), Vec::new());
+        Ok(Self { rtnl, link, result, nets, routes, subnet_routes })
+    }
+
+    pub fn reconcile(&self, parts: &mut Parts) -> Result<()> {
+        let (rtnl, Link { index, name, .. }) = (self.rtnl, &self.link);
+        let is_check = parts.is_check();
+        let is_up = || match is_check {
+            true => verify::check_up(&self.link),
+            false => verify::check_up(&self.now()?),
+        };
+        let up = LinkChange { up: Some(true), ..LinkChange::default() };
+        parts.ensure(&is_up, &mut || rtnl.change_link(*index, name, &up))?;
+        parts.ensure(&|| verify::has_addresses(rtnl, &self.link, &self.nets), &mut || {
+            let mut batch = Batch::new();
+            for net in &self.nets {
+                let no_prefix_route = !self.subnet_routes.is_empty();
+                let new = NewAddress { net: *net, no_dad: true, no_prefix_route, may_exist: true };
+                batch.add_address(*index, name, &new);
+            }
+            rtnl.commit(batch)
+        })?;
+        let make = |routes: &[Route]| {
+            let mut batch = Batch::new();
+            routes.iter().for_each(|route| batch.add_route(route));
+            rtnl.commit(batch)
+        };
+        parts.ensure(&|| verify::kernel_routes(rtnl, &self.subnet_routes), &mut || {
+            make(&self.subnet_routes)
+        })?;
+        if is_check {
+            return verify::routes(rtnl, &self.result.routes);
+        }
+        for (expected, route) in self.result.routes.iter().zip(&self.routes) {
+            // Without the kernel's routes to the prefixes, a gateway cannot be reached.
+            let with_prefixes = [self.prefix_routes(), vec![route.clone()]].concat();
+            let compare = || verify::routes(rtnl, std::slice::from_ref(expected));
+            parts.ensure(&compare, &mut || make(&with_prefixes))?;
+        }
+        Ok(())
+    }
+
+    /// The routes that the kernel makes for the prefixes of the addresses.
+    fn prefix_routes(&self) -> Vec<Route> {
+        if !self.subnet_routes.is_empty() {
+            return Vec::new();
+        }
+        let has_prefix = |net: &&IpNet| net.prefix_len() < net.max_prefix_len();
+        let route = |net: &IpNet| {
+            let v4 = Some(net.addr()).filter(IpAddr::is_ipv4);
+            Route {
+                dev: Some(self.link.index),
+                src: v4,
+                scope: v4.map(|_| SCOPE_LINK),
+                metric: if v4.is_some() { None } else { Some(PREFIX_METRIC) },
+                ..Route::to(net.trunc())
+            }
+        };
+        self.nets.iter().filter(has_prefix).map(route).collect()
+    }
+
+    fn now(&self) -> Result<Link> {
+        let missing = || Error::internal(format_args!("interface {} was removed", self.link.name));
+        self.rtnl.link_at(self.link.index)?.ok_or_else(missing)
+    }
+}
+
+/// For a plugin whose objects are all in the container.
+pub fn reconcile(cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+    if !parts.is_inside() {
+        return Ok(());
+    }
+    Inside::find(cx, at, &cx.request.required_prev_result()?)?.reconcile(parts)
+}
