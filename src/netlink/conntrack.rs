@@ -81,7 +81,8 @@ impl FlowFilter {
     /// condition that an address differs.
     fn is_exact(self) -> bool {
         !matches!(self.answers, Answers::NotBy(_))
-            && (self.family == IpFamily::V4 || self.address.or(self.answers.address()).is_none())
+            && (self.family == IpFamily::V4
+                || self.address.is_none() && self.answers.address().is_none())
     }
 
     /// Writes what the kernel can evaluate of the filter. Kernels before 5.8 ignore it.
