@@ -437,8 +437,13 @@ fn a_del_waits_for_a_reconcile_and_a_reconcile_leaves_what_is_locked() {
     let busy = "eth0 of container c1 in network net: its ADD or DEL is in progress";
     assert!(host.reconcile(&[]).output().contains(busy));
     let elements = || host.world.host(["nft", "list", "set", "ip", "cnibox", "firewall-addresses"]);
+    let name = RECORD.rsplit('/').next().unwrap();
     let del = c1.call("firewall", "DEL", &firewall()).start();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    let files = format!("/proc/{}/fd", del.pid());
+    host.world.eventually("the DEL waits for the record", || {
+        let mut files = std::fs::read_dir(&files).unwrap().flatten();
+        files.any(|file| std::fs::read_link(file.path()).is_ok_and(|to| to.ends_with(name)))
+    });
     assert!(elements().contains("net c1 eth0"), "{}", elements());
     record.unlock().unwrap();
     del.finish().silence();
