@@ -15,14 +15,12 @@ use crate::netlink::nft::Transport;
 use crate::plugin::log::Log;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
-use crate::runtime::chain::CallSettings;
+use crate::runtime::chain::{self, CallSettings};
 use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::{Choice, NewAttachment};
 
 use super::output::usage_error;
 
-/// The plugin directories if CNI_PATH is not set: the usual one, that of Debian, that of Fedora.
-const PATH: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
 /// The timeout of an executed plugin, in seconds.
 pub(super) const TIMEOUT_S: u64 = 180;
 
@@ -44,7 +42,7 @@ pub(super) fn runtime(timeout_s: u64) -> Runtime {
 /// The directory of the network configurations, and the directories of the plugins.
 pub(super) fn directories() -> (PathBuf, Vec<PathBuf>) {
     let configurations = variable("NETCONFPATH").unwrap_or_else(|| conf::DIRECTORY.into());
-    let path = variable("CNI_PATH").unwrap_or_else(|| PATH.into());
+    let path = variable("CNI_PATH").unwrap_or_else(|| chain::PATH.into());
     let plugins = std::env::split_paths(&path).filter(|path| !path.as_os_str().is_empty());
     (configurations.into(), plugins.collect())
 }

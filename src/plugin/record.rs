@@ -139,9 +139,9 @@ struct Note {
     /// Plugins of the ADD.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     plugins: Vec<String>,
-    /// The DEL has begun.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    deleting: bool,
+    /// Whether the DEL has begun. The last line with a value counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deleting: Option<bool>,
 }
 
 impl Note {
@@ -201,7 +201,7 @@ impl Record {
 
     /// The lines for all that does not depend on the addresses.
     fn content(&self) -> Vec<u8> {
-        let (plugins, deleting) = (self.plugins.clone(), self.is_deleting);
+        let (plugins, deleting) = (self.plugins.clone(), self.is_deleting.then_some(true));
         [line(self), Note { plugins, deleting, ..Note::default() }.line()].concat()
     }
 
@@ -214,7 +214,7 @@ impl Record {
             let Ok(note) = json::read::<Note>(line) else { continue };
             record.claims.extend(note.claims);
             record.plugins.extend(note.plugins);
-            record.is_deleting |= note.deleting;
+            record.is_deleting = note.deleting.unwrap_or(record.is_deleting);
         }
         Some(record)
     }
@@ -268,13 +268,13 @@ fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     Ok(is_seen_from_here && is_of_namespace(record, netns, (host, &here))?)
 }
 
-/// Writes the record of an ADD before the plugin runs. For a chained plugin, a record of the present namespace stays as it is,
+/// Writes the record of an ADD before the plugin runs. `plugin` is its name; `None` if the plugins of the ADD are unknown. For a chained plugin, a record of the present namespace stays as it is,
 /// and `None` is returned.
 pub(super) fn begin(
     cx: &Context<'_>,
     at: &Attachment,
     maker: Maker,
-    plugin: &str,
+    plugin: Option<&str>,
 ) -> Option<Begun> {
     let begin = || -> Result<Option<Begun>> {
         // No namespace, no record: an IPAM plugin can be called before the namespace exists.
@@ -287,7 +287,13 @@ pub(super) fn begin(
             return Ok(None);
         }
         let sockets = (cx.session.host()?, cx.session.container()?);
-        let record = Record::of(network, at, netns, sockets, (maker, vec![plugin.into()]))?;
+        let record = Record::of(
+            network,
+            at,
+            netns,
+            sockets,
+            (maker, plugin.map(str::to_owned).into_iter().collect()),
+        )?;
         records.begin(&record).map(Some)
     };
     begin().unwrap_or_else(|error| {
@@ -334,7 +340,7 @@ pub(super) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &S
     let Some(record) = records.read(network, at) else { return };
     let made = Made::of(success);
     let is_known = |known: &Made| (&known.macs, &known.addresses) == (&made.macs, &made.addresses);
-    let mut amended = records.note_plugin(&record, plugin);
+    let mut amended = records.note_add(&record, plugin);
     if !record.made.last().is_some_and(is_known) {
         amended = amended.and_then(|()| records.amend(network, at, &made));
     }

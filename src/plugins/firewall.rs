@@ -303,16 +303,17 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// The addresses of each family that has addresses.
+    /// The addresses of each family that has addresses, or had some.
     fn listings(&self) -> Vec<Listing<'_>> {
-        let listing = |(family, addresses)| Listing {
+        let listing = |(family, _): (IpFamily, _)| Listing {
             family,
-            addresses,
+            addresses: self.addresses.iter().copied().filter(|ip| family.has(*ip)).collect(),
             former: self.former.iter().copied().filter(|ip| family.has(*ip)).collect(),
             policy_links: self.policy_links.as_ref(),
             owner: &self.owner,
         };
-        by_family(&self.addresses).into_iter().map(listing).collect()
+        let all = [self.addresses.as_slice(), &self.former].concat();
+        by_family(&all).into_iter().map(listing).collect()
     }
 
     fn add_sources<'a>(&'a self, firewalld: &'a Firewalld, undo: &mut Undo<'a>) -> Result<()> {
@@ -360,7 +361,7 @@ impl Wanted<'_> {
     /// Fails if a rule or element is missing. Also accepts the rules of the Go plugin in place of those of cnibox.
     fn check_rules(&self, nft: &Nft) -> Result<()> {
         let uses_firewalld = self.firewalld.is_some();
-        for listing in &self.listings() {
+        for listing in self.listings().iter().filter(|listing| !listing.addresses.is_empty()) {
             let Listing { family, addresses, policy_links, .. } = listing;
             let has_element = ruleset::have_elements(nft, *family, addresses)?.contains(&true);
             // The Go plugin did the ADD: its rules accept the addresses, or firewalld has them as sources.

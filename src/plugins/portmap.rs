@@ -111,15 +111,14 @@ impl Plugin for Portmap {
         ports.replace_reference_rules(nft)?;
         let mut undo = Undo::new(cx);
         let published = ports.publish(nft);
-        let had_ports = matches!(published, Ok(true));
-        if !had_ports && (published.is_ok() || nft.is_partial()) {
+        if !ports.had_ports.get() && (published.is_ok() || nft.is_partial()) {
             undo.push("remove the port bindings", || ports.remove());
         }
         published?;
         ports.allow_loopback()?;
         // An error is only a warning: the ports are published, and the kernel translates an older UDP connection after a pause
         // in its packets.
-        if let Err(error) = ports.delete_untranslated(&[]) {
+        if let Err(error) = ports.delete_untranslated() {
             cx.warn(error);
         }
         undo.keep();
@@ -139,11 +138,12 @@ impl Plugin for Portmap {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        let former = parts.former.clone();
         parts.ensure(&|| ports.check(nft), &mut || {
             ports.publish(nft)?;
-            ports.delete_untranslated(&former)
+            ports.delete_answered_by_host()
         })?;
+        // Also if the ports lead to the new address already: the deletion can have failed before.
+        ports.delete_answered_by(&parts.former)?;
         // If the route to the container is missing, the host routes its address to an uplink, which must not get
         // `route_localnet`.
         let has_link = ports.loopback_link.as_ref().is_some_and(|link| {

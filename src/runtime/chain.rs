@@ -19,9 +19,12 @@ use crate::plugin::execute::{Program, execute, supported_versions};
 use crate::plugin::log::{Call, Log};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Session};
-use crate::plugins::PLUGINS;
+use crate::plugins::{self, PLUGINS};
 use crate::runtime::conf::{self, Network};
 use crate::runtime::request::configuration;
+
+/// The plugin directories if CNI_PATH is not set: the usual one, that of Debian, that of Fedora.
+pub const PATH: &str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni";
 
 /// The settings that all plugin calls of a process share.
 #[derive(Clone)]
@@ -283,9 +286,11 @@ impl<'a> Chain<'a> {
     ) -> Result<()> {
         let request = self.request(plugin, result)?;
         let kind = request.conf.kind.as_str();
-        // Where the plugins of the ADD are known, a plugin that CNI_PATH leads to now does not count.
+        // Where the plugins of the ADD are known, a plugin that CNI_PATH leads to now does not count. What a plugin makes in the
+        // container needs no DEL, and the plugin need not have noted its name.
+        let is_in_container = plugins::named(kind).is_some_and(|entry| entry.is_in_container);
         let program = match known {
-            [] => self.program(kind).ok(),
+            known if known.is_empty() || is_in_container => self.program(kind).ok(),
             known if known.iter().any(|known| known == kind) => {
                 Program::find(kind, &[], PLUGINS).ok()
             }

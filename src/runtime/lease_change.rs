@@ -15,8 +15,8 @@ use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
 use crate::plugin::parts::Parts;
 use crate::plugin::record::{Record, Records};
-use crate::runtime::cache::CacheEntry;
-use crate::runtime::chain::CallSettings;
+use crate::runtime::cache::{Cache, CacheEntry};
+use crate::runtime::chain::{CallSettings, PATH};
 use crate::runtime::conf;
 use crate::runtime::lock::Lock;
 use crate::runtime::{Runtime, below};
@@ -25,20 +25,24 @@ use crate::steps::lease_change::{Follow, LeaseChange};
 /// The timeout of an executed plugin. None is executed here: what a plugin of another executable made stays.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The directory in which libcni has the cache of Multus.
+const MULTUS: &str = "/var/lib/cni/multus/results";
+
 /// The function that the daemon calls after a change of address. `bus_address` is the address of the system D-Bus; `None` is the
 /// default.
 pub fn follower(bus_address: Option<OsString>) -> Follow {
     let bus_address = bus_address.filter(|address| !address.is_empty());
     Box::new(move |prefix, change| {
+        let root = if prefix.as_os_str().is_empty() { Path::new("/") } else { prefix };
         let settings = CallSettings {
-            path: Vec::new(),
+            // Only for attachments whose record does not name the plugins.
+            path: std::env::split_paths(PATH).map(|path| below(root, &path)).collect(),
             timeout: TIMEOUT,
             netns_override: false,
             bus_address: bus_address.clone(),
             turns: Default::default(),
             log: None,
         };
-        let root = if prefix.as_os_str().is_empty() { Path::new("/") } else { prefix };
         follow(&Runtime::below(root, settings, conf::DIRECTORY.into()), root, change)
     })
 }
@@ -46,9 +50,20 @@ pub fn follower(bus_address: Option<OsString>) -> Follow {
 fn follow(runtime: &Runtime, root: &Path, change: &LeaseChange) -> Result<String> {
     let LeaseChange { network, at, leases } = change;
     let _lock = Lock::container_if_free(&runtime.locks, &at.container_id)?;
+    // The record comes before the cache entry, so the record still belongs to the entry.
+    if let Some(record) = runtime.records.read(network, at) {
+        update_record(&runtime.records, &record, change)?;
+    }
     let held = runtime.records.hold(network, at)?;
     let record = held.as_ref().map(|held| &held.record);
-    let Some(entry) = runtime.cache.read(network, at)? else { return Ok(String::new()) };
+    let of_multus = Cache::new(below(root, Path::new(MULTUS)));
+    let (cache, found) = match runtime.cache.read(network, at)? {
+        Some(entry) => (&runtime.cache, Some(entry)),
+        None => (&of_multus, of_multus.read(network, at)?),
+    };
+    let Some(entry) = found else {
+        return Ok("its rules on the host stay, because no runtime has a cache entry of it".into());
+    };
     // A file from before cniCacheV1 does not name the attachment. A DEL that has begun removes everything.
     if entry.config.is_empty() || record.is_some_and(|record| record.is_deleting) {
         return Ok(String::new());
@@ -61,12 +76,8 @@ fn follow(runtime: &Runtime, root: &Path, change: &LeaseChange) -> Result<String
     let version = entry.result.text_at("cniVersion");
     let version = version.map_or(Ok(Version::NEWEST), Version::negotiate)?;
     let entry = CacheEntry { result: version::print_result(&success, version)?, ..entry };
-    // The record comes before the cache entry, so the record still belongs to the entry.
-    if let Some(record) = record {
-        update_record(&runtime.records, record, change)?;
-    }
     if success != before {
-        runtime.cache.write(&entry)?;
+        cache.write(&entry)?;
     }
     let network = entry.network_of_add()?;
     let netns = below(root, &entry.netns);

@@ -95,7 +95,10 @@ impl Records {
         for old in &record.claims {
             let Some(link) = old.strip_prefix(&start) else { continue };
             let new = name(to, link);
-            self.note_claims(&own, std::slice::from_ref(&new))?;
+            // A retry has noted it already.
+            if !record.claims.contains(&new) {
+                self.note_claims(&own, std::slice::from_ref(&new))?;
+            }
             let moved = self.claim(&new, &own).and_then(|_| self.release(old, &own));
             moved.map_err(|error| {
                 let msg = format_args!("cannot move the claim of {from} to {to}");

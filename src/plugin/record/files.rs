@@ -47,7 +47,7 @@ pub struct Records {
     directory: PathBuf,
 }
 
-/// The longest wait of a DEL for a reconcile.
+/// The longest wait of an ADD or DEL for a reconcile.
 const HOLD_MAX: Duration = Duration::from_secs(5);
 
 /// A record whose lock this process has.
@@ -131,10 +131,11 @@ impl Records {
         if known.as_ref().is_some_and(|known| known.identity.is(&record.identity)) {
             fault::file_operation()?;
             let (file, _) = file::open_regular(file::writing().append(true), path)?;
-            // The writer of a record holds the lock until its ADD ends.
-            if !matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true)) {
+            // The writer of a record holds the lock until its ADD ends. A reconcile has a shared lock.
+            if !matches!(flock::try_lock(&file, Mode::Shared), Ok(true)) {
                 return Ok(Begun { is_of_caller: true, ..Begun::new(path, file) });
             }
+            flock::lock(&file, Mode::Exclusive, HOLD_MAX)?;
         }
         // Take over the claims of the replaced record, so that DEL removes them, too.
         content.extend(known.iter().flat_map(|known| Note::of_claims(&known.claims).line()));
@@ -176,12 +177,15 @@ impl Records {
         self.append(&self.directory.join(file), &Note::of_claims(claims).line())
     }
 
-    /// Notes that a plugin is one of those of the ADD.
-    pub(super) fn note_plugin(&self, record: &Record, plugin: &str) -> Result<()> {
-        if record.plugins.iter().any(|known| known == plugin) {
+    /// Notes that a plugin is one of those of the ADD, and that the attachment has an ADD after a DEL.
+    pub(super) fn note_add(&self, record: &Record, plugin: &str) -> Result<()> {
+        let mut note = Note { deleting: record.is_deleting.then_some(false), ..Note::default() };
+        if record.plugins.iter().all(|known| known != plugin) {
+            note.plugins.push(plugin.into());
+        }
+        if note == Note::default() {
             return Ok(());
         }
-        let note = Note { plugins: vec![plugin.into()], ..Note::default() };
         self.append(&self.path(&record.network, &record.at), &note.line()).map(drop)
     }
 
@@ -194,20 +198,22 @@ impl Records {
             fault::file_operation()?;
             let (mut file, _) = file::open_regular(file::writing().append(true), &path)?;
             flock::lock(&file, Mode::Exclusive, HOLD_MAX)?;
-            file.write_all(&Note { deleting: true, ..Note::default() }.line())
+            file.write_all(&Note { deleting: Some(true), ..Note::default() }.line())
         };
         file::found(mark()).map(drop).map_err(|error| cannot("write", &path, error))
     }
 
-    /// Locks the record of an attachment, if it has one: its DEL waits until `Held` is dropped. Fails with code 11 while an ADD
-    /// or another reconcile holds the lock.
+    /// Locks the record of an attachment, if it has one: its ADD and DEL wait until `Held` is dropped. Fails with code 11 while an
+    /// ADD or DEL has the lock. The lock is a shared one, which tells an ADD that its caller is not the holder.
     pub fn hold(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Held>> {
         let path = self.path(network, at);
         let hold = || -> io::Result<(File, bool)> {
             fault::file_operation()?;
             let (file, _) = file::open_regular(&file::reading(), &path)?;
-            let is_locked = flock::try_lock(&file, Mode::Exclusive)?;
-            Ok((file, is_locked))
+            let is_locked = flock::try_lock(&file, Mode::Shared)?;
+            // The previous holder may have removed the file.
+            let is_there = fs::metadata(&path)?.ino() == file.metadata()?.ino();
+            Ok((file, is_locked && is_there))
         };
         match file::found(hold()).map_err(|error| cannot("lock", &path, error))? {
             None => Ok(None),
@@ -503,7 +509,9 @@ mod tests {
         let header = r#"{"network":"net","containerID":"c1","ifname":"eth0","netns":"/run/netns/c1","identity":"b 7","observer":1,"number":1073741831,"generation":"0123456789abcdef","maker":"plugin"}"#;
         let claims = r#"{"claims":["@10.1.0.2@cni0"]}"#;
         let made = r#"{"macs":["02:00:00:00:00:07"],"addresses":["10.1.0.2"]}"#;
-        assert_eq!(fs::read_to_string(path).unwrap(), format!("{header}\n{claims}\n{made}\n"));
+        let plugins = r#"{"plugins":["bridge"]}"#;
+        let all = format!("{header}\n{plugins}\n{claims}\n{made}\n");
+        assert_eq!(fs::read_to_string(path).unwrap(), all);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The published ports of one attachment: what ADD, CHECK and `reconcile` do with them, in both families.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -33,6 +34,8 @@ pub struct Ports<'a> {
     addresses: Vec<IpNet>,
     /// The link of the host's route to the container, if packets from 127.0.0.1 are translated to the container.
     pub loopback_link: Option<Link>,
+    /// `publish` found ports of an earlier ADD of the attachment.
+    pub had_ports: Cell<bool>,
 }
 
 impl<'a> Ports<'a> {
@@ -54,6 +57,7 @@ impl<'a> Ports<'a> {
             addresses: addresses.collect(),
             settings,
             loopback_link: None,
+            had_ports: Cell::new(false),
         };
         if let Some(address) = ports.address_with_loopback() {
             let host = cx.session.host()?;
@@ -83,9 +87,8 @@ impl<'a> Ports<'a> {
         addresses.filter(|_| self.settings.snat != Snat::Off).find(IpAddr::is_ipv4)
     }
 
-    /// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more. Returns whether an
-    /// earlier ADD of the attachment had published ports.
-    pub fn publish(&self, nft: &Nft) -> Result<bool> {
+    /// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more.
+    pub fn publish(&self, nft: &Nft) -> Result<()> {
         let covered = self.links_to_cover(nft)?;
         match self.publish_once(nft, &covered) {
             Err(_) if self.remove_ended(nft)? => self.publish_once(nft, &covered),
@@ -94,10 +97,8 @@ impl<'a> Ports<'a> {
     }
 
     /// Publishes the ports of both families in one transaction, and replaces the port bindings of an earlier ADD.
-    fn publish_once(&self, nft: &Nft, covered: &[IfName]) -> Result<bool> {
-        let mut had_ports = false;
+    fn publish_once(&self, nft: &Nft, covered: &[IfName]) -> Result<()> {
         nft.transact(|nft, batch| {
-            had_ports = false;
             for family in IpFamily::ALL {
                 let mut removal =
                     Removal { nft, family, owners: &self.owners, settings: None, kept_group: None };
@@ -108,8 +109,8 @@ impl<'a> Ports<'a> {
                 let mut existing = bindings.read_existing(nft)?;
                 let is_secondary = existing.needs_secondary;
                 let bindings = if is_secondary { bindings.secondary() } else { bindings };
-                had_ports |= existing.is_published;
                 if existing.is_published {
+                    self.had_ports.set(true);
                     removal.settings = Some(&self.settings);
                     removal.kept_group = Some(&bindings.group);
                     existing.shared.extend(removal.remove(batch)?.shared);
@@ -118,8 +119,7 @@ impl<'a> Ports<'a> {
             }
             localnet::add_links(batch, covered);
             Ok(())
-        })?;
-        Ok(had_ports)
+        })
     }
 
     /// Removes all ports of each container that has ended without a DEL and that publishes a host port of this attachment.
@@ -259,24 +259,45 @@ impl<'a> Ports<'a> {
         }
     }
 
-    /// Deletes from conntrack the UDP connections to the published ports that do not lead to the container: the kernel does not
-    /// translate a connection that is older than the rules while its packets keep coming. Also deletes the connections of any
-    /// protocol that lead to a `former` address of the container.
-    pub fn delete_untranslated(&self, former: &[IpAddr]) -> Result<()> {
+    /// Deletes the UDP connections to the published ports from conntrack that do not lead to the container. The kernel does not
+    /// translate a connection that is older than the rules while its packets keep coming.
+    pub fn delete_untranslated(&self) -> Result<()> {
+        self.delete_udp(|to_port, _, container| to_port.not_answered_by(container))
+    }
+
+    /// Deletes the UDP connections that began while the rules were missing: the host itself answers them. Connections to the
+    /// container stay.
+    pub fn delete_answered_by_host(&self) -> Result<()> {
+        self.delete_udp(|to_port, host, _| to_port.answered_by(host))
+    }
+
+    /// Deletes the connections to the published ports that lead to a former address of the container.
+    pub fn delete_answered_by(&self, former: &[IpAddr]) -> Result<()> {
+        let mut flows = Vec::new();
+        for bindings in self.all() {
+            let family = bindings.family;
+            for Mapping { transport, host_port, .. } in bindings.mappings() {
+                let to_port = FlowFilter::to_port(family, *transport, *host_port);
+                let former = former.iter().filter(|address| family.has(**address));
+                flows.extend(former.map(|address| to_port.answered_by(*address)));
+            }
+        }
+        delete_flows(&flows)
+    }
+
+    /// Deletes UDP connections to each published port at each address of the host. `filter` gets the filter for the port at this
+    /// address, the address, and the address of the container.
+    fn delete_udp(&self, filter: impl Fn(FlowFilter, IpAddr, IpAddr) -> FlowFilter) -> Result<()> {
         let mut flows = Vec::new();
         let mut addresses: Option<Vec<IpAddr>> = None;
         for bindings in self.all() {
             let (family, container) = (bindings.family, bindings.address.addr());
-            for Mapping { transport, host_port, host_ip, .. } in bindings.mappings() {
-                let to_port = FlowFilter::to_port(family, *transport, *host_port);
-                let former = former.iter().filter(|address| family.has(**address));
-                flows.extend(former.map(|address| to_port.answered_by(*address)));
-                if *transport != Transport::Udp {
-                    continue;
-                }
-                let untranslated = to_port.not_answered_by(container);
-                match host_ip {
-                    HostIp::One(ip) => flows.push(untranslated.at(*ip)),
+            for mapping in bindings.mappings().filter(|mapping| mapping.transport == Transport::Udp)
+            {
+                let to_port = FlowFilter::to_port(family, Transport::Udp, mapping.host_port);
+                let at = |ip: IpAddr| filter(to_port.at(ip), ip, container);
+                match mapping.host_ip {
+                    HostIp::One(ip) => flows.push(at(ip)),
                     // One filter for each address of the host: connections that it forwards to this port of other hosts stay.
                     HostIp::Any | HostIp::AnyOf(_) => {
                         if addresses.is_none() {
@@ -286,7 +307,7 @@ impl<'a> Ports<'a> {
                             addresses = Some(all);
                         }
                         let of_family = addresses.iter().flatten().filter(|ip| family.has(**ip));
-                        flows.extend(of_family.map(|ip| untranslated.at(*ip)));
+                        flows.extend(of_family.map(|ip| at(*ip)));
                     }
                 }
             }

@@ -11,7 +11,7 @@ use crate::names::Attachment;
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::parts::Parts;
-use crate::steps::link::routing_tables::SCOPE_LINK;
+use crate::steps::link::routing_tables::{RoutingTables, SCOPE_LINK};
 use crate::steps::link::{configure, verify};
 
 /// The metric of the kernel's IPv6 routes to prefixes: IP6_RT_PRIO_ADDRCONF (linux/ipv6_route.h).
@@ -69,19 +69,26 @@ impl<'a> Inside<'a> {
             return verify::routes(rtnl, &self.result.routes);
         }
         for (expected, route) in self.result.routes.iter().zip(&self.routes) {
-            // Without the kernel's routes to the prefixes, a gateway cannot be reached.
-            let with_prefixes = [self.prefix_routes(), vec![route.clone()]].concat();
             let compare = || verify::routes(rtnl, std::slice::from_ref(expected));
-            parts.ensure(&compare, &mut || make(&with_prefixes))?;
+            parts.ensure(&compare, &mut || {
+                // Without the kernel's routes to the prefixes, a gateway cannot be reached.
+                let mut all = self.missing_prefix_routes()?;
+                all.push(route.clone());
+                make(&all)
+            })?;
         }
         Ok(())
     }
 
-    /// The routes that the kernel makes for the prefixes of the addresses.
-    fn prefix_routes(&self) -> Vec<Route> {
+    /// The routes that the kernel makes for the prefixes of the addresses, and that no table has.
+    fn missing_prefix_routes(&self) -> Result<Vec<Route>> {
         if !self.subnet_routes.is_empty() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
+        let present = RoutingTables::read(self.rtnl)?.routes;
+        let is_there = |route: &Route| {
+            present.iter().any(|found| (found.dst, found.dev) == (route.dst, route.dev))
+        };
         let has_prefix = |net: &&IpNet| net.prefix_len() < net.max_prefix_len();
         let route = |net: &IpNet| {
             let v4 = Some(net.addr()).filter(IpAddr::is_ipv4);
@@ -93,7 +100,8 @@ impl<'a> Inside<'a> {
                 ..Route::to(net.trunc())
             }
         };
-        self.nets.iter().filter(has_prefix).map(route).collect()
+        let routes = self.nets.iter().filter(has_prefix).map(route);
+        Ok(routes.filter(|route| !is_there(route)).collect())
     }
 
     fn now(&self) -> Result<Link> {

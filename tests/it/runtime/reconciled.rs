@@ -425,6 +425,12 @@ fn an_attachment_whose_del_has_begun_is_left() {
     assert!(said.contains("restored eth0 of container c2"), "{said}");
     c1.call("firewall", "DEL", &firewall()).run().silence();
     assert_eq!(host.world.read(RECORD).matches("deleting").count(), 1, "one mark is enough");
+    // The ADD of a container that lives on.
+    let result = host.cached("net-c1-eth0")["result"].clone();
+    c1.add("firewall", &with(&firewall(), json!({"prevResult": result})));
+    let said = host.reconcile(&[]).output();
+    assert!(said.contains("restored eth0 of container c1 in network net: portmap: "), "{said}");
+    host.reconcile(&[]).silence();
 }
 
 /// The lock of a record orders a DEL of any runtime with a reconcile.
