@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -50,10 +50,17 @@ pub enum Arrival {
 
 impl Signals {
     /// Blocks the signals in this thread, and in threads that it starts later. They stay pending until `Listener::wait` reports
-    /// them.
+    /// them, or another wait for this file.
     pub fn block() -> Result<Self> {
         let mask: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
         block_signals(&mask, SfdFlags::SFD_NONBLOCK).map(Self)
+    }
+}
+
+/// Readable while one of the signals is pending.
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -129,7 +136,7 @@ impl Listener {
             let reason = sys::reason(&error);
             Error::new(Code::IO, format_args!("cannot accept at {}: {reason}", self.path.display()))
         };
-        let files = [signals.0.as_fd(), self.socket.as_fd()];
+        let files = [signals.as_fd(), self.socket.as_fd()];
         match clock::readable(&files, timeout).map_err(failed)?[..] {
             [true, _] => return Ok(Arrival::Signal),
             [_, true] => {}

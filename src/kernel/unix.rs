@@ -1,8 +1,11 @@
-//! Unix stream sockets with a deadline. This module does not interpret the data.
+//! Unix stream sockets with a deadline, and a datagram to the service manager. This module does not interpret the data.
 
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -98,4 +101,15 @@ impl Write for Stream {
     fn flush(&mut self) -> io::Result<()> {
         self.stream.flush()
     }
+}
+
+/// Sends a datagram to the service manager. `socket` is the value of NOTIFY_SOCKET: a path, or `@` and a name in the abstract
+/// namespace. Source: sd_notify(3).
+pub fn notify(socket: &OsStr, message: &[u8]) -> io::Result<()> {
+    fault::kernel_request()?;
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(socket),
+    }?;
+    UnixDatagram::unbound()?.send_to_addr(message, &address).map(drop)
 }

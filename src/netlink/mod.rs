@@ -3,6 +3,8 @@
 //! `message` has the bytes of requests and replies, `socket` the exchange with the kernel and its errors. The other modules
 //! have the objects in the messages.
 
+#[cfg(feature = "tool")]
+pub(crate) mod changes;
 pub(crate) mod conntrack;
 mod message;
 pub mod nft;

@@ -22,7 +22,7 @@ use nix::sys::socket::{
 
 use super::message::{Message, Requests, messages};
 use crate::fault;
-use crate::kernel::sys::socket::{CapAck, descriptor_of, receive_from_kernel};
+use crate::kernel::sys::socket::{CapAck, attach_filter, descriptor_of, receive_from_kernel};
 
 /// A request that failed. It is one pointer wide, as `crate::error::Error` is, and for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -393,8 +393,8 @@ impl Socket {
     }
 }
 
-/// Reports that an object of a multicast group changed in the namespace of the socket, but not which change. The content of the
-/// messages is not read, so a forged message does no harm: the caller reads the object from the kernel.
+/// Reports that an object of some multicast groups changed in the namespace of the socket, but not which change. The content of
+/// the messages is not read, so a forged message does no harm: the caller reads the object from the kernel.
 ///
 /// Uses nix, because neli's sockets cannot be polled without unsafe code.
 pub(crate) struct Events {
@@ -402,19 +402,29 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Reports every change from now on. `group` is one of RTNLGRP_*, up to 32.
-    pub(crate) fn subscribe(group: u32) -> Result<Self, Error> {
-        let failed = |errno: Errno| Error::of("cannot subscribe to changes", &errno.into());
-        let socket = socket(
-            AddressFamily::Netlink,
-            SockType::Raw,
-            SockFlag::SOCK_CLOEXEC,
-            SockProtocol::NetlinkRoute,
-        )
-        .map_err(failed)?;
-        let port = NetlinkAddr::new(0, 1 << (group - 1));
-        bind(socket.as_raw_fd(), &port).map_err(failed)?;
-        Ok(Self { socket })
+    /// Reports every change from now on. The groups are some of RTNLGRP_*, up to 32.
+    pub(crate) fn subscribe(groups: &[u32]) -> Result<Self, Error> {
+        Self::open(SockProtocol::NetlinkRoute, groups, &[])
+    }
+
+    /// Reports the messages of some groups for which a classic BPF program returns more than 0; all without a program.
+    pub(super) fn open(
+        protocol: SockProtocol,
+        groups: &[u32],
+        filter: &[libc::sock_filter],
+    ) -> Result<Self, Error> {
+        let open = || -> io::Result<_> {
+            let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
+            let socket = socket(AddressFamily::Netlink, kind, flags, protocol)?;
+            // The socket gets no message before it is bound, so the filter applies to every message.
+            if !filter.is_empty() {
+                attach_filter(&socket, filter)?;
+            }
+            let groups = groups.iter().fold(0, |groups, group| groups | 1 << (group - 1));
+            bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+            Ok(Self { socket })
+        };
+        open().map_err(|error| Error::of("cannot subscribe to changes", &error))
     }
 
     /// Returns after the next change or after the timeout. It can return early, so the caller has to read the object.
@@ -428,15 +438,28 @@ impl Events {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(failed(errno)),
         }
-        for _ in 0..EVENTS_AT_ONCE_MAX {
+        self.discard().map(drop)
+    }
+
+    /// Discards the pending events without a wait. Returns whether there was one.
+    pub(crate) fn discard(&self) -> Result<bool, Error> {
+        for count in 0..EVENTS_AT_ONCE_MAX {
             match recv(self.socket.as_raw_fd(), &mut [0; 16], MsgFlags::MSG_DONTWAIT) {
                 // ENOBUFS: the queue overflowed. One event is enough.
                 Ok(_) | Err(Errno::EINTR | Errno::ENOBUFS) => {}
-                Err(Errno::EAGAIN) => break,
-                Err(errno) => return Err(failed(errno)),
+                Err(Errno::EAGAIN) => return Ok(count > 0),
+                Err(errno) => {
+                    return Err(Error::of("cannot wait for a change", &errno.into()));
+                }
             }
         }
-        Ok(())
+        Ok(true)
+    }
+}
+
+impl AsFd for Events {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -466,7 +489,7 @@ const DUMP_BYTES_MAX: usize = 64 << 20;
 /// changes, a list cannot be read.
 const DUMP_ATTEMPTS_MAX: u32 = 5;
 
-/// The number of events that one wait discards: the caller reads the object once for all pending events. The maximum ends the
+/// The number of events that one `discard` reads: the caller reads the object once for all pending events. The maximum ends the
 /// loop if events arrive faster than they are read.
 const EVENTS_AT_ONCE_MAX: u32 = 256;
 

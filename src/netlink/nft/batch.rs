@@ -5,9 +5,9 @@ use nix::libc::{self, c_int};
 
 use super::chain::{ChainKind, NewChain};
 use super::consts::{
-    NFNL_BATCH_GENID, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFTA_CHAIN_NAME, NFTA_RULE_CHAIN,
-    NFTA_RULE_HANDLE, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ID,
-    NFTA_SET_NAME,
+    NFNL_BATCH_GENID, NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFT_TABLE_F_OWNER, NFTA_CHAIN_NAME,
+    NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
+    NFTA_SET_ID, NFTA_SET_NAME, NFTA_TABLE_FLAGS,
 };
 use super::feature::Feature;
 use super::rule::{NewRule, Position};
@@ -53,6 +53,16 @@ impl Batch {
         self.features.push((table.family, Feature::Tables));
         let doing = format!("cannot add table {table}");
         self.push(libc::NFT_MSG_NEWTABLE, NlmF::CREATE, table, doing, |_| {})
+    }
+
+    /// Adds a table that only the socket of this transaction can change. `nft flush ruleset` leaves such a table, and the kernel
+    /// deletes it when the socket is closed. Needs Linux 5.12.
+    pub fn add_owned_table(&mut self, table: Table<'_>) -> &mut Self {
+        self.features.push((table.family, Feature::Tables));
+        let doing = format!("cannot add table {table} with an owner");
+        self.push(libc::NFT_MSG_NEWTABLE, NlmF::CREATE, table, doing, |attrs| {
+            be32(attrs, NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
+        })
     }
 
     /// Adds a chain. An existing equal chain is no error, but then the close of the socket takes milliseconds. So callers read

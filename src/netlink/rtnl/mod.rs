@@ -89,8 +89,8 @@ impl Rtnl {
         }
         let start = Instant::now();
         let events = match &self.netns {
-            Some(netns) => netns.run(|| Ok(Events::subscribe(group)?))?,
-            None => Events::subscribe(group)?,
+            Some(netns) => netns.run(|| Ok(Events::subscribe(&[group])?))?,
+            None => Events::subscribe(&[group])?,
         };
         loop {
             // The query follows the subscription, so no change is missed.
