@@ -4,11 +4,15 @@
 use argh::FromArgs;
 
 use crate::error::{Error, Result};
+use crate::kernel::sys::{reason, warn};
+use crate::kernel::unix;
 use crate::plugin::parts::Parts;
+use crate::runtime::Runtime;
 use crate::runtime::lifecycle::Choice;
-use crate::runtime::reconcile::{Reconciled, Restored, Skipped};
+use crate::runtime::reconcile::{Busy, Reconciled};
+use crate::runtime::watch::PAUSE_MAX_S;
 
-use super::output::{Done, print_json, print_line};
+use super::output::{Done, print_json, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
 
 /// Restore rules, routes, queueing disciplines and forwarding that another program removed from living attachments.
@@ -33,43 +37,64 @@ pub(super) struct Reconcile {
     /// print one JSON document
     #[argh(switch)]
     json: bool,
+    /// for a service: restore all networks now and after each change of rules, routes, links or forwarding, until SIGTERM
+    #[argh(switch)]
+    watch: bool,
+    /// SECONDS: make --watch wait that long, at most a day, while you change rules yourself; 0 ends the wait and restores at once
+    #[argh(option, arg_name = "seconds")]
+    pause: Option<u64>,
 }
 
 impl Reconcile {
     pub(super) fn run(&self) -> Result<u8> {
         // The timeout has no effect, because no plugin is executed.
         let runtime = parameters::runtime(TIMEOUT_S);
+        let is_plain = self.network.is_none() && !self.dry_run && !self.inside && !self.json;
+        match (self.watch, self.pause) {
+            (false, None) => self.reconcile(&runtime),
+            (true, None) if is_plain => runtime.watch(notify_ready).map(|()| 0),
+            (false, Some(0)) if is_plain => {
+                runtime.end_pause()?;
+                // The watcher sleeps until its next event. What changed during the pause is restored here.
+                self.reconcile(&runtime)
+            }
+            (false, Some(seconds)) if is_plain && seconds <= PAUSE_MAX_S => {
+                runtime.pause(seconds).map(|()| 0)
+            }
+            (false, Some(_)) if is_plain => {
+                Err(usage_error(format!("--pause: at most {PAUSE_MAX_S} seconds")))
+            }
+            _ => Err(usage_error("--watch and --pause take no NETWORK and no other option")),
+        }
+    }
+
+    fn reconcile(&self, runtime: &Runtime) -> Result<u8> {
         let choice = self.network.as_deref().map(parameters::choice).transpose()?;
         let name = choice.as_ref().map(Choice::name);
+        let is_chosen = |network: &_, _: &_| name.is_none_or(|name| network == name);
         let parts = || Parts::to_restore(self.dry_run, self.inside);
-        let reconciled = runtime.reconcile(name, &parts)?;
+        let reconciled = runtime.reconcile(Busy::Wait, &parts, is_chosen)?;
+        reconciled.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
         if self.json {
             print_json(&Done { dry_run: self.dry_run, done: &reconciled });
         } else {
             self.print(&reconciled);
         }
-        Error::joined(reconciled.errors).map(|()| 0)
+        Error::joined(reconciled.failed.into_iter().map(|failed| failed.error).collect())
+            .map(|()| 0)
     }
 
     fn print(&self, reconciled: &Reconciled) {
-        let done = if self.dry_run { "would restore" } else { "restored" };
-        for Restored { network, at, plugin, difference } in &reconciled.restored {
-            let title = at.title(network);
-            print_line(format_args!("{done} {title}: {plugin}: {difference}"));
-        }
-        let mut lines: Vec<String> = Vec::new();
-        for Skipped { network, at, plugin, reason } in &reconciled.skipped {
-            let line = match plugin {
-                // The line is the same for all attachments with the plugin, so it is printed once.
-                Some(_) => format!("left in network {network}: {reason}"),
-                None => format!("left {}: {reason}", at.title(network)),
-            };
-            if !lines.contains(&line) {
-                lines.push(line);
-            }
-        }
-        for line in lines {
-            print_line(line);
-        }
+        let verb = if self.dry_run { "would restore" } else { "restored" };
+        reconciled.restored.iter().for_each(|restored| print_line(restored.line(verb)));
+        reconciled.reasons().iter().for_each(print_line);
+    }
+}
+
+/// Tells the service manager that the watcher is ready, if it asked for that: sd_notify(3).
+fn notify_ready() {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    if let Err(error) = unix::notify(&socket, b"READY=1") {
+        warn(format_args!("cannot notify the service manager: {}", reason(&error)));
     }
 }

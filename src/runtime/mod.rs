@@ -23,6 +23,8 @@ pub(crate) mod remains;
 pub mod request;
 #[cfg(feature = "tool")]
 pub(crate) mod reservations;
+#[cfg(feature = "tool")]
+pub(crate) mod watch;
 
 use std::path::{Path, PathBuf};
 

@@ -14,6 +14,15 @@ use crate::plugin::parts::Parts;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 
+/// What is done with an attachment while there is an operation of its container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Busy {
+    /// Waits for the end of the operation.
+    Wait,
+    /// Skips the attachment.
+    Skip,
+}
+
 /// A part of an attachment that was restored.
 #[derive(Debug, Serialize)]
 pub struct Restored {
@@ -37,31 +46,50 @@ pub struct Skipped {
     pub reason: String,
 }
 
+/// An attachment with a part that could not be restored.
+#[derive(Debug)]
+pub struct Failed {
+    pub network: NetworkName,
+    pub at: Attachment,
+    pub error: Error,
+}
+
 /// The result of a reconcile. This is also the output of `cnibox reconcile --json`.
 #[derive(Debug, Default, Serialize)]
 pub struct Reconciled {
     pub restored: Vec<Restored>,
     pub skipped: Vec<Skipped>,
     #[serde(skip)]
-    pub errors: Vec<Error>,
+    pub failed: Vec<Failed>,
+    /// One error for each entry of the cache that cannot be read.
+    #[serde(skip)]
+    pub damaged: Vec<Error>,
+    /// Whether an attachment was skipped because of an operation in progress.
+    #[serde(skip)]
+    pub is_partial: bool,
 }
 
 impl Runtime {
-    /// Restores the attachments of one network, or of all networks in the cache. `new` makes the parts of each plugin.
+    /// Restores the attachments in the cache that are chosen. `new` makes the parts of each plugin.
     pub fn reconcile(
         &self,
-        network: Option<&NetworkName>,
+        busy: Busy,
         new: &dyn Fn() -> Parts,
+        is_chosen: impl Fn(&NetworkName, &Attachment) -> bool,
     ) -> Result<Reconciled> {
-        let mut entries = self.entries()?;
-        entries.retain(|entry| network.is_none_or(|name| entry.network == *name));
+        let found = self.cache.all()?;
         sys::catch_interrupts();
-        let mut reconciled = Reconciled::default();
+        let mut reconciled = Reconciled { damaged: found.damaged, ..Reconciled::default() };
         let witness = Witness::new()?;
-        for entry in entries {
+        for entry in found.entries {
+            if !is_chosen(&entry.network, &entry.at) {
+                continue;
+            }
             if let Some(reason) = self.obstacle(&witness, &entry) {
                 reconciled.skip(&entry, None, reason);
-            } else if let Err(error) = self.reconcile_one(&witness, &entry, new, &mut reconciled) {
+            } else if let Err(error) =
+                self.reconcile_one(&witness, &entry, (busy, new), &mut reconciled)
+            {
                 reconciled.fail(&entry, error);
             }
             if sys::is_interrupted() {
@@ -76,10 +104,18 @@ impl Runtime {
         &self,
         witness: &Witness,
         listed: &CacheEntry,
-        new: &dyn Fn() -> Parts,
+        (busy, new): (Busy, &dyn Fn() -> Parts),
         reconciled: &mut Reconciled,
     ) -> Result<()> {
-        let _locks = self.lock(&listed.network, &listed.at.container_id)?;
+        let container_id = &listed.at.container_id;
+        let locks = match busy {
+            Busy::Skip => self.lock_if_free(&listed.network, container_id)?,
+            Busy::Wait => Some(self.lock(&listed.network, container_id)?),
+        };
+        let Some(_locks) = locks else {
+            reconciled.skip_busy(listed);
+            return Ok(());
+        };
         // Read the entry again: it may have changed before the lock.
         let Some(entry) = self.cache.read(&listed.network, &listed.at)? else { return Ok(()) };
         let is_interrupted = self.interrupted(&entry.network, &entry.at).is_some();
@@ -91,7 +127,7 @@ impl Runtime {
         // The plugins of another runtime do not take the locks of this one.
         let held = match self.records.hold(&entry.network, &entry.at) {
             Err(error) if error.code == Code::TRY_AGAIN_LATER => {
-                reconciled.skip(&entry, None, "its ADD or DEL is in progress".into());
+                reconciled.skip_busy(&entry);
                 return Ok(());
             }
             held => held?,
@@ -147,7 +183,38 @@ impl Reconciled {
         self.skipped.push(Skipped { network, at, plugin, reason });
     }
 
+    fn skip_busy(&mut self, entry: &CacheEntry) {
+        self.is_partial = true;
+        self.skip(entry, None, "its ADD or DEL is in progress".into());
+    }
+
     fn fail(&mut self, entry: &CacheEntry, error: Error) {
-        self.errors.push(error.context(format!("cannot restore {}", entry.title())));
+        let (network, at) = (entry.network.clone(), entry.at.clone());
+        let error = error.context(format!("cannot restore {}", entry.title()));
+        self.failed.push(Failed { network, at, error });
+    }
+
+    /// One line for each reason why something is not restored. The line about a plugin is the same for all attachments of a
+    /// network, and is listed once.
+    pub fn reasons(&self) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        for Skipped { network, at, plugin, reason } in &self.skipped {
+            let line = match plugin {
+                Some(_) => format!("left in network {network}: {reason}"),
+                None => format!("left {}: {reason}", at.title(network)),
+            };
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        lines
+    }
+}
+
+impl Restored {
+    /// The line about the part: `restored eth0 of container c1 in network net: PLUGIN: DIFFERENCE`.
+    pub fn line(&self, verb: &str) -> String {
+        let Self { network, at, plugin, difference } = self;
+        format!("{verb} {}: {plugin}: {difference}", at.title(network))
     }
 }

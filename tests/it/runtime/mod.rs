@@ -31,6 +31,7 @@ mod signals;
 mod specification;
 mod troubleshooting;
 mod versions;
+mod watched;
 
 use std::fs;
 

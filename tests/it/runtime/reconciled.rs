@@ -7,7 +7,7 @@ use crate::portmap::{ask, ask_in_vain, neighbours, serve};
 use crate::world::{Connection, Container, Outcome, State, echo, plugin_names, with};
 
 /// A network with everything that can be removed.
-fn network() -> Value {
+pub(super) fn network() -> Value {
     let ranges = json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]);
     json!({
         "cniVersion": "1.1.0", "name": "net", "plugins": [
@@ -26,7 +26,7 @@ fn network() -> Value {
 }
 
 /// A network of one plugin of the kind `veth` or `ptp`.
-fn routed(kind: &str) -> Value {
+pub(super) fn routed(kind: &str) -> Value {
     let ranges = json!([[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:4::/64"}]]);
     let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
     let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
@@ -36,12 +36,12 @@ fn routed(kind: &str) -> Value {
 
 impl Host {
     /// The container has its name as its id.
-    fn attach_as(&self, network: &str, name: &str, args: &[&str]) {
+    pub(super) fn attach_as(&self, network: &str, name: &str, args: &[&str]) {
         let add = ["add", network, name, "--container-id", name];
         self.cnibox(&[&add[..], args].concat()).run().success();
     }
 
-    fn reconcile(&self, args: &[&str]) -> Outcome {
+    pub(super) fn reconcile(&self, args: &[&str]) -> Outcome {
         self.cnibox(&[&["reconcile"], args].concat()).run()
     }
 
@@ -63,7 +63,7 @@ impl Host {
     }
 
     /// The state of the host. The order of tables and chains is that of their creation.
-    fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> Vec<String> {
         let lines = |state: State| -> Vec<String> {
             let split = |line: &String| line.lines().map(str::to_owned).collect::<Vec<_>>();
             state.lines().iter().flat_map(split).collect()
@@ -78,7 +78,7 @@ impl Host {
     }
 
     #[track_caller]
-    fn assert_as(&self, before: &[String], when: &str) {
+    pub(super) fn assert_as(&self, before: &[String], when: &str) {
         crate::world::state::assert_same(before, &self.lines(), when);
     }
 }
@@ -89,7 +89,7 @@ fn without_counter(line: &str) -> String {
 }
 
 /// A host with two containers that publish ports, and a neighbour outside.
-fn host_with_two<'h>(host: &'h Host) -> [Container<'h>; 3] {
+pub(super) fn host_with_two<'h>(host: &'h Host) -> [Container<'h>; 3] {
     host.configure("1.conflist", &network());
     let [outside, _] = neighbours(&host.world);
     let [c1, c2] = ["c1", "c2"].map(|name| host.world.container(name));

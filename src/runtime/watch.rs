@@ -1,0 +1,203 @@
+//! `reconcile --watch`: restores living attachments again when something changes that they need on the host.
+//!
+//! Each transaction of nf_tables and each change of a link, address, route, queueing discipline or forwarding causes a look, which
+//! is one reconcile of all attachments. What it restores causes another look, which finds no difference and so changes nothing.
+
+mod guard;
+mod memory;
+mod pause;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::kernel::clock;
+use crate::kernel::listener::Signals;
+use crate::kernel::sys;
+use crate::netlink::{Events, changes};
+use crate::plugin::parts::Parts;
+use crate::runtime::Runtime;
+use crate::runtime::reconcile::Busy;
+
+use guard::Guard;
+use memory::Memory;
+
+pub use pause::PAUSE_MAX_S;
+
+/// A look begins when there was no event for this time,
+const QUIET: Duration = Duration::from_millis(50);
+/// or this time after the first event.
+const DELAY_MAX: Duration = Duration::from_millis(500);
+/// The pause after a look, as a multiple of its duration: a node that starts containers all the time spends at most a tenth of a
+/// processor on looks.
+const REST: u32 = 9;
+/// The time to the next look without an event. `route_localnet`, `accept_ra` and the parameters of bridges and of queueing
+/// disciplines have no events.
+const INTERVAL: Duration = Duration::from_secs(600);
+/// The same after a look that skipped an attachment because of an operation in progress.
+const INTERVAL_IF_PARTIAL: Duration = Duration::from_secs(10);
+
+impl Runtime {
+    /// Restores attachments until SIGTERM, SIGINT or SIGHUP. Calls `ready` after the first look. A look that fails is logged, and
+    /// the next one follows.
+    pub fn watch(&self, ready: impl FnOnce()) -> Result<()> {
+        let signals = Signals::block()?;
+        // Before the first look, so that no change is missed.
+        let sources = Sources::subscribe()?;
+        let (mut guard, mut memory) = (Guard::open()?, Memory::default());
+        let (mut schedule, mut ready) = (Schedule::default(), Some(ready));
+        let mut pause_end = Duration::ZERO;
+        loop {
+            let now = clock::since_boot();
+            let due = schedule.due().max(pause_end);
+            if due <= now {
+                pause_end = self.pause_end();
+                if pause_end <= now {
+                    let is_partial = self.look(&mut memory);
+                    guard.ensure();
+                    schedule.looked(now, clock::since_boot(), is_partial);
+                }
+                if let Some(ready) = ready.take() {
+                    ready();
+                }
+                continue;
+            }
+            let mut files = vec![signals.as_fd()];
+            // Once a look is due, further events change nothing, and their queue may overflow.
+            if now < pause_end || !schedule.is_resting(now) {
+                files.extend(sources.files());
+            }
+            let readable = clock::readable(&files, Some(due - now));
+            let readable = readable.map_err(|error| {
+                Error::internal("cannot wait for changes").with_details(sys::reason(&error))
+            })?;
+            if readable[0] {
+                return Ok(());
+            }
+            if readable.contains(&true) && sources.discard()? {
+                schedule.note(clock::since_boot());
+                if now < pause_end {
+                    // A command may have changed the pause.
+                    pause_end = self.pause_end();
+                }
+            }
+        }
+    }
+
+    /// Restores all attachments that `memory` does not leave. Returns whether some were skipped because of an operation in
+    /// progress.
+    fn look(&self, memory: &mut Memory) -> bool {
+        memory.begin(clock::since_boot());
+        let new = || Parts::to_restore(false, false);
+        let reconciled = self.reconcile(Busy::Skip, &new, |network, at| !memory.leaves(network, at));
+        let is_partial = reconciled.as_ref().is_ok_and(|reconciled| reconciled.is_partial);
+        memory.log(reconciled);
+        is_partial
+    }
+}
+
+/// The sockets with the events of the host's network namespace.
+struct Sources {
+    links: Events,
+    /// `None` if the kernel lacks netfilter.
+    rules: Option<Events>,
+}
+
+impl Sources {
+    fn subscribe() -> Result<Self> {
+        Ok(Self { links: changes::of_links()?, rules: changes::of_rules()? })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Events> {
+        [&self.links].into_iter().chain(&self.rules)
+    }
+
+    fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.all().map(AsFd::as_fd)
+    }
+
+    /// Discards the pending events. Returns whether there was one.
+    fn discard(&self) -> Result<bool> {
+        let mut is_any = false;
+        for events in self.all() {
+            is_any |= events.discard()?;
+        }
+        Ok(is_any)
+    }
+}
+
+/// When the next look begins. All times are times since boot.
+#[derive(Debug, Default)]
+struct Schedule {
+    /// The time before which no look begins.
+    earliest: Duration,
+    /// The time of the next look without an event.
+    latest: Duration,
+    /// The first and the last event since the last look.
+    events: Option<(Duration, Duration)>,
+}
+
+impl Schedule {
+    fn due(&self) -> Duration {
+        let due = self.events.map(|(first, last)| (last + QUIET).min(first + DELAY_MAX));
+        due.unwrap_or(self.latest).min(self.latest).max(self.earliest)
+    }
+
+    /// Whether a look follows at `earliest`, because of an event.
+    fn is_resting(&self, now: Duration) -> bool {
+        self.events.is_some() && now < self.earliest
+    }
+
+    fn note(&mut self, now: Duration) {
+        let (first, _) = self.events.unwrap_or((now, now));
+        self.events = Some((first, now));
+    }
+
+    fn looked(&mut self, begin: Duration, end: Duration, is_partial: bool) {
+        let interval = if is_partial { INTERVAL_IF_PARTIAL } else { INTERVAL };
+        let earliest = end + (end - begin) * REST;
+        *self = Self { earliest, latest: end + interval, events: None };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_first_look_is_at_once_and_the_next_after_the_interval() {
+        let mut schedule = Schedule::default();
+        assert_eq!(schedule.due(), Duration::ZERO);
+        schedule.looked(ms(1000), ms(1000), false);
+        assert_eq!(schedule.due(), ms(1000) + INTERVAL);
+        schedule.looked(ms(1000), ms(1000), true);
+        assert_eq!(schedule.due(), ms(1000) + INTERVAL_IF_PARTIAL);
+    }
+
+    #[test]
+    fn a_look_begins_after_the_last_event_but_not_late() {
+        let mut schedule = Schedule { latest: ms(600_000), ..Schedule::default() };
+        schedule.note(ms(1000));
+        assert_eq!(schedule.due(), ms(1050));
+        schedule.note(ms(1040));
+        assert_eq!(schedule.due(), ms(1090));
+        for at in 50..50_000 {
+            schedule.note(ms(1000 + at));
+        }
+        assert_eq!(schedule.due(), ms(1500));
+    }
+
+    #[test]
+    fn a_look_is_followed_by_a_rest_of_nine_times_its_duration() {
+        let mut schedule = Schedule::default();
+        schedule.looked(ms(1000), ms(1200), false);
+        assert!(!schedule.is_resting(ms(1200)), "there was no event");
+        schedule.note(ms(1201));
+        assert_eq!(schedule.due(), ms(3000));
+        assert!(schedule.is_resting(ms(2999)) && !schedule.is_resting(ms(3000)));
+    }
+}

@@ -1,0 +1,276 @@
+//! `cnibox reconcile --watch`: what another program removes comes back by itself, and the watcher sleeps otherwise.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::json;
+
+use super::Host;
+use super::reconciled::{host_with_two, network, routed};
+use crate::portmap::udp::ask_again;
+use crate::portmap::{ask, elements, serve};
+use crate::world::{Connection, Running, echo, with};
+
+const LOG: &str = "/run/watch.log";
+/// The limit for a repair, in seconds. The machine may be busy.
+const REPAIR_S: u64 = 20;
+
+/// A watcher that has said that it is ready.
+struct Watcher<'h> {
+    host: &'h Host,
+    running: Running,
+}
+
+impl<'h> Watcher<'h> {
+    fn start(host: &'h Host) -> Self {
+        let path = host.world.path("/run/notify");
+        let _ = fs::remove_file(&path); // of an earlier watcher
+        let socket = UnixDatagram::bind(path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(REPAIR_S))).unwrap();
+        let call = host.cnibox(&["reconcile", "--watch"]).env("NOTIFY_SOCKET", "/run/notify");
+        let running = call.under(&["sh", "-c", &format!("exec \"$0\" \"$@\" 2>>{LOG}")]).start();
+        let mut text = [0; 64];
+        let length = socket.recv(&mut text).unwrap();
+        assert_eq!(&text[..length], b"READY=1");
+        Self { host, running }
+    }
+
+    fn log(&self) -> String {
+        self.host.world.read(LOG)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(self.running.pid(), signal).unwrap();
+    }
+
+    /// Ends it. Returns its log.
+    fn end(self, signal: Signal) -> String {
+        self.signal(signal);
+        let log = self.log();
+        self.running.finish().silence();
+        log
+    }
+
+    /// How often the process has begun to wait.
+    fn waits(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.running.pid())).unwrap();
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.unwrap().trim().parse().unwrap()
+    }
+
+    /// Waits until nothing wakes the watcher for a second and a half.
+    #[track_caller]
+    fn sleeps(&self) {
+        self.host.world.within(REPAIR_S, "the watcher sleeps", || {
+            let before = self.waits();
+            std::thread::sleep(Duration::from_millis(1500));
+            self.waits() == before
+        });
+    }
+
+    #[track_caller]
+    fn restores(&self, before: &[String], change: &str) {
+        let is_as_before = || self.host.lines() == before;
+        self.host.world.within_or(REPAIR_S, is_as_before, || {
+            format!("{change}: {}\n{:#?}", self.log(), self.host.lines())
+        });
+    }
+}
+
+#[test]
+fn connections_go_on_during_a_flush_of_all_rules() {
+    let host = Host::new();
+    let [outside, c1, _] = host_with_two(&host);
+    serve(&c1, "tcp", 80);
+    serve(&c1, "udp", 53);
+    echo(&c1, 81);
+    let watcher = Watcher::start(&host);
+    let open = [("four", "TCP:192.0.2.1:8081"), ("six", "TCP:[fd00:2::1]:8081")]
+        .map(|(name, target)| Connection::open(&outside, name, target));
+    let datagrams = || {
+        for address in ["192.0.2.1", "fd00:2::1"] {
+            assert_eq!(ask_again(&host.world, &outside, address, 8053), "c1");
+        }
+    };
+    datagrams();
+    let before = host.lines();
+    // The watcher does nothing in the gap.
+    watcher.signal(Signal::SIGSTOP);
+    host.world.host(["nft", "flush", "ruleset"]);
+    open.iter().for_each(|connection| connection.carries("second"));
+    datagrams();
+    watcher.signal(Signal::SIGCONT);
+    watcher.restores(&before, "a flush of all rules");
+    for address in ["192.0.2.1", "fd00:2::1"] {
+        let answer = ask(&host.world, Some(&outside.netns()), "tcp", address, 8080);
+        assert!(answer.starts_with("c1 "), "{answer}");
+    }
+    open.iter().for_each(|connection| connection.carries("third"));
+    datagrams();
+    let log = watcher.end(Signal::SIGTERM);
+    for (container, plugin) in
+        ["c1", "c2"].iter().flat_map(|c| ["bridge", "portmap", "firewall"].map(|p| (c, p)))
+    {
+        let line = format!("restored eth0 of container {container} in network net: {plugin}: ");
+        assert!(log.contains(&line), "{line}: {log}");
+    }
+}
+
+#[test]
+fn each_change_is_restored_and_then_the_watcher_sleeps() {
+    let host = Host::new();
+    let [_outside, _c1, _c2] = host_with_two(&host);
+    host.configure("2.conflist", &routed("veth"));
+    host.world.container("c3");
+    host.attach_as("routed", "c3", &[]);
+    let watcher = Watcher::start(&host);
+    watcher.sleeps();
+    let end = host.world.ports_of("cni0").remove(0);
+    let veth = host.cached("routed-c3-eth0")["result"]["interfaces"][0]["name"].clone();
+    let before = host.lines();
+    for change in [
+        "nft delete table ip cnibox",
+        "nft flush chain ip cnibox masquerade-srcnat",
+        "iptables-nft -F CNI-FORWARD",
+        "echo 0 >/proc/sys/net/ipv4/ip_forward",
+        "echo 0 >/proc/sys/net/ipv6/conf/all/forwarding",
+        "ip address del 10.1.0.1/24 dev cni0",
+        "ip route del 10.2.0.2 dev VETH",
+        "ip -6 route del fd00:4::2 dev VETH",
+        "tc qdisc del dev END root",
+    ] {
+        let change = change.replace("END", &end).replace("VETH", veth.as_str().unwrap());
+        host.world.host(["sh", "-ec", &change]);
+        watcher.restores(&before, &change);
+    }
+    watcher.sleeps();
+    assert!(!watcher.end(Signal::SIGINT).contains("left "));
+}
+
+#[test]
+fn a_pause_keeps_what_the_administrator_does_until_its_end() {
+    let host = Host::new();
+    host_with_two(&host);
+    let watcher = Watcher::start(&host);
+    watcher.sleeps();
+    let before = host.lines();
+    let flush = || host.world.host(["nft", "flush", "ruleset"]);
+    host.reconcile(&["--pause", "3600"]).silence();
+    flush();
+    watcher.sleeps();
+    assert_eq!(watcher.log(), "");
+    let said = host.reconcile(&["--pause", "0"]).output();
+    assert!(said.contains("restored eth0 of container c1 in network net: bridge: "), "{said}");
+    host.assert_as(&before, "the end of a pause");
+    flush();
+    watcher.restores(&before, "a flush after the pause");
+    host.reconcile(&["--pause", "5"]).silence();
+    flush();
+    watcher.restores(&before, "the end of a short pause");
+    // A damaged file, and one of another boot, are no pause.
+    for text in ["", "{\"boot\":\"another\",\"until\":99999999999}"] {
+        host.world.write("/run/cnibox/pause", text);
+        host.world.host(["nft", "delete", "table", "bridge", "cnibox"]);
+        watcher.restores(&before, text);
+    }
+    for words in [&["--pause", "86401"][..], &["--pause", "1", "--watch"], &["--watch", "net"]] {
+        assert_eq!(host.reconcile(words).status, 2, "{words:?}");
+    }
+}
+
+#[test]
+fn what_another_program_removes_again_and_again_is_left() {
+    let host = Host::new();
+    host_with_two(&host);
+    let watcher = Watcher::start(&host);
+    let before = host.lines();
+    let remove = || host.world.host(["nft", "flush", "map", "ip", "cnibox", "masquerade-sources"]);
+    for _ in 0..5 {
+        remove();
+        watcher.restores(&before, "a removal");
+    }
+    watcher.sleeps();
+    for name in ["c1", "c2"] {
+        let line = format!(
+            "left eth0 of container {name} in network net for 600 s, because another program removes it again"
+        );
+        assert_eq!(watcher.log().matches(&line).count(), 1, "{}", watcher.log());
+    }
+    remove();
+    watcher.sleeps();
+    assert_ne!(host.lines(), before);
+    let log = watcher.log();
+    assert_eq!(log.lines().filter(|line| line.starts_with("restored ")).count(), 10, "{log}");
+    // By hand, and by another watcher, it is restored.
+    watcher.end(Signal::SIGTERM);
+    let next = Watcher::start(&host);
+    host.assert_as(&before, "the start of another watcher");
+    next.end(Signal::SIGTERM);
+}
+
+/// containerd calls each plugin, and removes the entry of the cache at the end.
+#[test]
+fn a_del_by_single_calls_during_repairs_leaves_nothing() {
+    let host = Host::new();
+    let [_, c1, c2] = host_with_two(&host);
+    let watcher = Watcher::start(&host);
+    let head = json!({"cniVersion": "1.1.0", "name": "net"});
+    let repairs = || watcher.log().matches("container c2 in network net: bridge: ").count();
+    for (count, plugin) in network()["plugins"].as_array().unwrap().iter().rev().enumerate() {
+        c1.call(plugin["type"].as_str().unwrap(), "DEL", &with(plugin, head.clone()))
+            .run()
+            .silence();
+        host.world.host(["nft", "flush", "ruleset"]);
+        host.world.within(REPAIR_S, "c2 is restored", || repairs() > count);
+        watcher.sleeps();
+    }
+    host.world.host(["rm", "/var/lib/cni/results/net-c1-eth0"]);
+    let left = elements(&host.world);
+    assert!(left.iter().all(|line| !line.ends_with("net c1 eth0")), "{left:#?}");
+    assert!(left.iter().any(|line| line.ends_with("net c2 eth0")), "{left:#?}");
+    assert!(!watcher.log().contains("restored eth0 of container c1"), "{}", watcher.log());
+    c2.destroy();
+}
+
+#[test]
+fn the_tables_that_keep_connections_end_with_the_watcher() {
+    let host = Host::new();
+    host_with_two(&host);
+    let tables = || host.world.host(["nft", "list", "tables"]).matches("cnibox-guard").count();
+    host.world.host(["nft", "flush", "ruleset"]);
+    let first = Watcher::start(&host);
+    assert_eq!(tables(), 2);
+    let rules = host.world.host(["nft", "list", "table", "ip", "cnibox-guard"]);
+    assert!(rules.contains("flags owner") && rules.contains("ct state new"), "{rules}");
+    let second = Watcher::start(&host);
+    let note = "note: connections may end with the rules: ip cnibox-guard: ";
+    assert!(second.log().contains(note), "{}", second.log());
+    first.signal(Signal::SIGKILL);
+    host.world.eventually("the kernel deletes them", || tables() == 0);
+    second.end(Signal::SIGHUP);
+}
+
+#[test]
+fn a_reason_and_an_error_are_logged_once() {
+    let host = Host::new();
+    let [_, c1, _] = host_with_two(&host);
+    let end = host.cached("net-c2-eth0")["result"]["interfaces"][1]["name"].clone();
+    let watcher = Watcher::start(&host);
+    c1.destroy();
+    host.world.host(["ip", "link", "set", end.as_str().unwrap(), "down"]);
+    for table in ["ip", "ip6", "bridge"] {
+        host.world.host(["nft", "delete", "table", table, "cnibox"]);
+        watcher.sleeps();
+    }
+    let log = watcher.log();
+    let mut lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("restored ")).collect();
+    let count = lines.len();
+    assert!(log.contains("left eth0 of container c1 in network net: it has ended"), "{log}");
+    assert!(log.contains("cannot restore eth0 of container c2 in network net: "), "{log}");
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), count, "{log}");
+}
