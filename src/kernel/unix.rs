@@ -113,3 +113,20 @@ pub fn notify(socket: &OsStr, message: &[u8]) -> io::Result<()> {
     }?;
     UnixDatagram::unbound()?.send_to_addr(message, &address).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_with_an_abstract_address_is_notified() {
+        let name = format!("cnibox-notify-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let manager = UnixDatagram::bind_addr(&address).unwrap();
+        notify(format!("@{name}").as_ref(), b"READY=1").unwrap();
+        let mut text = [0; 16];
+        let length = manager.recv(&mut text).unwrap();
+        assert_eq!(&text[..length], b"READY=1");
+        assert!(notify("/nowhere/notify".as_ref(), b"READY=1").is_err());
+    }
+}

@@ -89,7 +89,8 @@ impl Runtime {
     fn look(&self, memory: &mut Memory) -> bool {
         memory.begin(clock::since_boot());
         let new = || Parts::to_restore(false, false);
-        let reconciled = self.reconcile(Busy::Skip, &new, |network, at| !memory.leaves(network, at));
+        let reconciled =
+            self.reconcile(Busy::Skip, &new, |network, at| !memory.leaves(network, at));
         let is_partial = reconciled.as_ref().is_ok_and(|reconciled| reconciled.is_partial);
         memory.log(reconciled);
         is_partial

@@ -203,11 +203,11 @@ test_the_debian_package_starts_nothing_and_its_removal_ends_namespaces_and_the_d
     echo 'dbnet -p 8080:80' >/etc/cnibox/netns/web
     boot
     script postinst configure ''
-    for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-gc.timer; do
+    for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-gc.timer cnibox-reconcile.service; do
         not machine systemctl is-active "$unit"
         not machine systemctl is-enabled "$unit"
     done
-    machine systemctl enable --now cnibox-dhcp.socket cnibox-gc.timer
+    machine systemctl enable --now cnibox-dhcp.socket cnibox-gc.timer cnibox-reconcile.service
     script postinst configure ''
     [[ $(ls /var/lib/systemd/deb-systemd-helper-enabled) == *cnibox-dhcp.socket*cnibox-gc.timer* ]]
     machine systemctl start cnibox-dhcp.service cnibox-netns@web
@@ -218,7 +218,7 @@ test_the_debian_package_starts_nothing_and_its_removal_ends_namespaces_and_the_d
     script postinst configure 0.1.0
     machine systemctl is-active cnibox-netns@web cnibox-dhcp.service cnibox-gc.timer
     script prerm remove
-    for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-gc.timer cnibox-netns@web; do not machine systemctl is-active "$unit"; done
+    for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-gc.timer cnibox-reconcile.service cnibox-netns@web; do not machine systemctl is-active "$unit"; done
     machine bash -c '[[ ! -e /run/netns/web ]]'
     eventually nothing_is_left
     rm /usr/lib/systemd/system/cnibox-*

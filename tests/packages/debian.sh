@@ -28,10 +28,11 @@ test_the_package_has_its_plugins_manuals_and_completions() {
     sh -n "$at/usr/libexec/cnibox/netns"
     grep -q '^ExecStart=/usr/lib/cni/dhcp daemon$' "$at/usr/lib/systemd/system/cnibox-dhcp.service"
     grep -q '^ExecStart=/usr/lib/cni/cnibox gc --confirm$' "$at/usr/lib/systemd/system/cnibox-gc.service"
+    grep -q '^ExecStart=/usr/lib/cni/cnibox reconcile --watch$' "$at/usr/lib/systemd/system/cnibox-reconcile.service"
     mount --bind "$at/usr/lib/cni" /usr/lib/cni
     mount --bind "$at/usr/libexec" /usr/libexec
     SYSTEMD_UNIT_PATH=$at/usr/lib/systemd/system: systemd-analyze verify --man=no cnibox-dhcp.socket \
-        cnibox-gc.timer cnibox-netns@web.service
+        cnibox-gc.timer cnibox-netns@web.service cnibox-reconcile.service
     cmp "$at/usr/lib/cni/bridge" "$executable"
 }
 

@@ -40,6 +40,7 @@ test_the_recipe_of_alpine_is_a_script_that_installs_all() {
     grep -q /usr/libexec/cni/dhcp "$node/alpine/etc/init.d/cnibox-dhcp"
     grep -q :/usr/libexec/cni$ "$node/alpine/usr/libexec/cnibox/gc-loop"
     [[ -x $node/alpine/etc/init.d/cnibox-gc ]]
+    grep -q /usr/libexec/cni/cnibox "$node/alpine/etc/init.d/cnibox-reconcile"
     grep -q "$(sha512sum <"$packages/cnibox-$version.tar.xz" | cut -d ' ' -f 1)  cnibox-$version.tar.xz" "$recipes/alpine/APKBUILD"
 }
 
@@ -63,7 +64,8 @@ test_the_makefile_of_buildroot_installs_all() {
     [[ $("${make[@]}" -n build) == *"cargo build --release --frozen --target triple --no-default-features --features "*plugins* ]]
     "${make[@]}" target sysv openrc systemd
     has_all_plugins "$node/buildroot/opt/cni/bin"
-    # The timer is off: rcS does not call a file of this name.
+    # The timer and the watcher are off: rcS does not call files of these names.
+    [[ -x $node/buildroot/etc/init.d/cnibox-reconcile ]]
     [[ -x $node/buildroot/etc/init.d/cnibox-gc && -x $node/buildroot/usr/libexec/cnibox/gc-loop ]]
     [[ -e $node/buildroot/etc/init.d/S50cnibox-dhcp && -e $node/buildroot/usr/lib/systemd/system/cnibox-netns@.service ]]
     cd "$packages"

@@ -30,21 +30,23 @@ define CNIBOX_INSTALL_TARGET_CMDS
 	$(INSTALL) -D -m 0755 $(@D)/packaging/gc-loop $(TARGET_DIR)/usr/libexec/cnibox/gc-loop
 endef
 
-# rcS starts cnibox-gc only under another name: `ln -s cnibox-gc S70cnibox-gc`.
+# rcS starts cnibox-gc and cnibox-reconcile only under other names: `ln -s cnibox-gc S70cnibox-gc`.
 define CNIBOX_INSTALL_INIT_SYSV
 	$(INSTALL) -D -m 0755 $(@D)/packaging/busybox/S50cnibox-dhcp $(TARGET_DIR)/etc/init.d/S50cnibox-dhcp
 	$(INSTALL) -D -m 0755 $(@D)/packaging/busybox/S60cnibox-netns $(TARGET_DIR)/etc/init.d/S60cnibox-netns
 	$(INSTALL) -D -m 0755 $(@D)/packaging/busybox/S70cnibox-gc $(TARGET_DIR)/etc/init.d/cnibox-gc
+	$(INSTALL) -D -m 0755 $(@D)/packaging/busybox/S80cnibox-reconcile $(TARGET_DIR)/etc/init.d/cnibox-reconcile
 endef
 
 define CNIBOX_INSTALL_INIT_OPENRC
 	$(INSTALL) -D -m 0755 $(@D)/packaging/openrc/cnibox-dhcp $(TARGET_DIR)/etc/init.d/cnibox-dhcp
 	$(INSTALL) -D -m 0755 $(@D)/packaging/openrc/cnibox-gc $(TARGET_DIR)/etc/init.d/cnibox-gc
 	$(INSTALL) -D -m 0755 $(@D)/packaging/openrc/cnibox-netns $(TARGET_DIR)/etc/init.d/cnibox-netns
+	$(INSTALL) -D -m 0755 $(@D)/packaging/openrc/cnibox-reconcile $(TARGET_DIR)/etc/init.d/cnibox-reconcile
 endef
 
 define CNIBOX_INSTALL_INIT_SYSTEMD
-	for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-gc.service cnibox-gc.timer cnibox-netns@.service; do \
+	for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-gc.service cnibox-gc.timer cnibox-netns@.service cnibox-reconcile.service; do \
 		$(INSTALL) -D -m 0644 $(@D)/packaging/systemd/$$unit \
 			$(TARGET_DIR)/usr/lib/systemd/system/$$unit || exit 1; \
 	done

@@ -31,6 +31,7 @@ rustPlatform.buildRustPackage rec {
     install -Dm644 packaging/systemd/* -t $out/lib/systemd/system
     substituteInPlace $out/lib/systemd/system/cnibox-dhcp.service --replace /opt/cni/bin $out/lib/cni
     substituteInPlace $out/lib/systemd/system/cnibox-gc.service --replace /opt/cni/bin $out/lib/cni
+    substituteInPlace $out/lib/systemd/system/cnibox-reconcile.service --replace /opt/cni/bin $out/lib/cni
     substituteInPlace $out/lib/systemd/system/cnibox-netns@.service --replace /usr/libexec/cnibox $out/libexec/cnibox
     install -Dm755 packaging/netns $out/libexec/cnibox/netns
     substituteInPlace $out/libexec/cnibox/netns --replace /opt/cni/bin $out/bin

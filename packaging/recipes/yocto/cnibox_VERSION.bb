@@ -18,7 +18,7 @@ RPROVIDES:${PN} += "cni-plugins"
 RREPLACES:${PN} += "cni-plugins"
 RCONFLICTS:${PN} += "cni-plugins cni"
 
-SYSTEMD_SERVICE:${PN} = "cnibox-dhcp.socket cnibox-gc.timer cnibox-netns@.service"
+SYSTEMD_SERVICE:${PN} = "cnibox-dhcp.socket cnibox-gc.timer cnibox-netns@.service cnibox-reconcile.service"
 SYSTEMD_AUTO_ENABLE = "disable"
 
 do_install() {
@@ -30,7 +30,7 @@ do_install() {
     ln -rs ${D}${libexecdir}/cni/cnibox ${D}${bindir}/cnibox
     ln -rs ${D}${libexecdir}/cni ${D}/opt/cni/bin
     install -D -m 0755 ${S}/packaging/netns ${D}${libexecdir}/cnibox/netns
-    for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-gc.service cnibox-gc.timer cnibox-netns@.service; do
+    for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-gc.service cnibox-gc.timer cnibox-netns@.service cnibox-reconcile.service; do
         install -D -m 0644 ${S}/packaging/systemd/$unit ${D}${systemd_system_unitdir}/$unit
     done
 }

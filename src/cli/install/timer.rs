@@ -1,4 +1,4 @@
-//! The systemd units that call `cnibox gc --confirm`.
+//! The systemd units that call `cnibox gc --confirm`, and the unit of `cnibox reconcile --watch`, which stays disabled.
 //!
 //! They are the units of the packages, with the plugin directory of this installation. The host can have another root
 //! directory: a container that installs cnibox on a node has no systemd and cannot see the host's processes, so it writes the
@@ -21,13 +21,17 @@ use super::report::{Change, Left, Report};
 /// The directory for the units of the administrator.
 const UNITS: &str = "/etc/systemd/system";
 const TIMER: &str = "cnibox-gc.timer";
-/// The name and the text of each unit. The timer is the last: it starts the service.
-const FILES: [(&str, &str); 2] = [
+const WATCHER: &str = "cnibox-reconcile.service";
+/// The name and the text of each unit. The timer is the last: it starts the first.
+const FILES: [(&str, &str); 3] = [
     ("cnibox-gc.service", include_str!("../../../packaging/systemd/cnibox-gc.service")),
+    (WATCHER, include_str!("../../../packaging/systemd/cnibox-reconcile.service")),
     (TIMER, include_str!("../../../packaging/systemd/cnibox-gc.timer")),
 ];
 /// The link that enables the timer.
 const LINK: &str = "timers.target.wants/cnibox-gc.timer";
+/// The link of an administrator that enables the watcher.
+const WATCHER_LINK: &str = "multi-user.target.wants/cnibox-reconcile.service";
 
 /// The units of a host.
 pub(super) struct Timer {
@@ -107,12 +111,12 @@ impl Timer {
             report.left.push(Left { name: TIMER.into(), reason: "it is for another directory" });
             return Ok(());
         }
-        // Remove the link first: without it systemd starts none of the units.
-        for name in [LINK, TIMER, FILES[0].0] {
+        // Remove the links first: without them systemd starts none of the units.
+        for name in [LINK, WATCHER_LINK, TIMER, WATCHER, FILES[0].0] {
             let path = self.unit_path(name);
             let found = existing("examine", &path, fs::symlink_metadata(&path))?;
             let Some(metadata) = found else { continue };
-            if name != LINK && metadata.is_symlink() {
+            if ![LINK, WATCHER_LINK].contains(&name) && metadata.is_symlink() {
                 report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
                 continue;
             }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::net::UnixStream;
 
+use super::reconciled::host_with_two;
 use super::{Host, network};
 use crate::world::{Call, Scratch, World, executable};
 
@@ -32,6 +33,67 @@ fn the_units_of_systemd_are_valid() {
     is_valid(&units, ["/opt/cni/bin/dhcp", executable()]);
     let units = ["cnibox-gc.timer", "cnibox-gc.service"];
     is_valid(&units, ["/opt/cni/bin/cnibox", executable()]);
+    is_valid(&["cnibox-reconcile.service"], ["/opt/cni/bin/cnibox", executable()]);
+}
+
+/// The unit has fewer capabilities than root.
+#[test]
+fn the_watcher_of_systemd_has_the_capabilities_to_restore_everything() {
+    let host = Host::new();
+    let [_, _, _] = host_with_two(&host);
+    let before = host.lines();
+    let end = host.world.ports_of("cni0").remove(0);
+    let change = format!(
+        "nft flush ruleset; echo 0 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/{end}/accept_ra
+         ip address del 10.1.0.1/24 dev cni0; tc qdisc del dev {end} root"
+    );
+    host.world.host(["sh", "-ec", &change]);
+    let unit = fs::read_to_string(format!("{PACKAGING}/systemd/cnibox-reconcile.service")).unwrap();
+    let bounding =
+        unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let bounding = bounding.to_lowercase().replace("cap_", "+").replace(' ', ",");
+    let bounding = format!("--bounding-set=-all,{bounding}");
+    let call = host.cnibox(&["reconcile"]);
+    let said =
+        call.under(&["setpriv", &bounding, "--inh-caps=-all", "--no-new-privs"]).run().output();
+    assert!(said.lines().all(|line| line.starts_with("restored ")), "{said}");
+    host.assert_as(&before, "reconcile with the capabilities of the unit");
+}
+
+#[test]
+fn the_script_of_busybox_starts_and_stops_the_watcher() {
+    let host = Host::new();
+    host_with_two(&host);
+    let script = fs::read_to_string(format!("{PACKAGING}/busybox/S80cnibox-reconcile")).unwrap();
+    host.world.write("/run/S80cnibox-reconcile", script);
+    let run = |action: &str| {
+        let call = host
+            .cnibox(&[])
+            .env("CNIBOX", "/run/bin/cnibox")
+            .env("CNIBOX_RECONCILE_LOG", "/run/watch.log");
+        call.under(&["busybox", "sh", "/run/S80cnibox-reconcile", action]).run()
+    };
+    let processes = || {
+        host.world.tool(&["pgrep", "-fx", "/run/bin/cnibox reconcile --watch"], None).run().stdout
+    };
+    let rules = || {
+        let list = ["nft", "list", "map", "ip", "cnibox", "portmap-published"];
+        host.world.tool(&list, None).run().stdout
+    };
+    for _ in 0..2 {
+        run("start").output();
+        host.world.host(["nft", "flush", "ruleset"]);
+        host.world.within(60, "it restores the rules", || rules().contains("net c1 eth0"));
+        assert_eq!(processes().lines().count(), 1, "the second start does nothing");
+    }
+    let log = host.world.read("/run/watch.log");
+    assert!(log.contains("restored eth0 of container c1 in network net: "), "{log}");
+    let first = processes();
+    run("restart").output();
+    assert_ne!(processes(), first);
+    run("stop").output();
+    assert_eq!(processes(), "", "the script waits for the end");
+    assert_eq!((run("stop").status, run("go").status), (0, 2));
 }
 
 /// A host with the attachment of a container that has ended, and gc-loop, which calls gc every second.
@@ -215,6 +277,38 @@ END
     ] {
         assert_eq!(text.matches(part).count(), count, "{part}: {text}");
     }
+}
+
+#[test]
+fn openrc_runs_the_watcher_until_it_stops_it() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let openrc = concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/openrc");
+    let script = r#"
+        mkdir -p /run/stage
+        mount -t overlay -o "lowerdir=/run/stage:$OPENRC:/usr" overlay /usr
+        mount -t tmpfs tmpfs /var/log
+        rm -rf /etc/init.d /etc/conf.d /etc/runlevels /etc/insserv.conf
+        mkdir -p /etc/init.d /etc/conf.d /etc/runlevels/default /run/openrc
+        touch /etc/insserv.conf /run/openrc/softlevel
+        cp "$OPENRC/etc/rc.conf" /etc
+        mount -t tmpfs tmpfs /sys/fs/cgroup
+        install -m 755 $PACKAGING/openrc/cnibox-reconcile /etc/init.d
+        rc-update add cnibox-reconcile default
+        # The watcher sees what was attached in this PID namespace.
+        ip netns add c1
+        cnibox add net c1 --container-id c1 >/run/added
+        nft flush ruleset
+        openrc default
+        rc-service cnibox-reconcile status
+        eventually grep -sq 'restored eth0 of container c1 in network net: ' /var/log/cnibox-reconcile.log
+        rc-service cnibox-reconcile stop
+        if pgrep -fx '/opt/cni/bin/cnibox reconcile --watch'; then exit 9; fi
+        if rc-service cnibox-reconcile status; then exit 9; fi
+    "#;
+    let call = host.rooted(script).env("OPENRC", openrc).env("PACKAGING", PACKAGING);
+    let text = call.env("NETCONFPATH", super::CONFIGURATIONS).run().output();
+    assert!(text.contains("service cnibox-reconcile added to runlevel default"), "{text}");
 }
 
 #[test]

@@ -30,8 +30,12 @@ impl Node {
     }
 }
 
-const ALL: [&str; 3] =
-    ["./cnibox-gc.service", "./cnibox-gc.timer", "./timers.target.wants/cnibox-gc.timer"];
+const ALL: [&str; 4] = [
+    "./cnibox-gc.service",
+    "./cnibox-gc.timer",
+    "./cnibox-reconcile.service",
+    "./timers.target.wants/cnibox-gc.timer",
+];
 
 #[test]
 fn the_units_of_the_packages_are_placed_for_the_directory_of_the_host_and_taken_away() {
@@ -39,6 +43,7 @@ fn the_units_of_the_packages_are_placed_for_the_directory_of_the_host_and_taken_
     let dry = node.timer(&["install", "--only", "bridge", "--dry-run"]).output();
     assert!(dry.ends_with(
         "would create /etc/systemd/system/cnibox-gc.service: unit\n\
+         would create /etc/systemd/system/cnibox-reconcile.service: unit\n\
          would create /etc/systemd/system/cnibox-gc.timer: unit\n\
          would create /etc/systemd/system/timers.target.wants/cnibox-gc.timer: unit\n"
     ));
@@ -51,13 +56,13 @@ fn the_units_of_the_packages_are_placed_for_the_directory_of_the_host_and_taken_
     );
     assert!(first.output().contains("created /etc/systemd/system/cnibox-gc.timer: unit\n"));
     assert_eq!(node.units(), ALL);
-    for name in ["cnibox-gc.service", "cnibox-gc.timer"] {
+    for name in ["cnibox-gc.service", "cnibox-gc.timer", "cnibox-reconcile.service"] {
         let ours = fs::read_to_string(format!("{PACKAGING}/{name}")).unwrap();
         // The path is that of the host.
         let expected = ours.replace("/opt/cni/bin", "/opt/cni/plugins");
         assert_eq!(node.world.read(&format!("{UNITS}/{name}")), expected);
     }
-    let link = node.world.path(UNITS).join(ALL[2]);
+    let link = node.world.path(UNITS).join(ALL[3]);
     assert_eq!(fs::read_link(link).unwrap(), Path::new("/etc/systemd/system/cnibox-gc.timer"));
     let again = node.timer(&["install", "--only", "bridge"]);
     assert_eq!((again.status, &*again.stdout, &*again.stderr), (0, "", ""));
@@ -65,6 +70,9 @@ fn the_units_of_the_packages_are_placed_for_the_directory_of_the_host_and_taken_
     node.sh(&format!("echo '#' >>{UNITS}/cnibox-gc.service"));
     let said = node.timer(&["install", "--only", "bridge"]).output();
     assert_eq!(said, "replaced /etc/systemd/system/cnibox-gc.service: unit\n");
+    // An administrator enabled the watcher.
+    let wants = format!("{UNITS}/multi-user.target.wants");
+    node.sh(&format!("mkdir {wants}; ln -s /nowhere {wants}/cnibox-reconcile.service"));
     let removed = node.timer(&["uninstall"]).output();
     assert!(removed.contains("removed /etc/systemd/system/cnibox-gc.timer: unit\n"), "{removed}");
     assert_eq!(node.units(), [""; 0]);
@@ -79,7 +87,7 @@ fn a_masked_unit_and_the_units_of_another_directory_stay() {
     let left = &parse(&outcome.stdout)["left"];
     assert_eq!(left[0]["name"], "cnibox-gc.timer", "{left}");
     assert!(outcome.stderr.contains("stays: it is a symbolic link"), "{}", outcome.report());
-    assert!(!node.units().contains(&ALL[2].to_owned()));
+    assert!(!node.units().contains(&ALL[3].to_owned()));
     node.sh(&format!("rm {UNITS}/cnibox-gc.timer"));
     node.timer(&["install", "--only", "bridge"]).output();
     let other = [NEW, "uninstall", "--timer", ROOT, "/run/node/host/opt/cni"];
