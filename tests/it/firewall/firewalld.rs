@@ -290,19 +290,18 @@ fn reconcile_restores_the_sources_that_a_reload_forgets() {
     let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": plugins});
     world.write("/run/net.d/1.conflist", list.to_string());
     world.container("c1");
-    let cnibox = |args: &[&str]| {
+    let call = |args: &[&str]| {
         let call = world.tool(&[&["/run/bin/cnibox"], args].concat(), None);
-        call.env("NETCONFPATH", "/run/net.d")
-            .env("CNI_PATH", "/run/plugins")
-            .env(BUS_LIMIT, "60")
-            .run()
+        call.env("NETCONFPATH", "/run/net.d").env("CNI_PATH", "/run/plugins").env(BUS_LIMIT, "60")
     };
+    let cnibox = |args: &[&str]| call(args).run();
     cnibox(&["add", "net", "c1"]).success();
     assert_eq!(sources(&world, "trusted"), [true, true]);
     let name = "org.fedoraproject.FirewallD1";
     let (to, reload) = (format!("--dest={name}"), format!("{name}.reload"));
     let object = "/org/fedoraproject/FirewallD1";
-    world.host(["dbus-send", "--system", "--print-reply", &to, object, &reload]);
+    let reload = || world.host(["dbus-send", "--system", "--print-reply", &to, object, &reload]);
+    reload();
     assert_eq!(sources(&world, "trusted"), [false, false]);
     let said = cnibox(&["reconcile"]).output();
     for source in ["10.1.0.2", "fd00:1::2"] {
@@ -311,4 +310,11 @@ fn reconcile_restores_the_sources_that_a_reload_forgets() {
     }
     assert_eq!(sources(&world, "trusted"), [true, true]);
     cnibox(&["reconcile"]).silence();
+    // A reload changes nf_tables, which the watcher is told.
+    let _watcher = call(&["reconcile", "--watch"]).start();
+    world.within(60, "it is ready", || {
+        world.host(["nft", "list", "tables"]).contains("cnibox-guard")
+    });
+    reload();
+    world.within(60, "it restores them", || sources(&world, "trusted") == [true, true]);
 }
