@@ -37,8 +37,8 @@ const GROUPS: [u32; 8] = [
 ];
 /// Source: linux/netfilter/nfnetlink.h, `enum nfnetlink_groups`.
 const NFNLGRP_NFTABLES: u32 = 7;
-/// The type of NFT_MSG_NEWGEN.
-const NEW_GENERATION: u16 = (libc::NFNL_SUBSYS_NFTABLES << 8 | libc::NFT_MSG_NEWGEN) as u16;
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWGEN`.
+const NEW_GENERATION: u16 = 0x0a0f;
 
 const ACCEPT: u32 = u32::MAX;
 const DROP: u32 = 0;

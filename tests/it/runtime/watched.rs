@@ -63,6 +63,7 @@ impl<'h> Watcher<'h> {
 
     /// Waits until nothing wakes the watcher for a second and a half.
     #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "there is no event for a process that sleeps")]
     fn sleeps(&self) {
         self.host.world.within(REPAIR_S, "the watcher sleeps", || {
             let before = self.waits();
