@@ -1,4 +1,5 @@
-//! CLOCK_BOOTTIME, which counts also while the host is suspended, an alarm on that clock, and waiting for readable files.
+//! CLOCK_BOOTTIME, which counts also while the host is suspended, an alarm on that clock, the processor time of this process, and
+//! waiting for readable files.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,6 +15,13 @@ use nix::time::clock_gettime;
 pub fn since_boot() -> Duration {
     // The call cannot fail since Linux 2.6.39.
     clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+}
+
+/// The processor time that this process has used, in user and in kernel mode.
+pub fn processor_time() -> Duration {
+    // The call cannot fail for this clock.
+    clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)
+        .map_or(Duration::ZERO, Duration::from)
 }
 
 /// A timerfd: a file that becomes readable at a time. If that time passes while the host is suspended, the file is readable at

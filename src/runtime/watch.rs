@@ -28,8 +28,8 @@ pub use pause::PAUSE_MAX_S;
 const QUIET: Duration = Duration::from_millis(50);
 /// or this time after the first event.
 const DELAY_MAX: Duration = Duration::from_millis(500);
-/// The pause after a look, as a multiple of its duration: a node that starts containers all the time spends at most a tenth of a
-/// processor on looks.
+/// The rest after a look, as a multiple of its processor time: a node that starts containers all the time spends at most a tenth of
+/// a processor on looks. Most of the duration of a look is a wait for the kernel.
 const REST: u32 = 9;
 /// The time to the next look without an event. `route_localnet`, `accept_ra` and the parameters of bridges and of queueing
 /// disciplines have no events.
@@ -53,9 +53,11 @@ impl Runtime {
             if due <= now {
                 pause_end = self.pause_end();
                 if pause_end <= now {
+                    let begin = clock::processor_time();
                     let is_partial = self.look(&mut memory);
                     guard.ensure();
-                    schedule.looked(now, clock::since_boot(), is_partial);
+                    let cost = clock::processor_time().saturating_sub(begin);
+                    schedule.looked(clock::since_boot(), cost, is_partial);
                 }
                 if let Some(ready) = ready.take() {
                     ready();
@@ -154,10 +156,10 @@ impl Schedule {
         self.events = Some((first, now));
     }
 
-    fn looked(&mut self, begin: Duration, end: Duration, is_partial: bool) {
+    /// A look has ended. `cost` is its processor time.
+    fn looked(&mut self, end: Duration, cost: Duration, is_partial: bool) {
         let interval = if is_partial { INTERVAL_IF_PARTIAL } else { INTERVAL };
-        let earliest = end + (end - begin) * REST;
-        *self = Self { earliest, latest: end + interval, events: None };
+        *self = Self { earliest: end + cost * REST, latest: end + interval, events: None };
     }
 }
 
@@ -173,9 +175,9 @@ mod tests {
     fn the_first_look_is_at_once_and_the_next_after_the_interval() {
         let mut schedule = Schedule::default();
         assert_eq!(schedule.due(), Duration::ZERO);
-        schedule.looked(ms(1000), ms(1000), false);
+        schedule.looked(ms(1000), ms(0), false);
         assert_eq!(schedule.due(), ms(1000) + INTERVAL);
-        schedule.looked(ms(1000), ms(1000), true);
+        schedule.looked(ms(1000), ms(0), true);
         assert_eq!(schedule.due(), ms(1000) + INTERVAL_IF_PARTIAL);
     }
 
@@ -193,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn a_look_is_followed_by_a_rest_of_nine_times_its_duration() {
+    fn a_look_is_followed_by_a_rest_of_nine_times_its_processor_time() {
         let mut schedule = Schedule::default();
-        schedule.looked(ms(1000), ms(1200), false);
+        schedule.looked(ms(1200), ms(200), false);
         assert!(!schedule.is_resting(ms(1200)), "there was no event");
         schedule.note(ms(1201));
         assert_eq!(schedule.due(), ms(3000));
