@@ -108,21 +108,31 @@ impl<'a> Chain<'a> {
     pub fn add(self) -> Result<Success, FailedAdd> {
         let mut result = None;
         for (index, plugin) in self.network.plugins.iter().enumerate() {
-            let prepared = self.prepare(plugin, result.take());
-            let is_ours = matches!(prepared, Ok((_, Program::Ours(_))));
-            let failed = |error, changed_nothing| FailedAdd {
-                error: self.with_plugin("add", plugin, error),
-                changed_nothing,
-            };
-            let called = prepared.and_then(|(request, program)| self.call(&request, &program));
-            let success = called.map_err(|error| failed(error, index == 0 && is_ours))?;
-            let lowered = version::lowered(success.unwrap_or_default(), self.network.version);
-            result = Some(lowered.map_err(|error| failed(error, false))?);
-            if sys::is_interrupted() {
-                return Err(failed(Error::internal("interrupted"), false));
-            }
+            let added = self.add_one(plugin, result.take());
+            result = Some(added.map_err(|FailedAdd { error, changed_nothing }| FailedAdd {
+                error,
+                changed_nothing: changed_nothing && index == 0,
+            })?);
         }
         Ok(result.unwrap_or_default())
+    }
+
+    /// Runs ADD of one plugin with the result of the plugin before. Returns its result, as the version of the list has it.
+    pub fn add_one(&self, plugin: &Json, previous: Option<Success>) -> Result<Success, FailedAdd> {
+        let prepared = self.prepare(plugin, previous);
+        let is_ours = matches!(prepared, Ok((_, Program::Ours(_))));
+        let failed = |error, changed_nothing| FailedAdd {
+            error: self.with_plugin("add", plugin, error),
+            changed_nothing,
+        };
+        let called = prepared.and_then(|(request, program)| self.call(&request, &program));
+        let success = called.map_err(|error| failed(error, is_ours))?;
+        let lowered = version::lowered(success.unwrap_or_default(), self.network.version);
+        let lowered = lowered.map_err(|error| failed(error, false))?;
+        if sys::is_interrupted() {
+            return Err(failed(Error::internal("interrupted"), false));
+        }
+        Ok(lowered)
     }
 
     /// Runs CHECK of each plugin with the result of ADD, up to the first that fails.
@@ -250,12 +260,13 @@ impl<'a> Chain<'a> {
         converted.map(Some).map_err(|error| error.context("cannot convert the cached result"))
     }
 
-    fn program(&self, kind: &str) -> Result<Program> {
+    /// The program of a plugin, as CNI_PATH says.
+    pub fn program(&self, kind: &str) -> Result<Program> {
         Program::find(kind, &self.settings.path, PLUGINS)
     }
 
     /// Adds the type of the plugin and the name of the network to an error, in libcni's words.
-    fn with_plugin(&self, operation: &str, plugin: &Json, error: Error) -> Error {
+    pub fn with_plugin(&self, operation: &str, plugin: &Json, error: Error) -> Error {
         let (kind, name) = (conf::kind(plugin), &*self.network.name);
         error.context(format!("plugin type={kind:?} name={name:?} failed ({operation})"))
     }
