@@ -186,7 +186,7 @@ mod tests {
 
     fn declaration(flags: c_int, parts: &[usize]) -> Set {
         let (name, parts) = ("keys".into(), parts.into());
-        Set { name, flags, key_bytes: 2, parts }
+        Set { name, flags, key_bytes: 2, parts, types: [0; 2] }
     }
 
     #[test]

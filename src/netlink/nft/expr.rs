@@ -1,5 +1,6 @@
 //! Expressions: the instructions that rules are made of, as values, and their bytes.
 
+use std::fmt::{self, Display};
 use std::net::IpAddr;
 
 use nix::libc::{self, c_int};
@@ -128,6 +129,19 @@ pub enum Verdict {
     Return,
     Jump(String),
     Goto(String),
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accept => f.write_str("accept"),
+            Self::Drop => f.write_str("drop"),
+            Self::Continue => f.write_str("continue"),
+            Self::Return => f.write_str("return"),
+            Self::Jump(chain) => write!(f, "jump {chain}"),
+            Self::Goto(chain) => write!(f, "goto {chain}"),
+        }
+    }
 }
 
 /// The expressions that load the key of a lookup: `meta l4proto . th dport`.

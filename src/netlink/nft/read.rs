@@ -76,7 +76,7 @@ impl Nft {
     }
 
     /// The tables of all families in `Family`.
-    pub(super) fn tables(&self) -> Result<Vec<(Family, String)>> {
+    pub fn tables(&self) -> Result<Vec<(Family, String)>> {
         let doing = "cannot list the tables";
         let kind = message_type(libc::NFT_MSG_GETTABLE);
         // AF_UNSPEC: all families.

@@ -10,7 +10,7 @@ use super::consts::{
     NFTA_SET_USERDATA, NFTNL_UDATA_SET_DATABYTEORDER, NFTNL_UDATA_SET_KEYBYTEORDER,
 };
 use super::expr::Verdict;
-use super::value::{Type, WORD_BYTES};
+use super::value::{self, Type, WORD_BYTES};
 use super::wire::{attribute, be32, be32_of, data, data_of, set_elements};
 use crate::netlink::{Attrs, attributes, text};
 
@@ -39,6 +39,8 @@ pub struct Set {
     pub(super) key_bytes: usize,
     /// For a concatenation with intervals: the lengths of the parts of a key.
     pub(super) parts: Vec<usize>,
+    /// The type numbers of keys and of data, which nft and other programs store for their own use.
+    pub(super) types: [c_int; 2],
 }
 
 /// An element of a set or map.
@@ -125,8 +127,27 @@ impl Set {
             name: text(attribute(list, NFTA_SET_NAME)?).into_owned(),
             flags,
             key_bytes: length(list, NFTA_SET_KEY_LEN)?,
+            types: [NFTA_SET_KEY_TYPE, NFTA_SET_DATA_TYPE]
+                .map(|kind| attribute(list, kind).and_then(be32_of).unwrap_or_default()),
             parts: parts.collect::<Option<_>>()?,
         })
+    }
+}
+
+impl Set {
+    /// An element of the set in the words of nft: `tcp . 8080 comment "net c1 eth0" : 10.1.0.5 . 80`
+    pub fn text_of(&self, element: &Element) -> String {
+        let [key, data] = self.types;
+        let mut text = value::text(key, &element.key);
+        if let Some(comment) = &element.comment {
+            text.push_str(&format!(" comment \"{}\"", &**comment));
+        }
+        match &element.data {
+            None => {}
+            Some(Datum::Value(bytes)) => text.push_str(&format!(" : {}", value::text(data, bytes))),
+            Some(Datum::Verdict(verdict)) => text.push_str(&format!(" : {verdict}")),
+        }
+        text
     }
 }
 
@@ -176,7 +197,7 @@ impl Datum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::nft::consts::NFTA_SET_ELEM_LIST_ELEMENTS;
+    use crate::netlink::nft::consts::{NFTA_SET_ELEM_LIST_ELEMENTS, TYPE_IFNAME};
     use crate::netlink::nft::value::{Transport, Value, pack};
     use crate::netlink::rows;
 
@@ -252,6 +273,7 @@ mod tests {
             flags: libc::NFT_SET_MAP,
             key_bytes: 16,
             parts: Vec::new(),
+            types: [TYPE_IFNAME, libc::NFT_DATA_VERDICT.cast_signed()],
         };
         assert_eq!(Set::read(attrs.as_slice()), Some(expected));
         assert_eq!(Set::read(&attrs.as_slice()[..5]), None);

@@ -9,7 +9,7 @@ use super::consts::{
     BYTEORDER_HOST_ENDIAN, TYPE_BITS, TYPE_ETHERADDR, TYPE_IFNAME, TYPE_INET_PROTOCOL,
     TYPE_INET_SERVICE, TYPE_IP6ADDR, TYPE_IPADDR, TYPE_MARK,
 };
-use crate::names::{IfName, Mac};
+use crate::names::{IfName, Mac, hex};
 use crate::netlink::octets;
 
 /// The size of a register. The parts of a concatenation are padded to it.
@@ -123,6 +123,54 @@ impl Type {
     }
 }
 
+/// A key or a datum of a type number, in the words of nft: `tcp . 8080`. A part of an unknown type is hexadecimal.
+pub(super) fn text(mut number: c_int, bytes: &[u8]) -> String {
+    let mut types = Vec::new();
+    while number != 0 {
+        let of_part = number & ((1 << TYPE_BITS) - 1);
+        types.insert(0, Type::ALL.into_iter().find(|kind| kind.definition().0 == of_part));
+        number >>= TYPE_BITS;
+    }
+    let Some(types) = types.into_iter().collect::<Option<Vec<_>>>() else { return hex(bytes) };
+    let mut rest = bytes;
+    let texts = types.into_iter().map(|kind| {
+        let length = kind.definition().1;
+        let value = rest.get(..length).unwrap_or(rest);
+        rest = rest.get(length.next_multiple_of(WORD_BYTES)..).unwrap_or_default();
+        kind.text(value).unwrap_or_else(|| hex(value))
+    });
+    texts.collect::<Vec<_>>().join(" . ")
+}
+
+impl Type {
+    const ALL: [Self; 7] = [
+        Self::Ipv4Addr,
+        Self::Ipv6Addr,
+        Self::InetProto,
+        Self::InetService,
+        Self::EtherAddr,
+        Self::IfName,
+        Self::Mark,
+    ];
+
+    /// `None` if the value has another length.
+    fn text(self, value: &[u8]) -> Option<String> {
+        Some(match self {
+            Self::Ipv4Addr => IpAddr::from(<[u8; 4]>::try_from(value).ok()?).to_string(),
+            Self::Ipv6Addr => IpAddr::from(<[u8; 16]>::try_from(value).ok()?).to_string(),
+            Self::InetProto => {
+                let [number] = *value else { return None };
+                Transport::of(number)
+                    .map_or_else(|| number.to_string(), |known| known.name().into())
+            }
+            Self::InetService => u16::from_be_bytes(value.try_into().ok()?).to_string(),
+            Self::EtherAddr => Mac(value.try_into().ok()?).to_string(),
+            Self::IfName => format!("\"{}\"", crate::netlink::text(value)),
+            Self::Mark => format!("{:#010x}", u32::from_ne_bytes(value.try_into().ok()?)),
+        })
+    }
+}
+
 impl Value<'_> {
     /// The bytes that the kernel compares.
     fn encoded(self) -> Vec<u8> {
@@ -177,6 +225,20 @@ mod tests {
         ] {
             assert_eq!(rows(&pack(parts)), expected);
         }
+    }
+
+    #[test]
+    fn a_key_is_printed_as_nft_prints_it() {
+        let (tcp, web) = (Value::Transport(Transport::Tcp), Value::Port(80));
+        let name = IfName::new("veth0").unwrap();
+        let of =
+            |types: &[Type], parts: &[Value<'_>]| text(Type::concatenated(types).0, &pack(parts));
+        assert_eq!(of(&[Type::InetProto, Type::InetService], &[tcp, web]), "tcp . 80");
+        let address = Value::Address([10, 1, 0, 5].into());
+        assert_eq!(of(&[Type::Ipv4Addr, Type::InetService], &[address, web]), "10.1.0.5 . 80");
+        assert_eq!(of(&[Type::IfName], &[Value::IfName(&name)]), "\"veth0\"");
+        assert_eq!(of(&[Type::Mark], &[Value::Mark(16)]), "0x00000010");
+        assert_eq!(text(63, &[1, 2]), "0102");
     }
 
     #[test]
