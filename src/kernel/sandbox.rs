@@ -3,11 +3,13 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::Mode;
 use nix::unistd::{getegid, geteuid};
 
 use crate::error::{Error, Result};
@@ -66,6 +68,48 @@ pub fn mount_memory(directory: &Path) -> Result<()> {
     mount(Some("cnibox"), directory, Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=755"))
         .map_err(|errno| failed("mount a tmpfs on", directory, &errno.into()))
 }
+
+/// Mounts private copies on directories: this process sees their files, and its changes end with its mount namespace. Where a
+/// directory does not exist, the nearest existing one above it is copied. Files of mounts below a directory are not visible.
+pub fn copy_directories(directories: &[PathBuf]) -> Result<()> {
+    let mut copied: Vec<PathBuf> = Vec::new();
+    for directory in directories {
+        let found = directory.ancestors().find_map(|path| path.canonicalize().ok());
+        let existing = found
+            .filter(|path| path.parent().is_some())
+            .ok_or_else(|| failed("copy", directory, &io::ErrorKind::NotFound.into()))?;
+        if !copied.iter().any(|copied| existing.starts_with(copied)) {
+            copy_directory(&existing)?;
+            copied.push(existing);
+        }
+    }
+    Ok(())
+}
+
+/// Mounts an overlay on a directory. Its changes are in memory.
+fn copy_directory(directory: &Path) -> Result<()> {
+    let cannot = |error: io::Error| failed("mount an overlay on", directory, &error);
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let lower = open(directory, flags, Mode::empty()).map_err(|errno| cannot(errno.into()))?;
+    mount_memory(Path::new(SCRATCH))?;
+    let mounted =
+        ["upper", "work"].iter().try_for_each(|name| fs::create_dir(Path::new(SCRATCH).join(name)));
+    let mounted = mounted.and_then(|()| {
+        // The path of the directory can have characters that separate options.
+        let options = format!(
+            "lowerdir=/proc/self/fd/{},upperdir={SCRATCH}/upper,workdir={SCRATCH}/work",
+            lower.as_raw_fd()
+        );
+        mount(Some("cnibox"), directory, Some("overlay"), MsFlags::empty(), Some(&*options))
+            .map_err(io::Error::from)
+    });
+    // The overlay keeps the memory.
+    let unmounted = umount2(SCRATCH, MntFlags::MNT_DETACH).map_err(io::Error::from);
+    mounted.and(unmounted).map_err(cannot)
+}
+
+/// A directory of each host, on which the memory of an overlay is mounted until the overlay is.
+const SCRATCH: &str = "/tmp";
 
 /// Makes a network namespace that exists until its file is unmounted, like `ip netns add`.
 pub fn new_namespace(path: &Path) -> Result<NetNs> {
