@@ -246,7 +246,11 @@ pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
     }
 }
 
-fn attachment(id: &Option<String>, name: &Option<String>, path: &Path) -> Result<Attachment> {
+pub(super) fn attachment(
+    id: &Option<String>,
+    name: &Option<String>,
+    path: &Path,
+) -> Result<Attachment> {
     let name = parameters::ifname(name)?.unwrap_or_else(|| IFNAME.into());
     let container_id = match id {
         Some(id) => container_id(id)?,

@@ -90,7 +90,7 @@ fn candidates(words: &[&str]) -> Vec<String> {
         ("ipam", _, _) if before.first() == Some(&"release") => return reserved(),
         ("networks", _, 0) => &["create", "rm"],
         ("networks", _, _) if before.first() == Some(&"rm") => return networks(),
-        ("add" | "check" | "del" | "gc" | "reconcile" | "status", _, 0) => {
+        ("add" | "check" | "del" | "gc" | "reconcile" | "explain" | "status", _, 0) => {
             return networks();
         }
         ("add" | "check" | "del" | "gc" | "status", _, 1) | ("exec", _, 0) => return namespaces(),

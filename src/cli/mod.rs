@@ -13,6 +13,8 @@ pub mod dhcp;
 mod doctor;
 #[cfg(any(feature = "tool", feature = "install"))]
 mod executable;
+#[cfg(feature = "tool")]
+mod explain;
 #[cfg(feature = "runtime")]
 mod gc;
 #[cfg(feature = "tool")]
@@ -90,6 +92,7 @@ commands! {
     #[cfg(feature = "runtime")] Del(attach::Del),
     #[cfg(feature = "runtime")] Gc(gc::Gc),
     #[cfg(feature = "tool")] Reconcile(reconcile::Reconcile),
+    #[cfg(feature = "tool")] Explain(explain::Explain),
     #[cfg(feature = "runtime")] Status(attach::Status),
     #[cfg(feature = "run")] Run(run::Run),
     #[cfg(feature = "run")] Exec(run::Exec),

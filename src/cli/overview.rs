@@ -12,7 +12,7 @@ use super::similar::hint;
 const GROUPS: [(&str, &str); 3] = [
     (
         "Networks of containers",
-        "add check del gc reconcile status run exec oci-hook networks attachments",
+        "add check del gc reconcile explain status run exec oci-hook networks attachments",
     ),
     ("Operation of the host", "doctor lint ipam metrics install uninstall"),
     ("Information", "list version help man completion demo"),

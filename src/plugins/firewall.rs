@@ -58,8 +58,12 @@ pub mod passage;
 mod ruleset;
 mod sources;
 
+#[cfg(feature = "tool")]
+use std::ffi::OsStr;
 use std::net::IpAddr;
 
+#[cfg(feature = "tool")]
+use crate::cni::json::Json;
 use crate::cni::json::keys;
 use crate::cni::success::Success;
 use crate::compat::forward_rules;
@@ -285,6 +289,15 @@ impl Settings<'_> {
             }
         }
     }
+}
+
+/// Whether an ADD with this configuration of the plugin adds sources to firewalld, over the bus with this address.
+#[cfg(feature = "tool")]
+pub fn uses_firewalld(conf: &Json, bus_address: Option<&OsStr>) -> Result<bool> {
+    if conf.text_at("backend") == Some("iptables") {
+        return Ok(false);
+    }
+    Ok(matches!(Firewalld::find_at(bus_address)?, FirewalldState::Running(_)))
 }
 
 /// The sources, rules and elements that an attachment needs.

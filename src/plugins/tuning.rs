@@ -52,7 +52,7 @@
 
 mod allowlist;
 mod backup;
-mod key;
+pub mod key;
 mod pattern;
 mod tuned;
 

@@ -35,6 +35,7 @@ fn names_of_interfaces_and_files_reach_no_terminal_as_they_are() {
         &["lint", CONFIGURATIONS],
         &["doctor"],
         &["reconcile", "--dry-run"],
+        &["explain", "net", "-i", HOSTILE],
         &["metrics"],
         &["add", "net", "c1", "-i", HOSTILE],
         &["del", "other", HOSTILE],

@@ -31,7 +31,7 @@ fn each_key_that_a_command_prints_is_documented() {
     host.world.write("/run/installed/bridge", "another file");
     host.cnibox(&installed).run().output();
     host.world.write("/run/installed/cnibox", "another file");
-    let commands: [(&str, &[&str]); 13] = [
+    let commands: [(&str, &[&str]); 14] = [
         ("install", &["install", "--force", "--backup", "--dry-run", "/run/installed"]),
         ("uninstall", &["uninstall", "--dry-run", "/run/installed"]),
         ("networks", &["networks"]),
@@ -45,6 +45,7 @@ fn each_key_that_a_command_prints_is_documented() {
         ("gc", &["gc", "--dry-run"]),
         ("gc", &["gc", "--confirm"]),
         ("reconcile", &["reconcile", "--dry-run"]),
+        ("explain", &["explain", "net"]),
     ];
     for (command, args) in commands {
         let document = parse(&host.cnibox(&[args, &["--json"]].concat()).run().stdout);

@@ -1,8 +1,9 @@
-//! The operator's commands: `cnibox help`, `man`, `completion`, `install`, `lint`, `doctor`, `ipam`, `metrics`.
+//! The operator's commands: `cnibox help`, `man`, `completion`, `install`, `lint`, `doctor`, `ipam`, `metrics`, `explain`.
 
 mod completion;
 mod doctor;
 mod documents;
+mod explained;
 mod help;
 mod install;
 mod ipam;

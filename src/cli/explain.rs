@@ -1,0 +1,332 @@
+//! `cnibox explain`: what an ADD would make. The plugins do the ADD in a copy of the host, and the kernel's objects before and after
+//! each plugin are compared.
+//!
+//! The copy is new network and mount namespaces of this process, so it ends with the process. It has the links that the
+//! configuration names, and private copies of the directories in which plugins keep files. Plugins of other executables, `dhcp`
+//! and firewalld would act outside of the copy, so they are not called.
+
+mod host;
+mod objects;
+
+use std::cell::OnceCell;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use argh::FromArgs;
+use serde::Serialize;
+
+use crate::cni::json::Json;
+use crate::cni::request::Verb;
+use crate::cni::success::Success;
+use crate::cni::version;
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::sandbox;
+use crate::names::NetworkName;
+use crate::netlink::nft::Nft;
+use crate::plugin::execute::Program;
+use crate::plugins::{bridge, firewall, tuning};
+use crate::runtime::Runtime;
+use crate::runtime::chain::{CallSettings, Chain};
+use crate::runtime::conf::{self, Network};
+use crate::runtime::lifecycle::NewAttachment;
+
+use super::attach;
+use super::output::{print_json, print_line};
+use super::parameters::{self, AddOptions, TIMEOUT_S};
+use host::Host;
+use objects::{Object, View};
+
+/// Print what an ADD would make for a new container, and make nothing.
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "explain",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} mynet -p 8080:80",
+    note = "NETCONFPATH, CNI_PATH, CNI_ARGS, CAP_ARGS and CNI_IFNAME have the same meaning as for add."
+)]
+pub(super) struct Explain {
+    /// the network's name, or the path of its file
+    #[argh(positional)]
+    network: String,
+    /// the name of the interface in the container; eth0 if not given
+    #[argh(option, short = 'i')]
+    ifname: Option<String>,
+    /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
+    #[argh(option, short = 'p')]
+    publish: Vec<String>,
+    /// the address to request for the container; may be repeated
+    #[argh(option)]
+    ip: Vec<String>,
+    /// the MAC address to request for the interface
+    #[argh(option)]
+    mac: Option<String>,
+    /// print one JSON document
+    #[argh(switch)]
+    json: bool,
+}
+
+/// The output of --json.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Explained {
+    network: NetworkName,
+    file: PathBuf,
+    cni_version: &'static str,
+    plugins: Vec<Step>,
+    /// `None` if it depends on a plugin that was not called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Json>,
+    #[serde(skip)]
+    success: Option<Success>,
+}
+
+/// One plugin of the list.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Step {
+    #[serde(rename = "type")]
+    kind: String,
+    /// What its ADD adds, or changes.
+    objects: Vec<Object>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_called: Option<NotCalled>,
+}
+
+/// Why a plugin is not called.
+#[derive(Clone, Serialize)]
+#[serde(into = "String")]
+struct NotCalled {
+    reason: String,
+    /// The plugins after it need its result.
+    ends_list: bool,
+}
+
+impl From<NotCalled> for String {
+    fn from(not_called: NotCalled) -> Self {
+        not_called.reason
+    }
+}
+
+impl Explain {
+    pub(super) fn run(&self) -> Result<u8> {
+        let mut runtime = parameters::runtime(TIMEOUT_S);
+        let mut new = NewAttachment {
+            network: attach::find(&runtime, &self.network)?,
+            at: attach::attachment(&Some(CONTAINER_ID.into()), &self.ifname, Path::new(""))?,
+            args: parameters::cni_args()?,
+            capability_args: parameters::capability_args()?,
+        };
+        let (publish, ip) = (self.publish.as_slice(), self.ip.as_slice());
+        AddOptions { publish, ip, mac: self.mac.as_deref() }.apply(&mut new)?;
+        let missing = sandbox::missing_capabilities();
+        if !missing.is_empty() {
+            let (name, missing) = (&new.network.name, missing.join(" and "));
+            return Err(Error::internal(format_args!("cannot explain {name} without {missing}")));
+        }
+        let not_called = not_called(&runtime.settings, &new.network)?;
+        let (names, directories) = named(&new.network);
+        let host = Host::read(&names)?;
+        sandbox::enter()?;
+        sandbox::copy_directories(&directories)?;
+        // Nothing can be executed without CNI_PATH. The log is a file of the host.
+        (runtime.settings.path, runtime.settings.log) = (Vec::new(), None);
+        let explained = add_in_copy(&runtime, &new, &host, not_called)?;
+        if self.json {
+            print_json(&explained)
+        } else {
+            explained.print(&new)
+        }
+        Ok(0)
+    }
+}
+
+/// Does the ADD in the namespaces of this process.
+fn add_in_copy(
+    runtime: &Runtime,
+    new: &NewAttachment,
+    host: &Host,
+    not_called: Vec<Option<NotCalled>>,
+) -> Result<Explained> {
+    let NewAttachment { network, at, args, capability_args } = new;
+    let (rtnl, _beyond) = host.make()?;
+    let netns = NetNs::own()?.make()?;
+    let container = netns.rtnl()?;
+    container.raise_loopback()?;
+    let sysctls = sysctls(network, &at.ifname);
+    let path = netns.path().to_owned();
+    let view = View { host: rtnl, nft: Nft::open_if_supported()?, netns, container, sysctls };
+    let chain = Chain {
+        settings: &runtime.settings,
+        network,
+        verb: Verb::Add(at.clone()),
+        netns: &path,
+        args,
+        capability_args,
+        session: OnceCell::new(),
+    };
+    let (mut steps, mut success) = (Vec::new(), Some(Success::default()));
+    let mut before = view.objects()?;
+    for (index, (plugin, not_called)) in network.plugins.iter().zip(not_called).enumerate() {
+        let kind = conf::kind(plugin).to_owned();
+        let not_called = match &success {
+            Some(_) => not_called,
+            None => Some(NotCalled::after_end()),
+        };
+        let mut added = Vec::new();
+        match &not_called {
+            None => {
+                let previous = success.take().filter(|_| index > 0);
+                success = Some(chain.add_one(plugin, previous).map_err(|failed| failed.error)?);
+                let after = view.objects()?;
+                let new = after.iter().filter(|object| !before.contains(object)).cloned();
+                added = new.filter_map(|object| object.compared_with(&host.tables)).collect();
+                before = after;
+            }
+            Some(NotCalled { ends_list: true, .. }) => success = None,
+            Some(_) => {}
+        }
+        steps.push(Step { kind, objects: added, not_called });
+    }
+    let result = success.as_ref().map(|success| version::print_result(success, network.version));
+    Ok(Explained {
+        network: network.name.clone(),
+        file: network.file.clone(),
+        cni_version: network.version.text(),
+        plugins: steps,
+        result: result.transpose()?,
+        success,
+    })
+}
+
+impl NotCalled {
+    fn after_end() -> Self {
+        Self { reason: "it needs the result of the plugin before".into(), ends_list: true }
+    }
+}
+
+/// For each plugin of the list the reason not to call it. Fails if a plugin or its delegate does not exist.
+fn not_called(settings: &CallSettings, network: &Network) -> Result<Vec<Option<NotCalled>>> {
+    let chain = Chain::without_parameters(settings, network, Verb::Status);
+    let reason_for = |(index, plugin): (usize, &Json)| {
+        let kind = conf::kind(plugin);
+        if let Program::Executable(file) = chain.program(kind)? {
+            let reason = format!("{} is another executable", file.display());
+            return Ok(Some(NotCalled { reason, ends_list: index == 0 }));
+        }
+        for delegate in delegates(plugin) {
+            let found = chain.program(delegate);
+            let reason = match found.map_err(|error| chain.with_plugin("add", plugin, error))? {
+                Program::Executable(file) => format!("{} is another executable", file.display()),
+                Program::Ours(entry) if entry.needs_link => {
+                    format!("{delegate} asks a server on the network")
+                }
+                Program::Ours(_) => continue,
+            };
+            return Ok(Some(NotCalled { reason, ends_list: true }));
+        }
+        if kind == firewall::ENTRY.name
+            && firewall::uses_firewalld(plugin, settings.bus_address.as_deref())?
+        {
+            let reason = "it gives the addresses to firewalld".into();
+            return Ok(Some(NotCalled { reason, ends_list: false }));
+        }
+        Ok(None)
+    };
+    network.plugins.iter().enumerate().map(reason_for).collect()
+}
+
+/// The type of the IPAM plugin; empty if there is none.
+fn ipam_of(plugin: &Json) -> &str {
+    plugin.get("ipam").and_then(|ipam| ipam.text_at("type")).unwrap_or_default()
+}
+
+/// The types of the plugins that a plugin calls.
+fn delegates(plugin: &Json) -> Vec<&str> {
+    let mut kinds = vec![ipam_of(plugin)];
+    if conf::kind(plugin) == "flannel" {
+        let delegate = plugin.get("delegate");
+        kinds.push(delegate.and_then(|delegate| delegate.text_at("type")).unwrap_or("bridge"));
+        kinds.push(delegate.map(ipam_of).filter(|kind| !kind.is_empty()).unwrap_or("host-local"));
+    }
+    kinds.retain(|kind| !kind.is_empty());
+    kinds
+}
+
+/// The texts in the configuration that can be names of links of the host, and the directories in which plugins keep files.
+fn named(network: &Network) -> (Vec<String>, Vec<PathBuf>) {
+    let mut names = vec![bridge::DEFAULT.to_owned()];
+    let mut directories: Vec<PathBuf> = STATE.iter().map(PathBuf::from).collect();
+    let mut rest: Vec<(&str, &Json)> = network.plugins.iter().map(|plugin| ("", plugin)).collect();
+    while let Some((key, json)) = rest.pop() {
+        match json {
+            Json::String(text) if key.eq_ignore_ascii_case("dataDir") => {
+                directories.extend(std::path::absolute(text))
+            }
+            Json::String(text) => names.push(text.clone()),
+            Json::Array(values) => rest.extend(values.iter().map(|value| (key, value))),
+            Json::Object(entries) => {
+                rest.extend(entries.iter().map(|(key, value)| (key.as_str(), value)))
+            }
+            _ => {}
+        }
+    }
+    (names, directories)
+}
+
+/// The paths of the parameters that `tuning` sets.
+fn sysctls(network: &Network, ifname: &str) -> Vec<String> {
+    let tuned = network.plugins.iter().filter_map(|plugin| plugin.get("sysctl"));
+    let keys = tuned.flat_map(|sysctl| match sysctl {
+        Json::Object(entries) => entries.as_slice(),
+        _ => &[],
+    });
+    // The plugin itself reports a key that is invalid.
+    keys.filter_map(|(key, _)| tuning::key::path(key, ifname).ok()).collect()
+}
+
+impl Explained {
+    fn print(&self, new: &NewAttachment) {
+        let (network, at) = (&self.network, &new.at);
+        print_line(format_args!("{}, {}", at.title(network), self.file.display()));
+        for Step { kind, objects, not_called } in &self.plugins {
+            let why = not_called
+                .as_ref()
+                .map(|not_called| format!(" is not called: {}", not_called.reason));
+            print_line("");
+            print_line(format_args!("{kind}{}", why.unwrap_or_default()));
+            for Object { side, object, on_host } in objects {
+                let there = on_host.as_ref().map(|there| format!("; the host has {there}"));
+                print_line(format_args!("  {side:<9}  {object}{}", there.unwrap_or_default()));
+            }
+        }
+        let Some(Success { ips, routes, dns, .. }) = &self.success else { return };
+        print_line("");
+        print_line("result");
+        let via = |word: &str, gateway: Option<IpAddr>| {
+            gateway.map_or_else(String::new, |gateway| format!(" {word} {gateway}"))
+        };
+        for ip in ips {
+            print_line(format_args!("  address {}{}", ip.address, via("gateway", ip.gateway)));
+        }
+        for route in routes {
+            print_line(format_args!("  route {}{}", route.dst, via("via", route.gw)));
+        }
+        for (key, values) in [
+            ("nameserver", &dns.nameservers),
+            ("domain", &vec![dns.domain.clone()]),
+            ("search", &dns.search),
+            ("options", &dns.options),
+        ] {
+            for value in values.iter().filter(|value| !value.is_empty()) {
+                print_line(format_args!("  dns {key} {value}"));
+            }
+        }
+    }
+}
+
+/// The container id of the attachment.
+const CONTAINER_ID: &str = "new";
+/// The directories of files of plugins and of this runtime.
+const STATE: [&str; 3] = ["/run/cnibox", "/run/cni", "/var/lib/cni"];
