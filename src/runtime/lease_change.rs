@@ -36,7 +36,7 @@ pub fn follower(bus_address: Option<OsString>) -> Follow {
         let root = if prefix.as_os_str().is_empty() { Path::new("/") } else { prefix };
         let settings = CallSettings {
             // Only for attachments whose record does not name the plugins.
-            path: std::env::split_paths(PATH).map(|path| below(root, &path)).collect(),
+            path: PATH.split(':').map(|path| below(root, Path::new(path))).collect(),
             timeout: TIMEOUT,
             netns_override: false,
             bus_address: bus_address.clone(),

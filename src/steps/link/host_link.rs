@@ -82,8 +82,11 @@ pub fn check_accept_ra_settable() -> Result<()> {
     if sysctl::exists(&path) { sysctl::check_settable(&path, "0") } else { Ok(()) }
 }
 
-/// accept_ra=0 on a link of the host.
+/// accept_ra=0 on a link of the host. CHECK does not compare it: earlier releases and other plugins did not set it on each link.
 pub fn reconcile_accept_ra(name: &str, parts: &mut Parts) -> Result<()> {
+    if parts.is_check() {
+        return Ok(());
+    }
     let path = sysctl::of_link(IpFamily::V6, name, "accept_ra");
     let compare = || {
         // A host without IPv6 has no `accept_ra`.
