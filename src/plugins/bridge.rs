@@ -79,7 +79,7 @@ use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
-use crate::steps::link::inside::{self, Inside};
+use crate::steps::link::inside::Inside;
 use crate::steps::link::verify;
 use crate::steps::link::{configure, forwarding, host_link, veth};
 use crate::steps::nft::rules::Rules;
@@ -209,11 +209,9 @@ impl Plugin for Bridge {
         let validated = self.validate(cx)?;
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
-        let inside = Inside::find(cx, at, &result)?;
+        let inside = self.inside(cx, at, &result)?;
         let link = &inside.link;
-        if !self.disable_container_interface {
-            inside.reconcile(&mut Parts::to_check())?;
-        }
+        inside.reconcile(&mut Parts::to_check())?;
         let host = cx.session.host()?;
         let bridge = device::require_bridge(host, &validated.bridge)?;
         verify::check_up(&bridge)?;
@@ -244,7 +242,7 @@ impl Plugin for Bridge {
             )));
         }
         self.reconcile_on_host(cx, at, (&validated, &bridge, &port), parts)?;
-        if self.disable_container_interface { Ok(()) } else { inside::reconcile(cx, at, parts) }
+        if parts.is_inside() { self.inside(cx, at, &result)?.reconcile(parts) } else { Ok(()) }
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -281,6 +279,17 @@ impl Plugin for Bridge {
 }
 
 impl Bridge {
+    fn inside<'a>(
+        &self,
+        cx: &'a Context<'_>,
+        at: &Attachment,
+        result: &'a Success,
+    ) -> Result<Inside<'a>> {
+        let mut inside = Inside::find(cx, at, result)?;
+        inside.is_up = !self.disable_container_interface;
+        Ok(inside)
+    }
+
     /// Gets addresses from the IPAM plugin, and sets the gateway addresses on the host.
     fn allocate<'a>(
         &self,

@@ -23,6 +23,8 @@ pub struct Inside<'a> {
     pub link: Link,
     result: &'a Success,
     nets: Vec<IpNet>,
+    /// Whether ADD brings the interface up.
+    pub is_up: bool,
     /// The routes of the result, as ADD makes them.
     pub routes: Vec<Route>,
     /// The routes that replace the kernel's routes to the prefixes of the addresses. Empty: the kernel makes these routes.
@@ -36,18 +38,20 @@ impl<'a> Inside<'a> {
         let (index, link) = verify::interface(cx, at, rtnl, result)?;
         let nets = result.ips_of(index).map(|ip| ip.address).collect();
         let (routes, subnet_routes) = (configure::routes(result, link.index), Vec::new());
-        Ok(Self { rtnl, link, result, nets, routes, subnet_routes })
+        Ok(Self { rtnl, link, result, nets, is_up: true, routes, subnet_routes })
     }
 
     pub fn reconcile(&self, parts: &mut Parts) -> Result<()> {
         let (rtnl, Link { index, name, .. }) = (self.rtnl, &self.link);
         let is_check = parts.is_check();
-        let is_up = || match is_check {
+        let check_up = || match is_check {
             true => verify::check_up(&self.link),
             false => verify::check_up(&self.now()?),
         };
         let up = LinkChange { up: Some(true), ..LinkChange::default() };
-        parts.ensure(&is_up, &mut || rtnl.change_link(*index, name, &up))?;
+        if self.is_up {
+            parts.ensure(&check_up, &mut || rtnl.change_link(*index, name, &up))?;
+        }
         parts.ensure(&|| verify::has_addresses(rtnl, &self.link, &self.nets), &mut || {
             let mut batch = Batch::new();
             for net in &self.nets {

@@ -217,6 +217,10 @@ fn the_port_of_an_interface_that_stays_down_is_not_waited_for() {
     let config = with(&layer2(), json!({"disableContainerInterface": true}));
     let result = c1.add("bridge", &config);
     c1.check("bridge", &config, &result);
+    // The addresses of the result are compared nevertheless.
+    let ips = json!({"ips": [{"address": "10.1.0.9/16", "interface": 2}]});
+    let named = ["address 10.1.0.9/16 is not on interface eth0"];
+    c1.checking("bridge", &config, &with(&result, ips)).run().fails(999, &named);
 }
 
 #[test]
