@@ -25,7 +25,7 @@ use crate::kernel::sandbox;
 use crate::names::NetworkName;
 use crate::netlink::nft::Nft;
 use crate::plugin::execute::Program;
-use crate::plugins::{bridge, firewall, tuning};
+use crate::plugins::{bridge, firewall, flannel, tuning};
 use crate::runtime::Runtime;
 use crate::runtime::chain::{CallSettings, Chain};
 use crate::runtime::conf::{self, Network};
@@ -237,21 +237,12 @@ fn not_called(settings: &CallSettings, network: &Network) -> Result<Vec<Option<N
     network.plugins.iter().enumerate().map(reason_for).collect()
 }
 
-/// The type of the IPAM plugin; empty if there is none.
-fn ipam_of(plugin: &Json) -> &str {
-    plugin.get("ipam").and_then(|ipam| ipam.text_at("type")).unwrap_or_default()
-}
-
 /// The types of the plugins that a plugin calls.
 fn delegates(plugin: &Json) -> Vec<&str> {
-    let mut kinds = vec![ipam_of(plugin)];
-    if conf::kind(plugin) == "flannel" {
-        let delegate = plugin.get("delegate");
-        kinds.push(delegate.and_then(|delegate| delegate.text_at("type")).unwrap_or("bridge"));
-        kinds.push(delegate.map(ipam_of).filter(|kind| !kind.is_empty()).unwrap_or("host-local"));
+    if conf::kind(plugin) == flannel::ENTRY.name {
+        return flannel::delegates(plugin).into();
     }
-    kinds.retain(|kind| !kind.is_empty());
-    kinds
+    Some(conf::ipam_kind(plugin)).filter(|kind| !kind.is_empty()).into_iter().collect()
 }
 
 /// The texts in the configuration that can be names of links of the host, and the directories in which plugins keep files.

@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::{IpNet, Ipv6Net};
 
 use crate::dhcp::lease::Leases;
-use crate::dhcp::site::{Site, prefixed};
+use crate::dhcp::site::Site;
+use crate::kernel::file;
 use crate::names::reserved::reserved;
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::Witness;
@@ -40,7 +41,7 @@ pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
     if of_host.is_ok_and(|all| all.contains(&address)) {
         return Some("the server offered an address of this host");
     }
-    let records = Records::in_directory(prefixed(site.prefix, record::DIRECTORY.as_ref()));
+    let records = Records::in_directory(file::below(site.prefix, record::DIRECTORY.as_ref()));
     let is_held = records.all().iter().any(|record| is_of_other_holder(site, record, address));
     is_held.then_some("another container of this host has the offered address")
 }

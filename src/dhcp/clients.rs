@@ -13,7 +13,7 @@ use crate::dhcp::exchange::{self, ClientEvent, Exchange};
 use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::protocol::LeaseRequest;
-use crate::dhcp::site::{Site, SiteError, prefixed};
+use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::slaac::Slaac;
 use crate::dhcp::time::Time;
 use crate::dhcp::v4::client::{Client as Client4, Packet};
@@ -181,7 +181,7 @@ pub fn release(own_netns: &NetNs, record: &LeaseRecord) -> Result<bool> {
 
 /// The machine id; the boot id if the machine has none.
 fn machine_id(prefix: &Path) -> Result<String> {
-    let read = |path: &str| file::read_text(&prefixed(prefix, Path::new(path)));
+    let read = |path: &str| file::read_text(&file::below(prefix, Path::new(path)));
     let machine_id = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
     machine_id.map_or_else(|| file::boot_id().map(str::to_owned), Ok).map_err(|error| {
         Error::internal(format_args!("cannot read the boot id: {}", file::reason(&error)))

@@ -15,7 +15,6 @@ use crate::dhcp::journal::Journal;
 use crate::dhcp::journal::Listed;
 use crate::dhcp::line::{Lines, write_line};
 use crate::dhcp::protocol::{Answer, LeaseRequest, REQUEST_BYTES_MAX, Request};
-use crate::dhcp::site::prefixed;
 use crate::dhcp::table::Table;
 use crate::dhcp::time::Time;
 use crate::error::{Code, Error, Result};
@@ -47,7 +46,7 @@ pub fn run(flags: &Flags, passed: u32, follow: Follow) -> Result<()> {
     let inherited = (passed > 0).then(|| Listener::inherited(passed)).transpose()?;
     let path = match &inherited {
         Some(listener) => listener.path().to_owned(),
-        None => prefixed(&flags.hostprefix, &flags.socketpath),
+        None => file::below(&flags.hostprefix, &flags.socketpath),
     };
     let path_on_host = without_prefix(&flags.hostprefix, &path);
     let journal = Journal::of(&flags.hostprefix, &path_on_host);

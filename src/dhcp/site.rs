@@ -3,11 +3,11 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::dhcp::journal::LeaseRecord;
 use crate::error::{Error, Result};
-use crate::kernel::file::reason;
+use crate::kernel::file::{self, reason};
 use crate::kernel::netns::NetNs;
 use crate::netlink::rtnl::{Link, Rtnl};
 
@@ -42,7 +42,7 @@ impl Site<'_> {
     /// Opens the namespace. `Gone` if its path does not exist any more, or leads to another namespace than when the lease was
     /// made.
     pub fn open(&self) -> Result<NetNs, SiteError> {
-        let path = prefixed(self.prefix, &self.record.request.netns);
+        let path = file::below(self.prefix, &self.record.request.netns);
         let netns = self.own_netns.open_if_exists(&path).map_err(|error| {
             let path = path.display();
             Error::internal(format_args!(
@@ -83,14 +83,6 @@ impl Site<'_> {
         }
         Ok((netns, rtnl, link))
     }
-}
-
-/// Puts the prefix in front of a path of the host: the daemon sees the host's files below `prefix`.
-pub fn prefixed(prefix: &Path, path: &Path) -> PathBuf {
-    if prefix.as_os_str().is_empty() {
-        return path.to_owned();
-    }
-    prefix.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 fn not_opened(error: io::Error) -> SiteError {

@@ -17,11 +17,12 @@ use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::{Journal, LeaseRecord, Listed};
 use crate::dhcp::lease::{Key, Leases};
 use crate::dhcp::protocol::LeaseRequest;
-use crate::dhcp::site::{NO_LINK, NO_NAMESPACE, Site, SiteError, prefixed};
+use crate::dhcp::site::{NO_LINK, NO_NAMESPACE, Site, SiteError};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Error, Result};
 use crate::kernel::clock::{self, Alarm};
+use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, NetworkName};
@@ -221,7 +222,7 @@ impl Table {
         request: &LeaseRequest,
     ) -> Result<(LeaseThread, Option<Nsid>)> {
         let name = &request.key.at.ifname;
-        let netns = self.own_netns.open(&prefixed(&self.flags.hostprefix, &request.netns))?;
+        let netns = self.own_netns.open(&file::below(&self.flags.hostprefix, &request.netns))?;
         let rtnl = netns.rtnl()?;
         let link = rtnl.link(name)?.ok_or_else(|| cannot_get(&request.key, "it does not exist"))?;
         let mac = link.mac.ok_or_else(|| cannot_get(&request.key, "it has no Ethernet address"))?;

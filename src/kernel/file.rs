@@ -12,7 +12,7 @@ mod holder;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use nix::fcntl::{AT_FDCWD, AtFlags};
@@ -154,6 +154,14 @@ pub fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
     }
+}
+
+/// The path of a file of the host for a process that sees the host's files below `prefix`. An empty prefix changes nothing.
+pub fn below(prefix: &Path, path: &Path) -> PathBuf {
+    if prefix.as_os_str().is_empty() {
+        return path.to_owned();
+    }
+    prefix.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// The error for a file that is longer than the limit.

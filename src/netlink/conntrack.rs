@@ -132,10 +132,10 @@ fn selects(filters: &BTreeSet<FlowFilter>, family: IpFamily, flow: &Flow<'_>) ->
     let source = from.source();
     [None, to.destination()].into_iter().any(|address| {
         let first = FlowFilter { address, ..FlowFilter::to_port(family, transport, port) };
-        let same = filters
+        let mut same = filters
             .range(first..)
             .take_while(|filter| first == FlowFilter { answers: Answers::Any, ..**filter });
-        same.into_iter().any(|filter| match filter.answers {
+        same.any(|filter| match filter.answers {
             Answers::Any => true,
             Answers::By(address) => source == Some(address),
             Answers::NotBy(address) => source != Some(address),

@@ -109,8 +109,7 @@ impl Plugin for Bandwidth {
         let mut result = chained::prev_result(cx, WITHOUT_RESULT)?;
         if limits.is_empty() {
             // An earlier ADD of the attachment may have set limits.
-            clear(cx, at)?;
-            cx.session.delete_links(Vec::new())?;
+            clear_now(cx, at)?;
             return Ok(result);
         }
         let end = host_end(cx, at, &result)?;
@@ -118,7 +117,7 @@ impl Plugin for Bandwidth {
         let shaped = shaped(cx, at, end, limits)?;
         let mut undo = Undo::new(cx);
         if shaped.is_unlimited()? {
-            undo.push("remove the limits", || shaped.remove());
+            undo.push("remove the limits", || clear_now(cx, at));
         }
         // An earlier ADD may have set other limits. What it set and what stays is not changed.
         shaped.remove_unconfigured()?;
@@ -199,6 +198,14 @@ fn clear(cx: &Context<'_>, at: &Attachment) -> Result<()> {
     }
     let ifbs = Ifbs::of(cx, at).and_then(|ifbs| ifbs.find(end.as_ref()));
     failures.note(ifbs.map(|ifbs| delete_later(cx, ifbs)));
+    failures.into_result()
+}
+
+/// Removes all limits without waiting for the end of the session.
+fn clear_now(cx: &Context<'_>, at: &Attachment) -> Result<()> {
+    let mut failures = Failures::default();
+    failures.note(clear(cx, at));
+    failures.note(cx.session.delete_links(Vec::new()));
     failures.into_result()
 }
 

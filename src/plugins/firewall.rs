@@ -136,8 +136,7 @@ impl Plugin for Firewall {
         match &wanted.firewalld {
             Some(firewalld) => {
                 wanted.add_sources(firewalld, &mut undo)?;
-                let owners = Owners::of(cx, Scope::One(at));
-                wanted.remove_former_sources(cx.session.nft()?, firewalld, &owners)?;
+                wanted.remove_former_sources(cx, at, firewalld)?;
             }
             None => by_family(&wanted.addresses)
                 .iter()
@@ -162,7 +161,7 @@ impl Plugin for Firewall {
                     firewalld.add_source(wanted.zone, *address).map(drop)
                 })?;
             }
-            wanted.remove_former_sources(nft, firewalld, &Owners::of(cx, Scope::One(at)))?;
+            wanted.remove_former_sources(cx, at, firewalld)?;
         }
         parts.ensure(&|| wanted.check_rules(nft), &mut || wanted.put_rules(nft))
     }
@@ -344,14 +343,15 @@ impl Wanted<'_> {
     /// Removes the recorded sources of former addresses. The records follow with the rules, so that a retry finds them.
     fn remove_former_sources(
         &self,
-        nft: &Nft,
+        cx: &Context<'_>,
+        at: &Attachment,
         firewalld: &Firewalld,
-        owners: &Owners,
     ) -> Result<()> {
         if self.former.is_empty() {
             return Ok(());
         }
-        let mut recorded = sources::recorded(nft, owners)?;
+        let owners = Owners::of(cx, Scope::One(at));
+        let mut recorded = sources::recorded(cx.session.nft()?, &owners)?;
         recorded.retain(|source| self.former.contains(&source.address));
         let mut recorded = recorded.iter();
         recorded.try_for_each(|source| firewalld.remove_source(&source.zone, source.address))

@@ -294,6 +294,17 @@ impl Keys {
     }
 }
 
+/// The types of the delegate and of its IPAM plugin.
+#[cfg(feature = "tool")]
+pub fn delegates(plugin: &Json) -> [&str; 2] {
+    let kind = |key: &str, default| match plugin.get(key).and_then(|config| config.text_at("type"))
+    {
+        None | Some("") => default,
+        Some(kind) => kind,
+    };
+    [kind("delegate", "bridge"), kind("ipam", "host-local")]
+}
+
 /// The configuration of the delegate's IPAM plugin: an object with the key `ipam`. `None` if the daemon has not written the
 /// subnets.
 #[cfg(feature = "tool")]

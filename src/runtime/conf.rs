@@ -228,6 +228,11 @@ pub fn kind(plugin: &Json) -> &str {
     plugin.text_at("type").unwrap_or_default()
 }
 
+/// The `type` of a plugin's IPAM plugin; empty if it has none.
+pub fn ipam_kind(plugin: &Json) -> &str {
+    plugin.get("ipam").map_or("", kind)
+}
+
 /// Whether a plugin declares a capability.
 pub fn declares(plugin: &Json, capability: &str) -> bool {
     // The names of capabilities are data, so they are case-sensitive.

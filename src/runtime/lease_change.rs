@@ -13,13 +13,14 @@ use crate::cni::request::Verb;
 use crate::cni::success::{Dns, Success};
 use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::plugin::parts::Parts;
 use crate::plugin::record::{Record, Records};
+use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry};
 use crate::runtime::chain::{CallSettings, PATH};
 use crate::runtime::conf;
 use crate::runtime::lock::Lock;
-use crate::runtime::{Runtime, below};
 use crate::steps::lease_change::{Follow, LeaseChange};
 
 /// The timeout of an executed plugin. None is executed here: what a plugin of another executable made stays.
@@ -33,21 +34,20 @@ const MULTUS: &str = "/var/lib/cni/multus/results";
 pub fn follower(bus_address: Option<OsString>) -> Follow {
     let bus_address = bus_address.filter(|address| !address.is_empty());
     Box::new(move |prefix, change| {
-        let root = if prefix.as_os_str().is_empty() { Path::new("/") } else { prefix };
         let settings = CallSettings {
             // Only for attachments whose record does not name the plugins.
-            path: PATH.split(':').map(|path| below(root, Path::new(path))).collect(),
+            path: PATH.split(':').map(|path| file::below(prefix, Path::new(path))).collect(),
             timeout: TIMEOUT,
             netns_override: false,
             bus_address: bus_address.clone(),
             turns: Default::default(),
             log: None,
         };
-        follow(&Runtime::below(root, settings, conf::DIRECTORY.into()), root, change)
+        follow(&Runtime::below(prefix, settings, conf::DIRECTORY.into()), prefix, change)
     })
 }
 
-fn follow(runtime: &Runtime, root: &Path, change: &LeaseChange) -> Result<String> {
+fn follow(runtime: &Runtime, prefix: &Path, change: &LeaseChange) -> Result<String> {
     let LeaseChange { network, at, leases } = change;
     let _lock = Lock::container_if_free(&runtime.locks, &at.container_id)?;
     // The record comes before the cache entry, so the record still belongs to the entry.
@@ -56,7 +56,7 @@ fn follow(runtime: &Runtime, root: &Path, change: &LeaseChange) -> Result<String
     }
     let held = runtime.records.hold(network, at)?;
     let record = held.as_ref().map(|held| &held.record);
-    let of_multus = Cache::new(below(root, Path::new(MULTUS)));
+    let of_multus = Cache::new(file::below(prefix, Path::new(MULTUS)));
     let (cache, found) = match runtime.cache.read(network, at)? {
         Some(entry) => (&runtime.cache, Some(entry)),
         None => (&of_multus, of_multus.read(network, at)?),
@@ -80,15 +80,11 @@ fn follow(runtime: &Runtime, root: &Path, change: &LeaseChange) -> Result<String
         cache.write(&entry)?;
     }
     let network = entry.network_of_add()?;
-    let netns = below(root, &entry.netns);
+    let netns = file::below(prefix, &entry.netns);
     let chain = runtime.chain(&entry, &network, &netns, Verb::Add(at.clone()));
-    let former: Vec<IpAddr> = change
-        .address_pairs()
-        .iter()
-        .map(|(from, to)| (from.addr(), to.addr()))
-        .filter(|(from, to)| from != to)
-        .map(|(from, _)| from)
-        .collect();
+    let pairs = change.address_pairs().into_iter();
+    let moved = pairs.filter(|(from, to)| from.addr() != to.addr());
+    let former: Vec<IpAddr> = moved.map(|(from, _)| from.addr()).collect();
     let known = record.map_or(&[][..], |record| &record.plugins);
     let (mut changed, mut errors) = (Vec::new(), Vec::new());
     for (plugin, parts) in

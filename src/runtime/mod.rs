@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use hmac_sha512::Hash;
 
 use crate::error::Result;
+use crate::kernel::file;
 use crate::names::{ContainerId, hex};
 use crate::plugin::record::{self, Records};
 
@@ -59,12 +60,12 @@ pub struct Runtime {
 
 impl Runtime {
     pub fn new(settings: CallSettings, configurations: PathBuf) -> Self {
-        Self::below(Path::new("/"), settings, configurations)
+        Self::below(Path::new(""), settings, configurations)
     }
 
-    /// The runtime of the host whose root directory is `root`.
-    fn below(root: &Path, settings: CallSettings, configurations: PathBuf) -> Self {
-        let below = |path: &str| below(root, Path::new(path));
+    /// The runtime of the host whose files this process sees below `prefix`.
+    fn below(prefix: &Path, settings: CallSettings, configurations: PathBuf) -> Self {
+        let below = |path: &str| file::below(prefix, Path::new(path));
         let state = below(STATE);
         Self {
             settings,
@@ -76,11 +77,6 @@ impl Runtime {
             configurations,
         }
     }
-}
-
-/// The absolute path `path` of the host whose root directory is `root`.
-fn below(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// The container id that cnitool derives from the absolute path of a namespace.

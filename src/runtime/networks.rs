@@ -115,7 +115,7 @@ fn unresolved(network: &Network, path: &[PathBuf]) -> (Vec<String>, Vec<String>)
 
 /// The types of the plugins and of their IPAM plugins.
 fn types(network: &Network) -> impl Iterator<Item = &str> {
-    let of_plugin = |plugin| [conf::kind(plugin), plugin.get("ipam").map_or("", conf::kind)];
+    let of_plugin = |plugin| [conf::kind(plugin), conf::ipam_kind(plugin)];
     network.plugins.iter().flat_map(of_plugin).filter(|kind| !kind.is_empty())
 }
 

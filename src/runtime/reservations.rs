@@ -243,7 +243,7 @@ fn add_configured(network: &Network, pools: &mut Vec<Pool>, unreadable: &mut Vec
 }
 
 fn has_host_local(plugin: &Json) -> bool {
-    conf::kind(plugin.get("ipam").unwrap_or(&Json::Null)) == "host-local"
+    conf::ipam_kind(plugin) == "host-local"
 }
 
 /// Adds the ranges that a runtime passed to an ADD (`ipRanges`) to the pool of the network.

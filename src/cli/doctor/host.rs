@@ -105,8 +105,7 @@ impl ConfiguredNetwork {
             }
             _ => false,
         };
-        let has_addresses =
-            |plugin: &Json| plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
+        let has_addresses = |plugin: &Json| !conf::ipam_kind(plugin).is_empty();
         let is_routed_pair = |plugin: &&Json| matches!(conf::kind(plugin), "ptp" | "veth");
         let pair = network.plugins.iter().find(is_routed_pair);
         let is_routed = is_gateway || pair.is_some_and(has_addresses);

@@ -1,6 +1,7 @@
 //! Finds unknown keys, values of a wrong type, and undeclared or unknown capabilities.
 
 use crate::cni::json::Json;
+use crate::plugins::flannel;
 use crate::runtime::conf;
 
 use super::document::Document;
@@ -33,9 +34,9 @@ const IGNORED: &str = "The reference ignores it.";
 impl<'a> Known<'a> {
     pub(super) fn of(kind: &'a str, plugin: &'a Json) -> Self {
         let is_flannel = kind == "flannel";
-        let ipam = match plugin.get("ipam").map_or("", conf::kind) {
-            "" if is_flannel => "host-local",
-            ipam => ipam,
+        let [delegate, ipam] = match is_flannel {
+            true => flannel::delegates(plugin),
+            false => ["", conf::ipam_kind(plugin)],
         };
         let mut own = vec![manual::network()];
         own.extend(manual::of(kind));
@@ -43,10 +44,6 @@ impl<'a> Known<'a> {
         let keys = own.iter().flat_map(|manual| manual.keys()).collect();
         let mut of_delegate = Vec::new();
         if is_flannel {
-            let delegate = match plugin.get("delegate").map_or("", conf::kind) {
-                "" => "bridge",
-                delegate => delegate,
-            };
             if let Some(manual) = manual::of(delegate) {
                 of_delegate = manual.keys();
             }

@@ -125,7 +125,7 @@ fn examine_plugin<'a>(
         Some(_) => return document.fault(&path.key("type"), "type is not a string"),
     };
     examine_type(document, &path.key("type"), kind, cni_path);
-    let ipam = plugin.get("ipam").map_or("", conf::kind);
+    let ipam = conf::ipam_kind(plugin);
     if !ipam.is_empty() {
         let path = path.key("ipam").key("type");
         examine_type(document, &path, ipam, cni_path);

@@ -100,7 +100,7 @@ fn ipam_of(plugin: &Json) -> Option<(&'static Entry, &Json)> {
 fn call(entry: &Entry, plugin: &Json, expected: &Expected) -> Result<()> {
     // flannel calls no IPAM plugin: its key `ipam` is for the delegate.
     let is_replaced = !entry.is_ipam && entry.name != "flannel";
-    let has_ipam = plugin.get("ipam").is_some_and(|ipam| !conf::kind(ipam).is_empty());
+    let has_ipam = !conf::ipam_kind(plugin).is_empty();
     let replacement = (is_replaced && has_ipam).then(|| ipam(gives_v6(plugin))).transpose()?;
     let request = request(plugin, replacement, expected)?;
     let at = Attachment { container_id: ContainerId::new("lint")?, ifname: IfName::new("eth0")? };

@@ -29,12 +29,6 @@ impl Shaped<'_> {
         Ok(!is_shaped && self.ifbs.find(Some(&self.end))?.is_empty())
     }
 
-    /// Removes all limits. The redirection to the ifb is removed first: packets that are redirected to a removed link are lost.
-    pub fn remove(&self) -> Result<()> {
-        self.host.unshape(self.end.index)?;
-        self.delete(self.ifbs.find(Some(&self.end))?)
-    }
-
     /// Removes the limits of a direction for which none is configured, and further ifbs.
     pub fn remove_unconfigured(&self) -> Result<()> {
         let (host, end) = (self.host, &self.end);
@@ -47,11 +41,7 @@ impl Shaped<'_> {
         } else if !ifbs.is_empty() {
             ifbs.remove(0);
         }
-        self.delete(ifbs)
-    }
-
-    fn delete(&self, ifbs: Vec<Link>) -> Result<()> {
-        ifbs.iter().try_for_each(|ifb| self.host.del_link(ifb.index))
+        ifbs.iter().try_for_each(|ifb| host.del_link(ifb.index))
     }
 
     /// Fails if the ifb cannot limit the traffic.

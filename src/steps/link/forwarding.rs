@@ -47,7 +47,7 @@ pub fn check_possible(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()>
 fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     for key in keys(addresses) {
         if sysctl::get(key)?.as_deref() == Some("0") {
-            let key = key.replace('/', ".");
+            let key = sysctl::dotted(key);
             return Err(Error::difference(format_args!("IP forwarding is disabled: {key} is 0")));
         }
     }

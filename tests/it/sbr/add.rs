@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{call, container, result, routing, sbr, way};
 use crate::faults::{Effect, for_every_fault};
-use crate::world::{VERSIONS, World, with};
+use crate::world::{Container, VERSIONS, World, with};
 
 const FAULT: &str = "CNIBOX_FAIL_KERNEL";
 
@@ -65,18 +65,23 @@ fn add_twice_is_as_once() {
     }
 }
 
-/// The result of a later ADD has one more address, in the subnet of the first.
+/// Does an ADD, and adds an address in the subnet of the first to the interface. Returns the rules and routes of the ADD, and the
+/// configuration of a later one.
+fn with_a_later_address(c1: &Container<'_>) -> (String, Value) {
+    let mut result = result(c1);
+    call(c1, "ADD", &sbr(json!({}), &result)).run().success();
+    let before = routing(c1);
+    c1.exec(["ip", "address", "add", "10.1.0.3/24", "dev", "net1", "noprefixroute"]);
+    let more = json!({"address": "10.1.0.3/24", "gateway": "10.1.0.1", "interface": 1});
+    result["ips"].as_array_mut().unwrap().push(more);
+    (before, sbr(json!({}), &result))
+}
+
 #[test]
 fn an_address_that_came_later_gets_its_table_and_the_first_keeps_its_own() {
     let world = World::new();
     let c1 = container(&world);
-    let mut result = result(&c1);
-    call(&c1, "ADD", &sbr(json!({}), &result)).run().success();
-    let before = routing(&c1);
-    c1.exec(["ip", "address", "add", "10.1.0.3/24", "dev", "net1", "noprefixroute"]);
-    let more = json!({"address": "10.1.0.3/24", "gateway": "10.1.0.1", "interface": 1});
-    result["ips"].as_array_mut().unwrap().push(more);
-    let config = sbr(json!({}), &result);
+    let (before, config) = with_a_later_address(&c1);
     call(&c1, "ADD", &config).run().success();
     call(&c1, "CHECK", &config).run().silence();
     let after = routing(&c1);
@@ -95,13 +100,7 @@ fn an_address_that_came_later_gets_its_table_and_the_first_keeps_its_own() {
 fn a_later_add_that_fails_takes_nothing_of_the_first() {
     let world = World::new();
     let c1 = container(&world);
-    let mut result = result(&c1);
-    call(&c1, "ADD", &sbr(json!({}), &result)).run().success();
-    let before = routing(&c1);
-    c1.exec(["ip", "address", "add", "10.1.0.3/24", "dev", "net1", "noprefixroute"]);
-    let more = json!({"address": "10.1.0.3/24", "gateway": "10.1.0.1", "interface": 1});
-    result["ips"].as_array_mut().unwrap().push(more);
-    let config = sbr(json!({}), &result);
+    let (before, config) = with_a_later_address(&c1);
     let failures = for_every_fault(|number| {
         let add = call(&c1, "ADD", &config).env(FAULT, &number.to_string()).run();
         let effect = Effect::on(&add);
