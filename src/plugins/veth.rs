@@ -205,7 +205,7 @@ impl Veth {
         parts: &mut Parts,
     ) -> Result<()> {
         let host = cx.session.host()?;
-        host_link::reconcile_accept_ra(&end.name, parts)?;
+        host_link::reconcile_accept_ra(host, &end.name, parts)?;
         for net in gateways(own) {
             let make = &mut || {
                 let mut batch = Batch::new();

@@ -18,9 +18,11 @@ pub(super) const AF_BRIDGE: u8 = 7;
 /// The value of IFLA_OPERSTATE if the link can carry traffic (linux/if.h).
 pub(super) const IF_OPER_UP: u8 = 6;
 
-/// In IFLA_AF_SPEC of AF_INET: the parameters `net.ipv4.conf.LINK.*`, one attribute for each (linux/ip.h).
+/// In IFLA_AF_SPEC of AF_INET: the parameters `net.ipv4.conf.LINK.*`, one attribute for each in a request, an array of 32-bit
+/// numbers from the first on in an answer (linux/ip.h).
 pub(super) const IFLA_INET_CONF: u16 = 1;
 pub(super) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
+pub(super) const IPV4_DEVCONF_ROUTE_LOCALNET: usize = 26;
 /// In IFLA_AF_SPEC of AF_INET6: the parameters `net.ipv6.conf.LINK.*`, an array of 32-bit numbers, and an index in it
 /// (linux/ipv6.h).
 pub(super) const IFLA_INET6_CONF: u16 = 2;

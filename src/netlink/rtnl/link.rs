@@ -9,15 +9,16 @@ use super::Rtnl;
 use super::consts::{
     AF_UNSPEC, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
     IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_GROUP,
-    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET6_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
+    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INET6_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
     IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
-    IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN, RTEXT_FILTER_SKIP_STATS,
+    IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
+    IPV4_DEVCONF_ROUTE_LOCALNET, RTEXT_FILTER_SKIP_STATS,
 };
 use super::namespace::Nsid;
 use crate::error::Result;
 use crate::names::{IFNAME_BYTES_MAX, Mac};
 use crate::netlink::{
-    AF_INET6, Attrs, Requests, attribute, attributes, text, u8_of, u32_at, u32_of,
+    AF_INET, AF_INET6, Attrs, Requests, attribute, attributes, text, u8_of, u32_at, u32_of,
 };
 
 /// The state of a link.
@@ -51,6 +52,8 @@ pub struct Link {
     pub operstate_up: bool,
     /// `net.ipv6.conf.LINK.accept_ra`; `None` without IPv6.
     pub accept_ra: Option<u32>,
+    /// `net.ipv4.conf.LINK.route_localnet` is not 0: the kernel delivers packets to 127.0.0.0/8 that arrive on the link.
+    pub route_localnet: bool,
     pub alias: Option<String>,
     /// The group of the link, 0 by default.
     pub group: u32,
@@ -249,7 +252,13 @@ impl Link {
                 IFLA_IFALIAS => link.alias = Some(text(value).into_owned()),
                 IFLA_GROUP => link.group = u32_of(value).unwrap_or_default(),
                 IFLA_LINKINFO => link.parse_info(value),
-                IFLA_AF_SPEC => link.accept_ra = accept_ra(value),
+                IFLA_AF_SPEC => {
+                    let v6 = |index| parameter(value, AF_INET6, IFLA_INET6_CONF, index);
+                    link.accept_ra = v6(DEVCONF_ACCEPT_RA);
+                    let localnet = IPV4_DEVCONF_ROUTE_LOCALNET - 1;
+                    let localnet = parameter(value, AF_INET, IFLA_INET_CONF, localnet);
+                    link.route_localnet = localnet.is_some_and(|value| value != 0);
+                }
                 IFLA_PROP_LIST => link.alt_names = alt_names(value),
                 _ => {}
             }
@@ -282,9 +291,10 @@ fn alt_names(properties: &[u8]) -> Vec<String> {
     names.map(|(_, name)| text(name).into_owned()).collect()
 }
 
-fn accept_ra(families: &[u8]) -> Option<u32> {
-    let conf = attribute(attribute(families, AF_INET6.into())?, IFLA_INET6_CONF)?;
-    u32_at(conf, DEVCONF_ACCEPT_RA * size_of::<u32>())
+/// A parameter of the link in IFLA_AF_SPEC.
+fn parameter(families: &[u8], family: u8, kind: u16, index: usize) -> Option<u32> {
+    let values = attribute(attribute(families, family.into())?, kind)?;
+    u32_at(values, index * size_of::<u32>())
 }
 
 pub(super) const HEADER_BYTES: usize = 16;
@@ -302,7 +312,6 @@ pub(super) fn header(index: u32, flags: c_int, mask: c_int) -> [u8; HEADER_BYTES
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::AF_INET;
 
     /// The answer to RTM_GETLINK for the port of a bridge.
     fn port() -> (Link, Attrs) {
@@ -323,6 +332,7 @@ mod tests {
             tx_queue_len: 1000,
             operstate_up: true,
             accept_ra: Some(2),
+            route_localnet: true,
             alias: Some("abc".into()),
             group: 9,
             alt_names: vec!["one".into(), "other".into()],
@@ -341,7 +351,11 @@ mod tests {
         reply.string(IFLA_IFALIAS, "abc");
         reply.u32(IFLA_GROUP, 9);
         reply.nested(IFLA_AF_SPEC, |families| {
-            families.nested(AF_INET.into(), |ipv4| ipv4.bytes(IFLA_INET6_CONF, &[9; 20]));
+            families.nested(AF_INET.into(), |ipv4| {
+                let mut values = [0; 4 * 26];
+                values[4 * 25..].copy_from_slice(&1_u32.to_ne_bytes());
+                ipv4.bytes(IFLA_INET_CONF, &values);
+            });
             families.nested(AF_INET6.into(), |ipv6| {
                 let conf = [0_u32, 64, 1500, 2, 1].map(u32::to_ne_bytes);
                 ipv6.bytes(IFLA_INET6_CONF, conf.as_flattened());

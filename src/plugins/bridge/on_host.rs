@@ -42,7 +42,7 @@ impl Bridge {
         })?;
         let addresses: Vec<_> = gateways.iter().map(IpNet::addr).collect();
         forwarding::reconcile(host, &addresses, parts)?;
-        host_link::reconcile_accept_ra(&port.name, parts)?;
+        host_link::reconcile_accept_ra(host, &port.name, parts)?;
         let mac = if self.macspoofchk { Some(mac_of(&result, at)?) } else { None };
         let rules = Rules {
             owner: &Owner::new(&cx.request.network, at),

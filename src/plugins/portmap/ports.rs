@@ -214,8 +214,10 @@ impl<'a> Ports<'a> {
     /// 127.0.0.0/8 from this link must exist before.
     pub fn allow_loopback(&self) -> Result<()> {
         match &self.loopback_link {
-            Some(link) => sysctl::set(&localnet::route_localnet(&link.name), "1").map(drop),
-            None => Ok(()),
+            Some(link) if !link.route_localnet => {
+                sysctl::set(&localnet::route_localnet(&link.name), "1").map(drop)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -231,8 +233,10 @@ impl<'a> Ports<'a> {
             let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");
             return Err(Error::difference(msg));
         }
-        let value = |link: &str| sysctl::get(&localnet::route_localnet(link));
-        if [value(name)?, value("all")?].iter().all(|value| value.as_deref() == Some("0")) {
+        let link = self.cx.session.host()?.link(name)?;
+        if link.is_some_and(|link| !link.route_localnet)
+            && sysctl::get(&localnet::route_localnet("all"))?.as_deref() == Some("0")
+        {
             let msg =
                 format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");
             return Err(Error::difference(msg));

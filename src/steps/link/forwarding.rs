@@ -15,11 +15,13 @@ use crate::plugin::parts::Parts;
 
 /// Enables forwarding for the families of the addresses.
 pub fn enable(host: &Rtnl, addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
-    for key in keys(addresses) {
-        if key == ALL_V6 && sysctl::get(key)?.as_deref() == Some("0") {
-            keep_advertisements(host)?;
+    for family in families(addresses) {
+        match host.forwarding(family)? {
+            Some(true) => continue,
+            Some(false) if family == IpFamily::V6 => keep_advertisements(host)?,
+            _ => {}
         }
-        sysctl::set(key, "1")?;
+        sysctl::set(key(family), "1")?;
     }
     Ok(())
 }
@@ -40,38 +42,37 @@ fn keep_advertisements(host: &Rtnl) -> Result<()> {
 
 /// For STATUS: fails if forwarding is disabled and cannot be enabled.
 pub fn check_possible(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
-    keys(addresses).try_for_each(|key| sysctl::check_settable(key, "1"))
+    families(addresses).try_for_each(|family| sysctl::check_settable(key(family), "1"))
 }
 
 /// Fails if forwarding is disabled.
-fn check(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
-    for key in keys(addresses) {
-        if sysctl::get(key)?.as_deref() == Some("0") {
-            let key = sysctl::dotted(key);
-            return Err(Error::difference(format_args!("IP forwarding is disabled: {key} is 0")));
-        }
+fn check(host: &Rtnl, family: IpFamily) -> Result<()> {
+    if host.forwarding(family)? == Some(false) {
+        let key = sysctl::dotted(key(family));
+        return Err(Error::difference(format_args!("IP forwarding is disabled: {key} is 0")));
     }
     Ok(())
 }
 
 /// Forwarding for the families of the addresses.
 pub fn reconcile(host: &Rtnl, addresses: &[IpAddr], parts: &mut Parts) -> Result<()> {
-    IpFamily::ALL.into_iter().try_for_each(|family| {
+    families(addresses.iter().copied()).try_for_each(|family| {
         let own = || addresses.iter().copied().filter(|address| family.has(*address));
-        parts.ensure(&|| check(own()), &mut || enable(host, own()))
+        parts.ensure(&|| check(host, family), &mut || enable(host, own()))
     })
 }
 
-const ALL_V6: &str = "net/ipv6/conf/all/forwarding";
+/// The families of the addresses, each once.
+fn families(addresses: impl IntoIterator<Item = IpAddr>) -> impl Iterator<Item = IpFamily> {
+    let addresses: Vec<IpAddr> = addresses.into_iter().collect();
+    let is_used = move |family: &IpFamily| addresses.iter().any(|address| family.has(*address));
+    IpFamily::ALL.into_iter().filter(is_used)
+}
 
-/// The sysctls that enable forwarding for the families of the addresses, each once.
-fn keys(addresses: impl IntoIterator<Item = IpAddr>) -> impl Iterator<Item = &'static str> {
-    let (mut v4, mut v6) = (None, None);
-    for address in addresses {
-        match address {
-            IpAddr::V4(_) => v4 = Some("net/ipv4/ip_forward"),
-            IpAddr::V6(_) => v6 = Some(ALL_V6),
-        }
+/// The sysctl that enables forwarding.
+fn key(family: IpFamily) -> &'static str {
+    match family {
+        IpFamily::V4 => "net/ipv4/ip_forward",
+        IpFamily::V6 => "net/ipv6/conf/all/forwarding",
     }
-    v4.into_iter().chain(v6)
 }

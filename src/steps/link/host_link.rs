@@ -83,18 +83,17 @@ pub fn check_accept_ra_settable() -> Result<()> {
 }
 
 /// accept_ra=0 on a link of the host. CHECK does not compare it: earlier releases and other plugins did not set it on each link.
-pub fn reconcile_accept_ra(name: &str, parts: &mut Parts) -> Result<()> {
+pub fn reconcile_accept_ra(host: &Rtnl, name: &str, parts: &mut Parts) -> Result<()> {
     if parts.is_check() {
         return Ok(());
     }
-    let path = sysctl::of_link(IpFamily::V6, name, "accept_ra");
-    let compare = || {
-        // A host without IPv6 has no `accept_ra`.
-        if !sysctl::exists(&path) || sysctl::get(&path)?.as_deref() == Some("0") {
-            return Ok(());
+    let compare = || match host.link(name)?.and_then(|link| link.accept_ra) {
+        Some(0) | None => Ok(()),
+        Some(_) => {
+            Err(Error::difference(format_args!("interface {name} accepts router advertisements")))
         }
-        Err(Error::difference(format_args!("interface {name} accepts router advertisements")))
     };
+    let path = sysctl::of_link(IpFamily::V6, name, "accept_ra");
     parts.ensure(&compare, &mut || sysctl::set_if_exists(&path, "0"))
 }
 

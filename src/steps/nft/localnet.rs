@@ -76,7 +76,7 @@ pub fn refresh(nft: &Nft, host: &Rtnl, batch: &mut Batch) -> Result<()> {
     let covered_names: BTreeSet<&[u8]> = covered.iter().map(name_of).collect();
     let mut missing = Vec::new();
     for link in links_to_containers(&links) {
-        if !covered_names.contains(link.name.as_bytes()) && has_route_localnet(link) {
+        if !covered_names.contains(link.name.as_bytes()) && link.route_localnet {
             missing.push(IfName::new(link.name.as_str())?);
         }
     }
@@ -96,7 +96,7 @@ pub fn links_to_add(nft: &Nft, host: &Rtnl) -> Result<Vec<IfName>> {
         [_, true] => Vec::new(),
         _ => links_to_containers(&host.links()?).into_iter().cloned().collect(),
     };
-    let links = links.iter().filter(|link| has_route_localnet(link));
+    let links = links.iter().filter(|link| link.route_localnet);
     links.map(|link| IfName::new(link.name.as_str())).collect()
 }
 
@@ -121,11 +121,6 @@ fn links_to_containers(links: &[Link]) -> Vec<&Link> {
 /// The path of `route_localnet` of a link, below /proc/sys.
 pub fn route_localnet(link: &str) -> String {
     sysctl::of_link(IpFamily::V4, link, "route_localnet")
-}
-
-/// Whether `route_localnet` of a link is 1: the kernel delivers packets to 127.0.0.0/8 that arrive on the link.
-fn has_route_localnet(link: &Link) -> bool {
-    sysctl::get(&route_localnet(&link.name)).is_ok_and(|value| value.as_deref() == Some("1"))
 }
 
 /// Whether packets to 127.0.0.0/8 from a link are dropped: the link is in the set, or the chain of an earlier release exists,
