@@ -166,6 +166,21 @@ impl Conntrack {
         Ok(())
     }
 
+    /// Deletes the connections from these addresses that have no reply yet and no translation. They can have begun while the rules
+    /// for their translation were missing; then the kernel would never translate them.
+    pub fn delete_unanswered(&self, sources: &BTreeSet<IpAddr>) -> Result<()> {
+        for family in IpFamily::ALL {
+            if sources.iter().any(|source| family.has(*source)) {
+                self.delete_listed(family, None, &|flow| {
+                    let source = flow.original.source();
+                    let is_plain = source == flow.reply.destination() && !flow.has_reply;
+                    is_plain && source.is_some_and(|source| sources.contains(&source))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     /// Deletes the connections that the filter selects with one request, without listing them first.
     fn delete_at_once(&self, filter: FlowFilter) -> Result<(), netlink::Error> {
         let flags = NlmF::empty();
@@ -240,6 +255,7 @@ fn explained(error: netlink::Error) -> netlink::Error {
 struct Flow<'a> {
     original: Tuple<'a>,
     reply: Tuple<'a>,
+    has_reply: bool,
     id: &'a [u8],
     zone: Option<&'a [u8]>,
 }
@@ -250,6 +266,9 @@ impl<'a> Flow<'a> {
         Some(Self {
             original: Tuple(attribute(list, CTA_TUPLE_ORIG)?),
             reply: Tuple(attribute(list, CTA_TUPLE_REPLY)?),
+            has_reply: attribute(list, CTA_STATUS)
+                .and_then(|status| fixed(status, 0))
+                .is_some_and(|status| u32::from_be_bytes(status) & IPS_SEEN_REPLY != 0),
             id: attribute(list, CTA_ID)?,
             zone: attribute(list, CTA_ZONE),
         })
@@ -314,6 +333,7 @@ const IPCTNL_MSG_CT_GET: u16 = 0x101;
 const IPCTNL_MSG_CT_DELETE: u16 = 0x102;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_STATUS: u16 = 3;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
 const CTA_FILTER: u16 = 25;
@@ -327,6 +347,9 @@ const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
 const CTA_FILTER_ORIG_FLAGS: u16 = 1;
 const CTA_FILTER_REPLY_FLAGS: u16 = 2;
+
+/// A flag in CTA_STATUS (linux/netfilter/nf_conntrack_common.h).
+const IPS_SEEN_REPLY: u32 = 1 << 1;
 
 /// Flags in a filter: the parts of a tuple that the kernel compares. Source: net/netfilter/nf_internals.h, `enum
 /// ctattr_filter`.

@@ -2,6 +2,9 @@
 //!
 //! Only attachments that are alive by `plugin::life` and have a cache entry are restored, with the request in that entry.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use serde::Serialize;
 
 use crate::cni::json::Json;
@@ -9,6 +12,7 @@ use crate::cni::request::Verb;
 use crate::error::{Code, Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
+use crate::netlink::conntrack::Conntrack;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::parts::Parts;
 use crate::runtime::Runtime;
@@ -19,7 +23,8 @@ use crate::runtime::cache::CacheEntry;
 pub enum Busy {
     /// Waits for the end of the operation.
     Wait,
-    /// Skips the attachment.
+    /// Skips the attachment. Also skips one without a record: the DEL of a chained plugin removes the record before that of the
+    /// main plugin, if only the chained plugin is of this executable.
     Skip,
 }
 
@@ -67,6 +72,9 @@ pub struct Reconciled {
     /// Whether an attachment was skipped because of an operation in progress.
     #[serde(skip)]
     pub is_partial: bool,
+    /// The addresses of the attachments with restored parts.
+    #[serde(skip)]
+    pub(super) addresses: BTreeSet<IpAddr>,
 }
 
 impl Runtime {
@@ -85,16 +93,16 @@ impl Runtime {
             if !is_chosen(&entry.network, &entry.at) {
                 continue;
             }
-            if let Some(reason) = self.obstacle(&witness, &entry) {
-                reconciled.skip(&entry, None, reason);
-            } else if let Err(error) =
-                self.reconcile_one(&witness, &entry, (busy, new), &mut reconciled)
-            {
-                reconciled.fail(&entry, error);
-            }
+            let done = self.reconcile_one(&witness, &entry, (busy, new), &mut reconciled);
+            done.unwrap_or_else(|error| reconciled.fail(&entry, error));
             if sys::is_interrupted() {
                 return Err(Error::internal("cannot restore the other attachments: interrupted"));
             }
+        }
+        if !reconciled.addresses.is_empty() {
+            let deleted = Conntrack::open().map_err(Error::from);
+            let deleted = deleted.and_then(|flows| flows.delete_unanswered(&reconciled.addresses));
+            deleted.unwrap_or_else(|error| sys::warn(format_args!("{error}")));
         }
         Ok(reconciled)
     }
@@ -120,18 +128,26 @@ impl Runtime {
         let Some(entry) = self.cache.read(&listed.network, &listed.at)? else { return Ok(()) };
         let is_interrupted = self.interrupted(&entry.network, &entry.at).is_some();
         let interrupted = || is_interrupted.then(|| "its ADD or DEL died".to_owned());
-        if let Some(reason) = self.obstacle(witness, &entry).or_else(interrupted) {
-            reconciled.skip(&entry, None, reason);
-            return Ok(());
-        }
         // The plugins of another runtime do not take the locks of this one.
-        let held = match self.records.hold(&entry.network, &entry.at) {
+        let mut held = match self.records.hold(&entry.network, &entry.at) {
             Err(error) if error.code == Code::TRY_AGAIN_LATER => {
                 reconciled.skip_busy(&entry);
                 return Ok(());
             }
             held => held?,
         };
+        if held.is_none() && busy == Busy::Skip {
+            reconciled.skip(&entry, None, "it has no record; without --watch one is made".into());
+            return Ok(());
+        }
+        if let Some(reason) = self.obstacle(witness, &entry).or_else(interrupted) {
+            reconciled.skip(&entry, None, reason);
+            return Ok(());
+        }
+        if held.is_none() {
+            // `obstacle` may have written one.
+            held = self.records.hold(&entry.network, &entry.at)?;
+        }
         let record = held.as_ref().map(|held| &held.record);
         if record.is_some_and(|record| record.is_deleting) {
             reconciled.skip(&entry, None, "its DEL has begun".into());
@@ -149,6 +165,9 @@ impl Runtime {
         let verb = Verb::Add(entry.at.clone());
         let chain = self.chain(&entry, &network, &entry.netns, verb);
         for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, known, new) {
+            if parts.is_restore() && !parts.restored.is_empty() {
+                reconciled.addresses.extend(entry.made().addresses);
+            }
             for difference in parts.restored {
                 let (network, at) = (entry.network.clone(), entry.at.clone());
                 let plugin = plugin.clone();

@@ -83,10 +83,11 @@ fn publish(container: &Container<'_>, number: u32, config: &Value) {
 /// Everything that attachments have in our tables: `ip portmap-published tcp . 8080 = …, net c1 eth0`, sorted. The links of
 /// the host are not theirs, and a source names one of many.
 pub fn elements(world: &World) -> Vec<String> {
-    let ruleset = world.host_json(["nft", "-j", "list", "ruleset"]);
     let mut lines = Vec::new();
-    for object in ruleset["nftables"].as_array().unwrap() {
-        for kind in ["set", "map"] {
+    // Not the whole ruleset: nft 1.0.6 prints a freed text as the flags of a table with an owner.
+    for (kind, plural) in [("set", "sets"), ("map", "maps")] {
+        let ruleset = world.host_json(["nft", "-j", "list", plural]);
+        for object in ruleset["nftables"].as_array().unwrap() {
             let Some(set) = object.get(kind) else { continue };
             let name = set["name"].as_str().unwrap();
             if name == "portmap-localnet" || name.starts_with("portmap-sources-") {

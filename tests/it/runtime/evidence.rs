@@ -47,12 +47,7 @@ impl Host {
         let call = self.world.call("bridge", "ADD", &config).of_directory(directory);
         let call = call.env("CNI_CONTAINERID", id).env("CNI_NETNS", netns);
         let result = call.env("CNI_IFNAME", "eth0").run().success();
-        let text = self.world.tool(&["base64", "-w0"], None).stdin(network().to_string());
-        let entry = json!({
-            "kind": "cniCacheV1", "containerId": id, "config": text.run().output(), "ifName": "eth0",
-            "networkName": "net", "netns": netns, "result": result,
-        });
-        self.world.write(&format!("/var/lib/cni/results/net-{id}-eth0"), entry.to_string());
+        self.remember(id, netns, &network(), &result);
     }
 
     pub(super) fn attach(&self, maker: Maker, id: &str, netns: &str) {

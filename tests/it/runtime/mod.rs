@@ -169,6 +169,17 @@ impl Host {
         self.world.state().apart_from("cni0", "net")
     }
 
+    /// Writes the cache entry of an attachment of `eth0` to the network `net`, as libcni does after the ADD of a list.
+    fn remember(&self, id: &str, netns: &str, list: &Value, result: &Value) {
+        let text = self.world.tool(&["base64", "-w0"], None).stdin(list.to_string());
+        let entry = json!({
+            "kind": "cniCacheV1", "containerId": id, "config": text.run().output(), "ifName": "eth0",
+            "networkName": "net", "netns": netns, "result": result,
+        });
+        self.world.host(["mkdir", "-p", "-m", "700", "/var/lib/cni/results"]);
+        self.world.write(&format!("/var/lib/cni/results/net-{id}-eth0"), entry.to_string());
+    }
+
     fn cached(&self, name: &str) -> Value {
         let text = self.world.read(&format!("/var/lib/cni/results/{name}"));
         serde_json::from_str(&text).unwrap()

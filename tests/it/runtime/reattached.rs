@@ -19,7 +19,7 @@ fn config(plugin: &str, keys: Value) -> Value {
 }
 
 /// The main plugin. Its IPAM plugin writes no record either if it is the reference's.
-fn bridge(number: u8) -> Value {
+pub(super) fn bridge(number: u8) -> Value {
     let addresses = json!([
         {"address": format!("10.1.0.{number}/24"), "gateway": "10.1.0.1"},
         {"address": format!("fd00:1::{number}/64"), "gateway": "fd00:1::1"},
@@ -29,7 +29,7 @@ fn bridge(number: u8) -> Value {
     config("bridge", keys)
 }
 
-fn chained(plugin: &str, port: u16) -> Value {
+pub(super) fn chained(plugin: &str, port: u16) -> Value {
     let ports = json!([{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]);
     let keys = match plugin {
         "portmap" => json!({"runtimeConfig": {"portMappings": ports}}),
@@ -44,19 +44,19 @@ fn is_recorded(host: &Host, id: &str) -> bool {
     Path::new(&host.world.path(host.record_of("net", id))).exists()
 }
 
-fn add_by_go(container: &Container<'_>, number: u8) -> Value {
+pub(super) fn add_by_go(container: &Container<'_>, number: u8) -> Value {
     let call = container.call("bridge", "ADD", &bridge(number)).of_directory(&reference());
     call.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").run().success()
 }
 
-fn add_chain(container: &Container<'_>, chain: &[&str], port: u16, result: &Value) {
+pub(super) fn add_chain(container: &Container<'_>, chain: &[&str], port: u16, result: &Value) {
     for plugin in chain {
         let config = with(&chained(plugin, port), json!({"prevResult": result}));
         container.add(plugin, &config);
     }
 }
 
-fn del_chain(container: &Container<'_>, chain: &[&str], result: &Value) {
+pub(super) fn del_chain(container: &Container<'_>, chain: &[&str], result: &Value) {
     for plugin in chain.iter().rev() {
         container.del(plugin, &with(&chained(plugin, 8080), json!({"prevResult": result})));
     }
@@ -262,11 +262,7 @@ fn reconcile_records_the_life_for_which_it_makes_rules() {
     ended(&host, "c1", 2, &["firewall"]);
     let c1 = host.world.container("c1");
     let result = add_by_go(&c1, 3);
-    let text = host.world.tool(&["base64", "-w0"], None).stdin(list.to_string());
-    let entry = json!({"kind": "cniCacheV1", "containerId": "c1", "config": text.run().output(),
-        "ifName": "eth0", "networkName": "net", "netns": c1.netns(), "result": result});
-    host.world.host(["mkdir", "-p", "-m", "700", "/var/lib/cni/results"]);
-    host.world.write("/var/lib/cni/results/net-c1-eth0", entry.to_string());
+    host.remember("c1", &c1.netns(), &list, &result);
     let record = host.world.read(&host.record_of("net", "c1"));
     host.cnibox(&["reconcile", "--dry-run"]).run();
     assert_eq!(record, host.world.read(&host.record_of("net", "c1")));

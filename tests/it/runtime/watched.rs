@@ -8,8 +8,9 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 
 use super::Host;
+use super::reattached::{add_by_go, add_chain, bridge, chained, del_chain};
 use super::reconciled::{host_with_two, network, routed};
-use crate::portmap::udp::ask_again;
+use crate::portmap::udp::{ask_again, connections};
 use crate::portmap::{ask, elements, serve};
 use crate::world::{Connection, Running, echo, with};
 
@@ -118,6 +119,27 @@ fn connections_go_on_during_a_flush_of_all_rules() {
         let line = format!("restored eth0 of container {container} in network net: {plugin}: ");
         assert!(log.contains(&line), "{line}: {log}");
     }
+}
+
+/// Connection tracking has noted that the first packet was not translated.
+#[test]
+fn a_connection_of_a_container_that_begins_in_the_gap_is_masqueraded_after_it() {
+    let host = Host::new();
+    let [outside, c1, _] = host_with_two(&host);
+    // No answer comes to the container's own address.
+    outside.exec(["ip", "route", "flush", "via", "192.0.2.1"]);
+    outside.exec(["ip", "-6", "route", "flush", "via", "fd00:2::1"]);
+    echo(&outside, 81);
+    let watcher = Watcher::start(&host);
+    watcher.signal(Signal::SIGSTOP);
+    host.world.host(["nft", "flush", "ruleset"]);
+    let begun = [("four", "TCP:192.0.2.2:81"), ("six", "TCP:[fd00:2::2]:81")]
+        .map(|(name, target)| Connection::begin(&c1, name, target));
+    host.world.eventually("both have sent a packet", || {
+        connections(&host.world).matches("dport=81 [UNREPLIED]").count() == 2
+    });
+    watcher.signal(Signal::SIGCONT);
+    begun.iter().for_each(|connection| connection.carries("first"));
 }
 
 #[test]
@@ -234,6 +256,36 @@ fn a_del_by_single_calls_during_repairs_leaves_nothing() {
     assert!(left.iter().any(|line| line.ends_with("net c2 eth0")), "{left:#?}");
     assert!(!watcher.log().contains("restored eth0 of container c1"), "{}", watcher.log());
     c2.destroy();
+}
+
+/// The last DEL of ours removes the record, and the reference's main plugin still has to delete the link.
+#[test]
+fn an_attachment_whose_last_plugin_of_ours_is_deleted_is_left() {
+    let host = Host::new();
+    let list = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge(2), chained("portmap", 8080)]});
+    let c1 = host.world.container("c1");
+    let result = add_by_go(&c1, 2);
+    host.remember("c1", &c1.netns(), &list, &result);
+    let watcher = Watcher::start(&host);
+    let is_published = || elements(&host.world).iter().any(|line| line.ends_with("net c1 eth0"));
+    // Nor is it published beside the plugins of others.
+    assert!(!is_published());
+    let line =
+        "left eth0 of container c1 in network net: it has no record; without --watch one is made";
+    assert_eq!(watcher.log().matches(line).count(), 1, "{}", watcher.log());
+    add_chain(&c1, &["portmap"], 8080, &result);
+    host.world.host(["nft", "flush", "ruleset"]);
+    host.world.within(REPAIR_S, "it is restored", || watcher.log().contains("restored eth0"));
+    watcher.sleeps();
+    assert!(is_published());
+    del_chain(&c1, &["portmap"], &result);
+    for _ in 0..3 {
+        host.world.host(["nft", "flush", "ruleset"]);
+        watcher.sleeps();
+        assert!(!is_published(), "{}", watcher.log());
+    }
+    host.cnibox(&["reconcile"]).run().output();
+    assert!(is_published());
 }
 
 #[test]

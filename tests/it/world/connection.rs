@@ -10,6 +10,13 @@ pub struct Connection<'w> {
 
 impl<'w> Connection<'w> {
     pub fn open(client: &Container<'w>, name: &'static str, target: &str) -> Self {
+        let connection = Self::begin(client, name, target);
+        connection.carries("first");
+        connection
+    }
+
+    /// The client has started, and there may be no answer yet.
+    pub fn begin(client: &Container<'w>, name: &'static str, target: &str) -> Self {
         let script = format!(
             "mkfifo /run/{name}; exec 3<>/run/{name}; exec socat - {target} <&3 >/run/{name}.answers"
         );
@@ -18,7 +25,6 @@ impl<'w> Connection<'w> {
         connection.world.eventually("the client opens its queue", || {
             connection.world.path(format!("/run/{name}")).exists()
         });
-        connection.carries("first");
         connection
     }
 
