@@ -181,6 +181,42 @@ test_reconcile_restores_what_other_programs_removed() {
     nothing_is_left
 }
 
+test_the_watcher_keeps_connections() {
+    local id
+    make_outside
+    drop_forwarded
+    eventually cri ready
+    id=$(cri run web 18080 18090:90 18090:90/udp)
+    nsenter --net="$(netns_of "$id")" /usr/bin/python3 tests/clients/flow.py serve 90 &
+    watcher_restores 18090
+    cri stop "$id"
+    cri remove "$id"
+    nothing_is_left
+}
+
+test_a_del_during_a_repair_leaves_nothing() {
+    local kept number id
+    eventually cri ready
+    kept=$(cri run kept 18080)
+    start_watcher
+    for number in {1..6}; do
+        # One watcher leaves what is removed five times in a minute.
+        if ((number == 4)); then stop_watcher; start_watcher; fi
+        id=$(cri run "pod$number" "$((18080 + number))")
+        nft flush ruleset &
+        sleep "0.0$((3 * (number - 1)))"
+        cri stop "$id"
+        cri remove "$id"
+        eventually is_restored
+        serves 127.0.0.1:18080
+        not grep -F "$id" <<<"$(nft list ruleset; cat /var/lib/cni/results/*)"
+    done
+    stop_watcher
+    cri stop "$kept"
+    cri remove "$kept"
+    nothing_is_left
+}
+
 # pods_are_in PREFIX: a new pod has an address that begins so.
 pods_are_in() {
     local id said

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """As much of a kubelet as a network plugin sees of it: pod sandboxes, by the CRI (v1) of the runtime at a socket.
 
-    cri.py SOCKET run NAME PORT   starts a sandbox that publishes port 80 as PORT, with limits of bandwidth; prints its id
+    cri.py SOCKET run NAME PORT...   starts a sandbox with limits of bandwidth; prints its id. A PORT is that of the host for port 80,
+                                     or HOST:CONTAINER[/udp]
     cri.py SOCKET status ID       prints its addresses, one per line
     cri.py SOCKET stop ID
     cri.py SOCKET remove ID
@@ -60,11 +61,17 @@ def one(message, number):
     return next((value for found, value in fields(message) if found == number), b"")
 
 
-def sandbox(name, port):
+def sandbox(name, ports):
     metadata = field(1, name) + field(2, f"uid-{name}") + field(3, "default")
-    mapping = field(2, 80) + field(3, port)
+    mappings = [field(5, mapping(port)) for port in ports]
     annotations = [field(7, field(1, key) + field(2, value)) for key, value in LIMITS.items()]
-    return field(1, metadata) + field(2, name) + field(5, mapping) + b"".join(annotations)
+    return field(1, metadata) + field(2, name) + b"".join(mappings + annotations)
+
+
+def mapping(port):
+    numbers, _, protocol = port.partition("/")
+    host, _, container = numbers.partition(":")
+    return field(1, int(protocol == "udp")) + field(2, int(container or 80)) + field(3, int(host))
 
 
 def main(socket, verb, *words):
@@ -74,8 +81,8 @@ def main(socket, verb, *words):
         return channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")(request, timeout=90)
 
     if verb == "run":
-        name, port = words
-        print(one(call("RunPodSandbox", field(1, sandbox(name, int(port)))), 1).decode())
+        name, *ports = words
+        print(one(call("RunPodSandbox", field(1, sandbox(name, ports))), 1).decode())
     elif verb == "status":
         network = one(one(call("PodSandboxStatus", field(1, words[0])), 1), 5)
         print(one(network, 1).decode())

@@ -226,6 +226,54 @@ reconcile_restores() {
     done
 }
 
+# watcher_restores PORT: the watcher restores after each damage while traffic goes to the port of `flow.py serve`, $ROUNDS times.
+# Prints the longest pauses, in milliseconds.
+watcher_restores() {
+    local damage asking round
+    for ((round = 0; round < ROUNDS; round++)); do
+        # A new one each time: one leaves what is removed five times in a minute.
+        start_watcher
+        for damage in "${damages[@]}"; do
+            is_served_outside 18080
+            : >"$node/pauses"
+            ip netns exec outside /usr/bin/python3 tests/clients/flow.py ask 192.0.2.2 "$1" >"$node/pauses" &
+            asking=$!
+            eventually grep -q ready "$node/pauses"
+            eval "$damage"
+            eventually is_restored
+            is_served_outside 18080
+            sleep 1
+            kill -TERM "$asking"
+            wait "$asking"
+            echo "pauses: $damage: $(tail -n 1 "$node/pauses")" >&2
+            pauses_are_at_most 5000
+        done
+        stop_watcher
+    done
+}
+
+pauses_are_at_most() {
+    tail -n 1 "$node/pauses" | awk -v most="$1" '{ if (NF != 6 || $2 > most || $4 > most || $6 > most) exit 1 }'
+}
+
+is_restored() {
+    [[ -z $(ours reconcile --dry-run) ]]
+}
+
+start_watcher() {
+    : >"$node/watched"
+    ours reconcile --watch 2>>"$node/watched" &
+    watcher=$!
+    # It makes this table first, and then restores once.
+    eventually nft list table ip cnibox-guard
+    eventually is_restored
+}
+
+stop_watcher() {
+    kill -TERM "$watcher"
+    wait "$watcher" || [[ $? == 143 ]]
+}
+
 # Of containers there is nothing left: no interface but the host's own and the bridges, no element in a set or map, no
 # chain of the Go plugins, no reservation. A bridge keeps its element of portmap-localnet, as docs/leftovers.md says.
 nothing_is_left() {

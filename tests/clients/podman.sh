@@ -162,6 +162,25 @@ test_reconcile_restores_what_other_programs_removed() {
     nothing_is_left
 }
 
+test_the_watcher_keeps_connections() {
+    local id
+    make_outside
+    drop_forwarded
+    dual_stack eco
+    web c1 --network eco -p 18080:80 -p 18090:90 -p 18090:90/udp
+    id=$(podman inspect --format '{{.Id}}' c1)
+    nsenter --net="$(netns_of "$id")" /usr/bin/python3 tests/clients/flow.py serve 90 &
+    watcher_restores 18090
+    start_watcher
+    podman network reload c1
+    eventually is_restored
+    nft flush ruleset
+    podman rm --force --time 0 c1
+    nothing_is_left
+    stop_watcher
+    nothing_is_left
+}
+
 test_restarts_keep_the_port() {
     dual_stack eco
     web c1 --network eco -p 18080:80
