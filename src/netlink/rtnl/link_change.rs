@@ -98,7 +98,11 @@ impl Rtnl {
         let echo = if new.netns.is_none() { NlmF::ECHO } else { NlmF::empty() };
         let requests = new_link(new, kind, echo, properties);
         let mut echoed = None;
-        self.socket.commit(requests, |payload| echoed = Link::parse(payload))?;
+        let made = self.socket.commit(requests, |payload| echoed = Link::parse(payload));
+        made.map_err(|error| match error.errno {
+            libc::EXFULL => error.with_hint("the bridge has 1023 ports, and cannot have more"),
+            _ => error,
+        })?;
         let link = match (echoed, new.netns) {
             // The kernel sends the echo before it sets the master.
             (Some(mut link), _) => {

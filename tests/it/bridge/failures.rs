@@ -38,8 +38,18 @@ fn cases() -> Vec<Case> {
         case("", "", json!({"bridge": "a/b"}), "a/b"),
         case("ip link add v0 type veth peer name v1", "", json!({"bridge": "v0"}), "v0"),
         case("", "", json!({"bridge": "lo"}), "lo"),
+        case(FULL_BRIDGE, "", json!({"bridge": "full"}), "the bridge has 1023 ports"),
     ]
 }
+
+/// A bridge with the most ports that the kernel allows.
+const FULL_BRIDGE: &str = "
+    ip link add full up type bridge
+    for i in $(seq 512); do
+        echo link add a$i type veth peer name b$i
+        echo link set a$i master full
+        test $i = 512 || echo link set b$i master full
+    done | ip -batch -";
 
 #[test]
 fn a_failed_add_leaves_nothing() {
