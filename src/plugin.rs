@@ -224,7 +224,7 @@ impl Entry {
         match (&result, begun) {
             (Ok(success), Some(begun)) => {
                 let made = success.as_ref().map(Made::of).unwrap_or_default();
-                begun.finish(&made).unwrap_or_else(|error| cx.warn(error));
+                cx.or_warn(begun.finish(&made));
             }
             (Ok(Some(success)), None) if self.is_chained && !cx.session.is_recorded => {
                 if let Verb::Add(at) = verb {
@@ -234,7 +234,7 @@ impl Entry {
             (Ok(_), None) => {
                 maker.map_or(Ok(()), |maker| record::clean(cx, verb, &maker))?;
             }
-            (Err(_), Some(begun)) => begun.undo().unwrap_or_else(|error| cx.warn(error)),
+            (Err(_), Some(begun)) => cx.or_warn(begun.undo()),
             _ => {}
         }
         result
@@ -294,7 +294,7 @@ impl Entry {
         if let Some(begun) = record::begin(cx, at, Maker::Chained(self.name.into()), None) {
             let made = cx.request.prev_result().ok().flatten();
             let made = made.as_ref().map(Made::of).unwrap_or_default();
-            begun.finish(&made).unwrap_or_else(|error| cx.warn(error));
+            cx.or_warn(begun.finish(&made));
         }
     }
 
@@ -341,13 +341,17 @@ impl Context<'_> {
         sys::warn(format_args!("{}: {text}", self.request.conf.kind));
     }
 
+    /// The value of the result. Writes an error as a warning, and returns the default in place of the value.
+    pub fn or_warn<T: Default>(&self, result: Result<T, impl Display>) -> T {
+        result.unwrap_or_else(|error| {
+            self.warn(error);
+            T::default()
+        })
+    }
+
     /// The previous result, for DEL. If it is unreadable, warns. Empty if it is missing or unreadable: DEL must go on.
     pub fn prev_result_of_del(&self) -> Success {
-        let read = self.request.prev_result().unwrap_or_else(|error| {
-            self.warn(error);
-            None
-        });
-        read.unwrap_or_default()
+        self.or_warn(self.request.prev_result()).unwrap_or_default()
     }
 
     /// Adds changes to the nf_tables transaction at the end of a DEL or GC, see `Session::commit`. `build` reads the rules and

@@ -9,7 +9,7 @@ use hmac_sha512::Hash;
 use super::host_ports::{self, DNAT};
 use crate::error::Result;
 use crate::names::{Attachment, NetworkName, hex};
-use crate::netlink::nft::{Batch, Chain, Expr, Family, Nft, Rule, Table};
+use crate::netlink::nft::{Batch, Expr, Family, Nft, Rule, Table};
 use crate::netlink::octets;
 use crate::plugin::owner::{Owner, Owners};
 
@@ -49,8 +49,7 @@ pub fn has_masquerade(
     at: &Attachment,
 ) -> Result<bool> {
     let chain = masquerade_chain(network, at);
-    let nat = nft.rules_of(Table { family, name: "nat" }, "POSTROUTING")?;
-    if nat.iter().any(|rule| rule.leads_to() == Some(&chain)) {
+    if has_jump(nft, Table { family, name: "nat" }, "POSTROUTING", &chain)? {
         return Ok(true);
     }
     let id = [of_network(network), of_interface(at)].concat();
@@ -127,8 +126,7 @@ pub fn has_portmap(
     address: IpAddr,
 ) -> Result<bool> {
     let chain = port_chain("CNI-DN-", network, at);
-    let dnat = nft.rules_of(Table { family, name: "nat" }, DNAT)?;
-    if dnat.iter().any(|rule| rule.leads_to() == Some(&chain)) {
+    if has_jump(nft, Table { family, name: "nat" }, DNAT, &chain)? {
         return Ok(true);
     }
     let leads_to_address = |rule: &Rule| {
@@ -153,23 +151,12 @@ pub fn remove_spoof_check(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Resu
             batch.delete_rule(table, &rule.chain, rule.handle);
         }
     }
-    let existing = nft.chains(table)?;
-    let exists = |name: &&String| existing.iter().any(|chain| chain.name == **name);
-    let present: Vec<&String> = chains.iter().filter(exists).collect();
-    for chain in &present {
-        batch.flush_chain(table, chain);
-    }
-    for chain in &present {
-        batch.delete_chain(table, chain);
-    }
-    Ok(())
+    delete_existing(nft, batch, table, &chains)
 }
 
 /// For CHECK: whether the rules of `macspoofchk` exist.
 pub fn has_spoof_check(nft: &Nft, at: &Attachment) -> Result<bool> {
-    let chain = spoof_check_chain(at);
-    let rules = nft.rules_of(Table::bridge("nat"), "PREROUTING")?;
-    Ok(rules.iter().any(|rule| rule.leads_to() == Some(&chain)))
+    has_jump(nft, Table::bridge("nat"), "PREROUTING", &spoof_check_chain(at))
 }
 
 fn spoof_check_chain(at: &Attachment) -> String {
@@ -220,12 +207,27 @@ fn remove_chains(
     for rule in &rules {
         batch.delete_rule(table, entry, rule.handle);
     }
+    delete_existing(nft, batch, table, &chains)
+}
+
+/// Deletes those of these chains that exist. A chain that jumps to another one comes before it.
+fn delete_existing(
+    nft: &Nft,
+    batch: &mut Batch,
+    table: Table<'_>,
+    chains: &[impl AsRef<str>],
+) -> Result<()> {
     let existing = nft.chains(table)?;
-    let exists = |name: &&str| existing.iter().any(|chain: &Chain| chain.name == **name);
-    for chain in chains.into_iter().filter(exists) {
+    let exists = |name: &&str| existing.iter().any(|chain| chain.name == **name);
+    for chain in chains.iter().map(AsRef::as_ref).filter(exists) {
         batch.delete_chain(table, chain);
     }
     Ok(())
+}
+
+/// Whether a rule of the chain `entry` jumps to `chain`.
+fn has_jump(nft: &Nft, table: Table<'_>, entry: &str, chain: &str) -> Result<bool> {
+    Ok(nft.rules_of(table, entry)?.iter().any(|rule| rule.leads_to() == Some(chain)))
 }
 
 /// For GC: whether a comment of iptables, `name: "NET" id: "CID"`, names the network and a container outside the keep set.

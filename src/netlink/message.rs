@@ -318,6 +318,11 @@ pub(crate) fn ip_of(family: u8, value: &[u8]) -> Option<IpAddr> {
     }
 }
 
+/// The address of a family at the start of some bytes.
+pub(crate) fn address_in(family: IpFamily, bytes: &[u8]) -> Option<IpAddr> {
+    ip_of(family.number(), bytes)
+}
+
 /// The bytes of an address.
 pub(crate) fn octets(ip: IpAddr) -> Vec<u8> {
     match ip {

@@ -15,8 +15,8 @@ pub(crate) mod xtables;
 #[cfg(test)]
 pub(crate) use message::rows;
 pub(crate) use message::{
-    AF_INET, AF_INET6, REQUESTS_AT_ONCE, attribute, attributes, fixed, ip_of, octets, text, u8_of,
-    u16_at, u16_of, u32_at, u32_of,
+    AF_INET, AF_INET6, REQUESTS_AT_ONCE, address_in, attribute, attributes, fixed, ip_of, octets,
+    text, u8_of, u16_at, u16_of, u32_at, u32_of,
 };
 pub use message::{Attrs, Requests};
 pub use socket::Error;

@@ -15,10 +15,8 @@ use crate::plugin::{Context, Scope};
 
 /// Whether only one container on a link can have the address: false for loopback and link-local addresses.
 fn is_unique(address: &IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => !address.is_loopback(),
-        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
-    }
+    let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    !address.is_loopback() && !is_link_local
 }
 
 /// Claims the addresses of an attachment on a link of the node. Fails if another container has one of them, and has not ended.
@@ -31,12 +29,7 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
         addresses.iter().map(|address| claims::name(*address, link)).collect();
     let own = records.file_name(&cx.request.network, at);
     // The record names the claims before they exist, so that a DEL after a crash removes them.
-    let is_noted = claims.is_empty()
-        || records.note_claims(&own, &claims).unwrap_or_else(|error| {
-            cx.warn(error);
-            false
-        });
-    if !is_noted {
+    if !claims.is_empty() && !cx.or_warn(records.note_claims(&own, &claims)) {
         return Ok(());
     }
     let on = if link.is_empty() { String::new() } else { format!(" on link {link}") };

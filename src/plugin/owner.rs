@@ -90,14 +90,12 @@ impl Display for Owner {
 
 /// The owners in the scope of a DEL or GC. A clone shares the list.
 #[derive(Clone)]
-pub struct Owners(Rc<OwnersParts>);
-
-struct OwnersParts {
+pub struct Owners {
     network: NetworkName,
     /// The common prefix of the texts of all owners in the network.
     prefix: String,
     /// The attachments of the scope, or the keep set of a GC, with their owners.
-    listed: Vec<(Attachment, Owner)>,
+    listed: Rc<[(Attachment, Owner)]>,
     /// The scope is the listed owners. If false, it is all owners of the network except the listed ones.
     has_listed: bool,
     /// The scope is one attachment, as in a DEL.
@@ -116,38 +114,38 @@ impl Owners {
             Scope::Each(all) => (all, true),
             Scope::AllExcept(keep) => (keep, false),
         };
-        Self(Rc::new(OwnersParts {
+        Self {
             network: network.clone(),
             prefix: Owner::prefix(network),
             listed: listed.iter().map(|at| (at.clone(), Owner::new(network, at))).collect(),
             has_listed,
             is_one: scope.one().is_some(),
-        }))
+        }
     }
 
     pub fn network(&self) -> &NetworkName {
-        &self.0.network
+        &self.network
     }
 
     /// The attachment and the owner of a DEL; `None` for the other scopes.
     pub fn one(&self) -> Option<(&Attachment, &Owner)> {
-        let (at, owner) = self.0.listed.first().filter(|_| self.0.is_one)?;
+        let (at, owner) = self.listed.first().filter(|_| self.is_one)?;
         Some((at, owner))
     }
 
     /// Whether the scope is a list of attachments. False for a GC, which lists the attachments to keep.
     pub fn are_listed(&self) -> bool {
-        self.0.has_listed
+        self.has_listed
     }
 
     /// Whether an object is in the scope. `is_of` decides whether the object belongs to an attachment.
     pub fn has(&self, is_of: impl Fn(&Attachment, &Owner) -> bool) -> bool {
-        self.0.listed.iter().any(|(at, owner)| is_of(at, owner)) == self.0.has_listed
+        self.listed.iter().any(|(at, owner)| is_of(at, owner)) == self.has_listed
     }
 
     /// Whether `text`, such as the comment of a rule, is the text of an owner in the scope.
     pub fn contain(&self, text: &str) -> bool {
-        text.starts_with(&self.0.prefix) && self.has(|_, owner| owner.0 == text)
+        text.starts_with(&self.prefix) && self.has(|_, owner| owner.0 == text)
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::error::{Error, Result};
 
 /// What is done with the parts of one plugin for one attachment, and the results.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Parts {
     purpose: Purpose,
     /// The container's side is compared, too.
@@ -21,9 +21,10 @@ pub struct Parts {
     pub errors: Vec<Error>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Purpose {
     /// CHECK: the first difference is an error.
+    #[default]
     Check,
     /// `reconcile --dry-run`: notes the differences.
     List,
@@ -36,23 +37,18 @@ enum Purpose {
 impl Parts {
     /// For CHECK.
     pub fn to_check() -> Self {
-        Self { is_inside: true, ..Self::new(Purpose::Check, Vec::new()) }
+        Self { is_inside: true, ..Self::default() }
     }
 
     /// For `reconcile`. With `is_inside` also the container's side, which the container may have changed on purpose.
     pub fn to_restore(is_dry_run: bool, is_inside: bool) -> Self {
         let purpose = if is_dry_run { Purpose::List } else { Purpose::Restore };
-        Self { is_inside, ..Self::new(purpose, Vec::new()) }
+        Self { purpose, is_inside, ..Self::default() }
     }
 
     /// For an ADD of an attachment that exists, and for a lease with another address. `former` are the addresses of before.
     pub fn to_put(former: Vec<IpAddr>) -> Self {
-        Self::new(Purpose::Put, former)
-    }
-
-    fn new(purpose: Purpose, former: Vec<IpAddr>) -> Self {
-        let (restored, skipped, errors) = Default::default();
-        Self { purpose, is_inside: false, former, restored, skipped, errors }
+        Self { purpose: Purpose::Put, former, ..Self::default() }
     }
 
     pub fn is_check(&self) -> bool {

@@ -115,10 +115,6 @@ impl Made {
         }
     }
 
-    fn line(&self) -> Vec<u8> {
-        line(self)
-    }
-
     /// Whether `self` and `other` can be what one ADD made: they have a common MAC address (or one of them has none), and the
     /// same addresses. An earlier attachment of the same name had another MAC address or other addresses.
     pub fn is(&self, other: &Self) -> bool {
@@ -195,8 +191,8 @@ impl Record {
             now.addresses.iter().any(|address| claim.starts_with(&claims::name(*address, "")))
         };
         let claims: Vec<String> = self.claims.iter().filter(is_present).cloned().collect();
-        let before = self.made.last().map(Made::line).unwrap_or_default();
-        [self.content(), Note::of_claims(&claims).line(), before, now.line()].concat()
+        let before = self.made.last().map(line).unwrap_or_default();
+        [self.content(), Note::of_claims(&claims).line(), before, line(now)].concat()
     }
 
     /// The lines for all that does not depend on the addresses.
@@ -296,10 +292,7 @@ pub(super) fn begin(
         )?;
         records.begin(&record).map(Some)
     };
-    begin().unwrap_or_else(|error| {
-        cx.warn(error);
-        None
-    })
+    cx.or_warn(begin())
 }
 
 /// Removes the records of the attachments that a DEL or GC has removed, as far as `maker` may remove them.
@@ -344,7 +337,7 @@ pub(super) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &S
     if !record.made.last().is_some_and(is_known) {
         amended = amended.and_then(|()| records.amend(network, at, &made));
     }
-    amended.unwrap_or_else(|error| cx.warn(error));
+    cx.or_warn(amended);
 }
 
 /// The addresses of an earlier ADD of the attachment that the result of this ADD no longer has. Empty for our runtime, which first
@@ -365,8 +358,7 @@ pub fn former_addresses(cx: &Context<'_>, at: &Attachment, success: &Success) ->
 pub(super) fn mark(cx: &Context<'_>, at: &Attachment) {
     let network = &cx.request.network;
     if cx.session.record(network, at).is_some_and(|record| !record.is_deleting) {
-        let marked = Records::of_host().mark_deleting(network, at);
-        marked.unwrap_or_else(|error| cx.warn(error));
+        cx.or_warn(Records::of_host().mark_deleting(network, at));
     }
 }
 

@@ -176,13 +176,10 @@ impl Session {
     /// The nf_tables socket; None if the kernel lacks netlink for netfilter (nfnetlink). With nfnetlink the kernel can still
     /// lack nf_tables.
     pub fn nft_if_any(&self) -> Result<Option<&Nft>> {
-        if self.nft.get().is_none() {
-            match Nft::open_if_any()? {
-                Some(nft) => return Ok(Some(self.nft.get_or_init(|| nft))),
-                None => return Ok(None),
-            }
+        match self.nft.get() {
+            None => Ok(Nft::open_if_any()?.map(|nft| self.nft.get_or_init(|| nft))),
+            opened => Ok(opened),
         }
-        Ok(self.nft.get())
     }
 
     /// The nf_tables socket; None if the kernel lacks nf_tables, so that no rule can exist.

@@ -47,15 +47,15 @@ use crate::cni::json::keys;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::names::{Attachment, Mac};
-use crate::netlink::rtnl::{Link, NewLink, Rtnl};
+use crate::names::Attachment;
+use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::Owners;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::chained;
-use crate::steps::link::{host_link, veth};
-use ifb::{IFB, Ifbs, without_ifb};
+use crate::steps::link::{host_link, kind, veth};
+use ifb::{IFB, IFB_OPTION, Ifbs};
 use limits::{Limits, Rates};
 use shaped::Shaped;
 
@@ -186,18 +186,13 @@ fn clear(cx: &Context<'_>, at: &Attachment) -> Result<()> {
     let host = cx.session.host()?;
     let mut failures = Failures::default();
     // The redirection to the ifb is removed first: packets that are redirected to a removed link are lost.
-    let end = match chained::interface_of_del(cx, at).and_then(|link| peer_of(host, link)) {
-        Ok(end) => end,
-        Err(error) => {
-            failures.note(Err(error));
-            None
-        }
-    };
+    let end = chained::interface_of_del(cx, at).and_then(|link| peer_of(host, link));
+    let end = failures.note(end);
     if let Some(end) = &end {
         failures.note(host.unshape(end.index));
     }
     let ifbs = Ifbs::of(cx, at).and_then(|ifbs| ifbs.find(end.as_ref()));
-    failures.note(ifbs.map(|ifbs| delete_later(cx, ifbs)));
+    delete_later(cx, failures.note(ifbs));
     failures.into_result()
 }
 
@@ -222,12 +217,7 @@ fn is_possible(host: &Rtnl, limits: &Limits) -> Result<()> {
     if limits.egress.is_none() {
         return Ok(());
     }
-    // This request always fails: a kernel with ifb refuses the MAC address, and a kernel without ifb refuses the link kind.
-    let new = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
-    match host.make_link(&new, IFB, &[]) {
-        Err(error) if error.is_unsupported() => Err(without_ifb(error)),
-        _ => Ok(()),
-    }
+    kind::require_kind(host, IFB, IFB_OPTION)
 }
 
 /// The peer of the container's interface, if the interface is a veth and the peer is on the host.
@@ -267,7 +257,7 @@ fn shaped<'a>(
 
 /// The smaller MTU of the two ends of the pair. `tuning` can have set the MTU of the container's end.
 fn mtu(cx: &Context<'_>, at: &Attachment, end: &Link) -> Result<u32> {
-    Ok(chained::interface(cx.session.container()?, at)?.mtu.min(end.mtu))
+    Ok(host_link::in_container(cx.session.container()?, at)?.mtu.min(end.mtu))
 }
 
 /// For lint: the warnings of ADD if the pair has this MTU.

@@ -189,13 +189,13 @@ impl Plugin for Bridge {
         };
         let pair = veth::create(cx, netns, &new, &mut undo)?;
         // The port must not be up before the rules exist. Otherwise frames pass unfiltered.
-        self.set_rules(cx, at, &owner, &pair, &addressing, &mut undo)?;
+        self.set_rules(cx, at, &pair, &addressing, &mut undo)?;
         self.set_up_port(&owner, host, &bridge, &validated.vlans, &pair.host)?;
         if needs_link {
             veth::bring_up(cx, &pair, &at.ifname)?;
             port::wait_until_forwarding(host, &bridge, &pair.host)?;
             addressing = self.allocate(cx, at, &host_state, &bridge, &mut undo)?;
-            self.set_rules(cx, at, &owner, &pair, &addressing, &mut undo)?;
+            self.set_rules(cx, at, &pair, &addressing, &mut undo)?;
         }
         if !self.disable_container_interface {
             self.set_up_container(cx, at, netns, &bridge, &pair, &addressing.success)?;
@@ -394,17 +394,14 @@ impl Bridge {
         &self,
         cx: &'a Context<'a>,
         at: &'a Attachment,
-        owner: &Owner,
         pair: &veth::Pair,
         addressing: &Addressing,
         undo: &mut Undo<'a>,
     ) -> Result<()> {
         let mac = self.macspoofchk.then_some(pair.container_mac);
         let rules = Rules {
-            owner,
             masquerades: self.masquerades(cx),
             nets: &addressing.success.nets(),
-            former: &[],
             checked: Some((&pair.host.name, mac)),
         };
         rules.add(cx, at, undo)

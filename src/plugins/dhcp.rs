@@ -69,10 +69,11 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use crate::cni::json::{Json, Read, ReadError};
+use crate::cni::json::Json;
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
 use crate::dhcp::clients;
+use crate::dhcp::flags::SOCKET;
 use crate::dhcp::journal::Journal;
 use crate::dhcp::lease::Key;
 use crate::dhcp::protocol::{LeaseRequest, Request};
@@ -81,7 +82,7 @@ use crate::error::{Error, Result};
 use crate::names::Attachment;
 use crate::plugin::{Context, Entry, Expected, Ipam, Scope};
 
-use keys::Keys;
+use keys::Dhcp;
 
 /// The timeout until the daemon begins to serve an ADD or CHECK.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -95,20 +96,9 @@ pub const ENTRY: Entry = Entry {
     ..Entry::ipam::<Dhcp>("dhcp", "addresses from the DHCP servers of the network")
 };
 
-#[derive(Default)]
-pub struct Dhcp {
-    keys: Keys,
-}
-
-impl Read for Dhcp {
-    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
-        self.keys.read(json)
-    }
-}
-
 impl Ipam for Dhcp {
     fn add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Success> {
-        let settings = self.keys.settings(&cx.request.parameters.args)?;
+        let settings = self.settings(&cx.request.parameters.args)?;
         let Some(netns) = &cx.request.parameters.netns_path else {
             return Err(Error::internal("failed to open netns: CNI_NETNS is empty"));
         };
@@ -119,23 +109,23 @@ impl Ipam for Dhcp {
             .map_err(|error| Error::config(format_args!("cannot use CNI_NETNS: {error}")))?;
         let request = Request::Acquire(LeaseRequest { key: key(cx, at), netns, settings });
         let result = self
-            .call(&self.keys.socket()?, &request, SERVE_TIMEOUT, None)
+            .call(&self.socket()?, &request, SERVE_TIMEOUT, None)
             .map_err(|error| as_reference(error, ALLOCATE))?;
         version::parse_result(&Json::parse(result.get().as_bytes())?, Version::NEWEST)
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        self.keys.settings(&cx.request.parameters.args)?;
+        self.settings(&cx.request.parameters.args)?;
         let request = Request::Check(key(cx, at));
-        let asked = self.call(&self.keys.socket()?, &request, SERVE_TIMEOUT, None);
+        let asked = self.call(&self.socket()?, &request, SERVE_TIMEOUT, None);
         asked.map(drop).map_err(|failure| as_reference(failure, ALLOCATE))
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        self.keys.settings(&cx.request.parameters.args)?;
-        let path = self.keys.socket()?;
+        self.settings(&cx.request.parameters.args)?;
+        let path = self.socket()?;
         match socket::ask(&path, &Request::Status, STATUS_TIMEOUT, Some(STATUS_TIMEOUT)) {
-            Err(Failure::Down(_)) if self.keys.is_auto() => Ok(()),
+            Err(Failure::Down(_)) if self.is_auto() => Ok(()),
             asked => asked
                 .map(drop)
                 .map_err(|failure| as_reference(failure, "STATUS").into_not_available()),
@@ -143,7 +133,7 @@ impl Ipam for Dhcp {
     }
 
     fn expected(&self, cx: &Context<'_>) -> Result<Expected> {
-        let families = self.keys.settings(&cx.request.parameters.args)?.families;
+        let families = self.settings(&cx.request.parameters.args)?.families;
         Ok(Expected { has_v6: families.v6 || families.slaac, choices: Vec::new() })
     }
 
@@ -174,25 +164,21 @@ impl Dhcp {
         one: Option<&Attachment>,
         keep: &[Attachment],
     ) {
-        let path = self.keys.socket_or_default();
+        // DEL and GC remove something even if the key is invalid.
+        let path = self.socket().unwrap_or_else(|_| SOCKET.into());
         let journal = Journal::of(Path::new(""), &path);
         let asked = socket::ask(&path, request, REMOVAL_TIMEOUT, Some(REMOVAL_TIMEOUT));
         let Err(failure) = asked else { return };
-        if let (Failure::Down(_), Some(at)) = (&failure, one) {
-            match self.release_without_daemon(cx, at, &journal) {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => cx.warn(error),
-            }
+        if let (Failure::Down(_), Some(at)) = (&failure, one)
+            && cx.or_warn(self.release_without_daemon(cx, at, &journal))
+        {
+            return;
         }
         let marked = match one {
             Some(at) => journal.mark(&key(cx, at)).map(usize::from),
             None => journal.mark_all_except(&cx.request.network, keep),
         };
-        let count = marked.unwrap_or_else(|error| {
-            cx.warn(error);
-            0
-        });
+        let count = cx.or_warn(marked);
         let asked = match failure {
             Failure::Down(_) if count == 0 => Ok(()),
             // A daemon that started meanwhile may have read the journal before the leases were marked.
@@ -216,7 +202,7 @@ impl Dhcp {
         timeout: Option<Duration>,
     ) -> Result<Box<RawValue>, Failure> {
         match socket::ask(path, request, serve_timeout, timeout) {
-            Err(Failure::Down(_)) if self.keys.is_auto() => {
+            Err(Failure::Down(_)) if self.is_auto() => {
                 socket::start(path).map_err(Failure::Down)?;
                 socket::ask(path, request, serve_timeout, timeout)
             }

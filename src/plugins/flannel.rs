@@ -108,10 +108,8 @@ impl Plugin for Flannel {
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
         // A warning about the keys in `dropped` was already written.
-        if cx.request.dropped.is_empty()
-            && let Err(error) = Keys::read(cx.request)
-        {
-            cx.warn(error);
+        if cx.request.dropped.is_empty() {
+            cx.or_warn(Keys::read(cx.request).map(drop));
         }
         match scope {
             Scope::One(at) => self.del(cx, at),
@@ -163,13 +161,11 @@ impl Flannel {
         for (SavedConf { record, config }, is_stale) in files {
             // A saved configuration can have another delegate, or another state directory of the delegate.
             let needs_call = called.is_empty() || (is_stale && !called.contains(&config));
-            if needs_call && let Err(error) = call(config, &mut called) {
-                failures.note(Err(error));
-                continue;
-            }
-            if is_stale {
-                failures.note(record.remove());
-            }
+            let done = if needs_call { call(config, &mut called) } else { Ok(()) };
+            failures.note(match done {
+                Ok(()) if is_stale => record.remove(),
+                done => done,
+            });
         }
         failures.into_result()
     }

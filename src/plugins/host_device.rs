@@ -64,9 +64,9 @@ use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::chained;
-use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::{interface, mtu};
+use crate::steps::state;
 
 pub const ENTRY: Entry =
     Entry::plugin::<HostDevice>("host-device", "a link of the host, moved into the container");
@@ -127,10 +127,7 @@ impl Plugin for HostDevice {
         })?;
         records.remove_for_others(&link, at)?;
         let success = delegate::add_ipam(cx, at, None, &mut undo)?;
-        let interface =
-            configure::Interface { netns, rtnl: container, name: &at.ifname, index: moved.index };
-        let options = Options { announce: Announce::WhenUp, ..Options::default() };
-        let success = interface::configure(cx, &interface, moved.mac, success, options)?;
+        let success = interface::configure(cx, at, &moved, success, None)?;
         undo.keep();
         Ok(success)
     }
@@ -166,7 +163,7 @@ impl Plugin for HostDevice {
     fn status(&self, cx: &Context<'_>) -> Result<()> {
         let is_available = || {
             let Some(device) = self.device_id()? else { return Ok(()) };
-            records::check_writable()?;
+            state::check_writable(records::DIR)?;
             let (host, records) = (cx.session.host()?, Records::open()?);
             match device.find(host, &records) {
                 // A container has the device, so nothing is wrong on the host.

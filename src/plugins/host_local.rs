@@ -154,12 +154,8 @@ impl Ipam for HostLocal {
     }
 
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        let data_dir = self.data_dir()?;
         let config = self.config(cx.request)?;
-        let Some(store) = Store::open_if_exists(data_dir, &cx.request.network, cx.session.turns())?
-        else {
-            return Err(not_found(at));
-        };
+        let Some(store) = self.store(cx)? else { return Err(not_found(at)) };
         let expected = addresses_in_prev_result(cx.request, at)?;
         store.locked(|locked| {
             let held = locked.held_by(at)?;
@@ -177,7 +173,7 @@ impl Ipam for HostLocal {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
-        match Store::open_if_exists(self.data_dir()?, &cx.request.network, cx.session.turns())? {
+        match self.store(cx)? {
             Some(store) => store.locked(|locked| match scope {
                 Scope::One(at) => locked.release(at),
                 Scope::Each(all) => all.iter().try_for_each(|at| locked.release(at)),
@@ -188,16 +184,11 @@ impl Ipam for HostLocal {
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let data_dir = self.data_dir()?;
         let config = self.config(cx.request)?;
         let is_ready = || {
             config.dns()?;
-            Store::check_usable(data_dir, &cx.request.network)?;
-            let Some(store) =
-                Store::open_if_exists(data_dir, &cx.request.network, cx.session.turns())?
-            else {
-                return Ok(());
-            };
+            Store::check_usable(self.data_dir()?, &cx.request.network)?;
+            let Some(store) = self.store(cx)? else { return Ok(()) };
             store.locked(|locked| {
                 let check = |set| check_not_exhausted(locked, set, config.stale_on_boot);
                 config.sets.iter().try_for_each(check)
@@ -226,6 +217,11 @@ impl HostLocal {
     fn data_dir(&self) -> Result<&Path> {
         let data_dir = self.ipam()?.data_dir.as_str();
         Ok(Path::new(if data_dir.is_empty() { DATA_DIR } else { data_dir }))
+    }
+
+    /// The reservations of the network. `None` if there never was one.
+    fn store<'a>(&self, cx: &'a Context<'_>) -> Result<Option<Store<'a>>> {
+        Store::open_if_exists(self.data_dir()?, &cx.request.network, cx.session.turns())
     }
 }
 

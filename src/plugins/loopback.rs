@@ -15,10 +15,10 @@
 //! - **STATUS** always succeeds.
 
 use crate::cni::json::keys;
-use crate::cni::success::{Interface, Ip, Success};
+use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::names::{Attachment, IpFamily};
+use crate::names::{Attachment, IpFamily, Mac};
 use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::plugin::owner::Owner;
 use crate::plugin::{Context, Entry, Plugin, Scope};
@@ -44,7 +44,7 @@ impl Plugin for Loopback {
         let prev_result = cx.request.prev_result()?;
         let rtnl = cx.session.container()?;
         let lo = find_lo(rtnl)?;
-        let alias = host_link::alias(&Owner::new(&cx.request.network, at));
+        let alias = Owner::new(&cx.request.network, at).alias();
         // Another network or the administrator can have set the alias.
         let alias = Some(alias.as_str()).filter(|_| lo.alias.is_none());
         set(rtnl, &lo, true, alias)?;
@@ -107,12 +107,7 @@ fn describe(cx: &Context<'_>, rtnl: &Rtnl, lo: &Link) -> Result<Success> {
         Some(Ip { address: nets.find(is_own)?, gateway: None, interface: Some(0) })
     };
     Ok(Success {
-        interfaces: vec![Interface {
-            name: LO.into(),
-            mac: "00:00:00:00:00:00".into(),
-            sandbox: cx.request.sandbox(),
-            ..Interface::default()
-        }],
+        interfaces: vec![host_link::interface(LO, Some(Mac([0; 6])), cx.request.sandbox())],
         ips: IpFamily::ALL.into_iter().filter_map(first).collect(),
         ..Success::default()
     })

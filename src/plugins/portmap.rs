@@ -118,9 +118,7 @@ impl Plugin for Portmap {
         ports.allow_loopback()?;
         // An error is only a warning: the ports are published, and the kernel translates an older UDP connection after a pause
         // in its packets.
-        if let Err(error) = ports.delete_untranslated() {
-            cx.warn(error);
-        }
+        cx.or_warn(ports.delete_untranslated());
         undo.keep();
         ports.warn_of_return_path(netns);
         Ok(success)
@@ -197,16 +195,9 @@ impl Plugin for Portmap {
 const FEATURES: [Feature; 5] =
     [Feature::Tables, Feature::Nat, Feature::Masquerade, Feature::Fib, Feature::Conntrack];
 
-/// The first address of the family on the container's interface. An address without an interface in the result counts as
-/// an address of this interface.
+/// The first address of the family on the container's interface.
 fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Option<IpNet> {
-    let is_ours = |index: Option<u32>| {
-        let interface = index.and_then(|index| result.interfaces.get(index as usize));
-        interface
-            .is_none_or(|interface| interface.name == *at.ifname && !interface.sandbox.is_empty())
-    };
-    let ips = result.ips.iter().filter(|ip| family.has(ip.address.addr()));
-    ips.filter(|ip| is_ours(ip.interface)).map(|ip| ip.address).next()
+    chained::ips(result, at).map(|ip| ip.address).find(|net| family.has(net.addr()))
 }
 
 /// Adds the deletions of the port bindings to the batch. Returns conntrack filters for the UDP connections to these ports.

@@ -40,9 +40,8 @@ use crate::names::{Attachment, IpFamily};
 use crate::netlink::rtnl::{Batch, Route, Rtnl, Rule};
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
-use crate::steps::link::chained;
-use crate::steps::link::configure;
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
+use crate::steps::link::{chained, configure, host_link};
 use plan::{PROTOCOL, Plan, is_link_local};
 
 pub const ENTRY: Entry = Entry {
@@ -82,7 +81,7 @@ impl Plugin for Sbr {
         let plan = match self.table {
             Some(table) => Plan::with_rules(&routing_tables, &ips, table),
             None => {
-                let link = chained::interface(rtnl, at)?;
+                let link = host_link::in_container(rtnl, at)?;
                 Plan::with_tables(&mut routing_tables, &link, &ips, self.add_source_hints)
             }
         };
@@ -101,7 +100,7 @@ impl Plugin for Sbr {
         let routing_tables = RoutingTables::read(rtnl)?;
         let link = match self.table {
             Some(_) => None,
-            None => Some(chained::interface(rtnl, at)?),
+            None => Some(host_link::in_container(rtnl, at)?),
         };
         let addresses = match &link {
             Some(link) => rtnl.addresses(link.index)?,

@@ -46,8 +46,6 @@ use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
-use crate::steps::link::configure::{self, Announce, Options};
-use crate::steps::link::host_link;
 use crate::steps::link::inside;
 use crate::steps::link::interface::{self, NewInterface, Property};
 
@@ -100,7 +98,7 @@ impl Plugin for Tap {
                 selinux_context: &self.selinux_context,
             })
         })?;
-        let link = container.link(&at.ifname)?.ok_or_else(|| {
+        let mut link = container.link(&at.ifname)?.ok_or_else(|| {
             Error::internal(format_args!("cannot find the new interface {}", at.ifname))
         })?;
         let up = delegate::ipam_needs_link(cx).then_some(true);
@@ -110,12 +108,9 @@ impl Plugin for Tap {
         let mut undo = Undo::new(cx);
         // The interface exists before the call of the IPAM plugin, because `dhcp` needs it.
         let success = delegate::add_ipam(cx, at, None, &mut undo)?;
-        let interface =
-            configure::Interface { netns, rtnl: container, name: &at.ifname, index: link.index };
-        let alias = host_link::alias(&Owner::new(&cx.request.network, at));
-        let options =
-            Options { announce: Announce::WhenUp, alias: Some(&alias), ..Options::default() };
-        let success = interface::configure(cx, &interface, mac.or(link.mac), success, options)?;
+        let alias = Owner::new(&cx.request.network, at).alias();
+        link.mac = mac.or(link.mac);
+        let success = interface::configure(cx, at, &link, success, Some(&alias))?;
         tap.keep()?;
         undo.keep();
         Ok(success)

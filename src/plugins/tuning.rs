@@ -67,9 +67,8 @@ use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
-use crate::steps::link::chained;
-use crate::steps::link::mtu;
 use crate::steps::link::tuned::{DIR, record};
+use crate::steps::link::{chained, host_link, mtu};
 use crate::steps::state;
 use backup::Backup;
 use tuned::Tuned;
@@ -138,9 +137,7 @@ impl Plugin for Tuning {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        if let Err(error) = wanted(cx, "IFNAME") {
-            cx.warn(error);
-        }
+        cx.or_warn(wanted(cx, "IFNAME"));
         let Some(at) = scope.one() else {
             return backup::collect(&self.data_dir, &Owners::of(cx, scope));
         };
@@ -226,7 +223,7 @@ impl Tuning {
 
 /// The interface, if a key changes one of its attributes.
 fn link(wanted: &Tuned, rtnl: &Rtnl, at: &Attachment) -> Result<Option<Link>> {
-    if wanted.changes_link() { chained::interface(rtnl, at).map(Some) } else { Ok(None) }
+    if wanted.changes_link() { host_link::in_container(rtnl, at).map(Some) } else { Ok(None) }
 }
 
 /// Fails if the MTU is too small for IPv6 and there are IPv6 addresses: the kernel would remove them.

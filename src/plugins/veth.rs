@@ -113,13 +113,7 @@ impl Plugin for Veth {
         let options =
             configure::Options { no_prefix_routes: true, ..configure::Options::default() };
         let nets = success.nets();
-        let rules = Rules {
-            owner: &owner,
-            masquerades: self.masquerades(cx),
-            nets: &nets,
-            former: &[],
-            checked: None,
-        };
+        let rules = Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None };
         // The rules must exist before the container can send.
         rules.add(cx, at, &mut undo)?;
         configure::apply(&container, &success, &routes, options)?;
@@ -215,22 +209,15 @@ impl Veth {
             parts.ensure(&|| verify::has_addresses(host, end, &[net]), make)?;
         }
         for route in host_routes(own, end.index) {
-            let make = &mut || {
-                let mut batch = Batch::new();
-                batch.add_route(&route);
-                host.commit(batch)
-            };
-            parts.ensure(&|| verify::kernel_routes(host, std::slice::from_ref(&route)), make)?;
+            let route = std::slice::from_ref(&route);
+            parts.ensure(&|| verify::kernel_routes(host, route), &mut || {
+                configure::add_routes(host, route)
+            })?;
         }
         let addresses: Vec<IpAddr> = own.ips.iter().map(|ip| ip.address.addr()).collect();
         forwarding::reconcile(host, &addresses, parts)?;
-        let rules = Rules {
-            owner: &Owner::new(&cx.request.network, at),
-            masquerades: self.masquerades(cx),
-            nets: &own.nets(),
-            former: &parts.former.clone(),
-            checked: None,
-        };
+        let nets = own.nets();
+        let rules = Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None };
         rules.reconcile(cx, at, parts)
     }
 }
@@ -348,7 +335,7 @@ fn set_up_host_end(owner: &Owner, host: &Rtnl, pair: &veth::Pair, success: &Succ
     if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         host_link::skip_duplicate_detection(name)?;
     }
-    let alias = host_link::alias(owner);
+    let alias = owner.alias();
     let mut batch = Batch::new();
     let change = LinkChange { up: Some(true), alias: Some(&alias), ..LinkChange::default() };
     batch.change_link(pair.host.index, name, &change);

@@ -32,12 +32,11 @@ use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IfName, IpFamily};
-use crate::netlink;
 use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
-use crate::steps::link::{chained, verify};
+use crate::steps::link::{chained, host_link, kind, verify};
 use interface::SavedRoutes;
 
 /// The timeout until the kernel accepts packets to a restored IPv6 address. If the link is up, it takes microseconds.
@@ -45,6 +44,7 @@ const ADDRESSES_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first table in the search for an unused table. The reference begins its search at the same table.
 const FIRST_TABLE: u32 = 1;
 const KIND: &str = "vrf";
+const OPTION: &str = "CONFIG_NET_VRF";
 
 pub const ENTRY: Entry = Entry {
     is_in_container: true,
@@ -80,7 +80,7 @@ impl Plugin for Vrf {
         let name = self.name(&at.ifname)?;
         let result = cx.request.required_prev_result()?;
         let rtnl = cx.session.container()?;
-        let link = chained::interface(rtnl, at)?;
+        let link = host_link::in_container(rtnl, at)?;
         let missing = || Error::difference(format_args!("VRF {name} not found in the container"));
         let vrf = self.find(rtnl, &name)?.ok_or_else(missing)?;
         verify::check_up(&vrf)?;
@@ -124,13 +124,14 @@ impl Plugin for Vrf {
             failures.note(leave(cx, rtnl, &link, &vrf));
         }
         if rtnl.links_with_master(vrf.index)?.is_empty() {
-            failures.note(rtnl.del_link_named(&vrf.name).map(drop));
+            failures.note(rtnl.del_link_named(&vrf.name));
         }
         failures.into_result()
     }
 
     fn status(&self, cx: &Context<'_>) -> Result<()> {
-        let is_possible = self.name("").and_then(|_| is_supported(cx.session.host()?));
+        let is_possible =
+            self.name("").and_then(|_| kind::require_kind(cx.session.host()?, KIND, OPTION));
         is_possible.map_err(Error::into_not_available)
     }
 }
@@ -140,7 +141,7 @@ impl Vrf {
     fn join(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs, name: &IfName) -> Result<()> {
         let rtnl = cx.session.container()?;
         let _lock = routing_tables::lock(netns)?;
-        let link = chained::interface(rtnl, at)?;
+        let link = host_link::in_container(rtnl, at)?;
         let mut routing_tables = RoutingTables::read(rtnl)?;
         let found = self.find(rtnl, name)?;
         match (link.master, &found) {
@@ -232,7 +233,8 @@ impl Vrf {
     fn make(&self, rtnl: &Rtnl, name: &str, routing_tables: &mut RoutingTables) -> Result<Link> {
         let table = if self.table == 0 { routing_tables.reserve(FIRST_TABLE) } else { self.table };
         let new = NewLink { name, up: true, ..NewLink::default() };
-        rtnl.add_link(&new, KIND, &[LinkProperty::VrfTable(table)]).map_err(with_kernel_option)
+        rtnl.add_link(&new, KIND, &[LinkProperty::VrfTable(table)])
+            .map_err(|error| kind::with_option(error, OPTION))
     }
 }
 
@@ -271,20 +273,4 @@ fn families_without_rule(rtnl: &Rtnl) -> Result<Vec<IpFamily>> {
         }
     }
     Ok(families)
-}
-
-/// Adds the missing kernel option to the error if the kernel has no VRFs.
-fn with_kernel_option(error: netlink::Error) -> Error {
-    let is_unsupported = error.is_unsupported();
-    if is_unsupported { error.with_hint("the kernel lacks CONFIG_NET_VRF") } else { error }.into()
-}
-
-/// Fails if the kernel has no VRFs. Requests a VRF without a table, which the kernel refuses with another errno if it has
-/// VRFs.
-fn is_supported(host: &Rtnl) -> Result<()> {
-    let new = NewLink { name: "cnibox-probe", ..NewLink::default() };
-    match host.add_link(&new, KIND, &[]) {
-        Err(error) if error.is_unsupported() => Err(with_kernel_option(error)),
-        _ => Ok(()),
-    }
 }

@@ -18,8 +18,7 @@ use crate::kernel::identity::Identity;
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::owner::{Owner, hash};
-use crate::plugin::record::claims;
-use crate::plugin::record::{Made, Note, Record};
+use crate::plugin::record::{Made, Note, Record, claims, line};
 
 /// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
 /// that their attachments have ended.
@@ -81,7 +80,7 @@ impl Begun {
 
     /// Appends the `Made` line of the ADD, which has succeeded.
     pub fn finish(mut self, made: &Made) -> Result<()> {
-        let written = fault::file_operation().and_then(|()| self.file.write_all(&made.line()));
+        let written = fault::file_operation().and_then(|()| self.file.write_all(&line(made)));
         written.map_err(|error| cannot("write", &self.path, error))
     }
 
@@ -147,7 +146,7 @@ impl Records {
     /// stays.
     pub fn adopt(&self, record: &Record, made: &Made) -> Result<bool> {
         let path = self.path(&record.network, &record.at);
-        let content = [record.content(), made.line()].concat();
+        let content = [record.content(), line(made)].concat();
         match create_new(&path, &content, &mut Vec::new()) {
             Ok(_) => {
                 self.remove_old(&record.network, &record.at)?;
@@ -168,7 +167,7 @@ impl Records {
                     .and_then(|()| file::replace_private(&path, &content))
                     .map_err(|error| cannot("write", &path, error))
             }
-            _ => self.append(&path, &made.line()).map(drop),
+            _ => self.append(&path, &line(made)).map(drop),
         }
     }
 
@@ -308,18 +307,15 @@ impl Records {
         file::sweep(&self.directory);
         let mut all = Vec::new();
         for path in self.files() {
-            let is_unreadable = match file::read_within(&path, BYTES_MAX) {
-                Ok(bytes) => {
-                    let record = Record::parse(&bytes);
-                    let is_unreadable = record.is_none();
-                    all.extend(record);
-                    is_unreadable
-                }
-                Err(error) => error.kind() == ErrorKind::FileTooLarge,
+            let record = match file::read_within(&path, BYTES_MAX) {
+                Ok(bytes) => Record::parse(&bytes),
+                Err(error) if error.kind() == ErrorKind::FileTooLarge => None,
+                Err(_) => continue,
             };
-            if is_unreadable {
+            if record.is_none() {
                 let _ = fs::remove_file(&path);
             }
+            all.extend(record);
         }
         self.sweep_claims(&all);
         all

@@ -4,12 +4,13 @@ use super::limits::Limit;
 use crate::compat::rules;
 use crate::error::{Error, Result};
 use crate::names::Attachment;
-use crate::netlink;
 use crate::netlink::rtnl::{Link, LinkChange, NewLink, Rtnl, Traffic};
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
+use crate::steps::link::kind;
 
 pub const IFB: &str = "ifb";
+pub const IFB_OPTION: &str = "CONFIG_IFB";
 /// The length of the names that the reference gives to ifbs. It is also the maximum length of a link name.
 const IFB_NAME_BYTES: usize = 15;
 /// The kernel's default queue length of an Ethernet link.
@@ -43,8 +44,7 @@ impl<'a> Ifbs<'a> {
             match host.make_link(&new, IFB, &[]) {
                 Ok(()) => {}
                 Err(error) if error.is_exists() => continue,
-                Err(error) if error.is_unsupported() => return Err(without_ifb(error)),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(kind::with_option(error, IFB_OPTION)),
             }
             let ifb = host
                 .link(name)?
@@ -90,8 +90,4 @@ impl<'a> Ifbs<'a> {
         }
         Ok(false)
     }
-}
-
-pub fn without_ifb(error: netlink::Error) -> Error {
-    error.with_hint("the kernel lacks CONFIG_IFB").into()
 }

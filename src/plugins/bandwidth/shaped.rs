@@ -102,7 +102,7 @@ impl Shaped<'_> {
     }
 
     /// Sets the queueing discipline of a link.
-    pub fn shape(&self, link: &Link, limit: &Limit) -> Result<()> {
+    fn shape(&self, link: &Link, limit: &Limit) -> Result<()> {
         let (host, Limit { bucket, selector, fair_queue }) = (self.host, limit);
         let selector = selector.as_ref();
         let mut batch = Batch::new();
@@ -114,13 +114,6 @@ impl Shaped<'_> {
         }
         host.commit(batch)?;
         if *fair_queue { host.share_fairly(link.index, &link.name, selector) } else { Ok(()) }
-    }
-
-    /// Redirects the packets of the container to the ifb.
-    pub fn redirect(&self, ifb: &Link) -> Result<()> {
-        let mut batch = Batch::new();
-        batch.redirect_incoming(self.end.index, &self.end.name, ifb.index);
-        self.host.commit(batch)
     }
 
     /// The parts in the order in which packets need them.
@@ -142,7 +135,9 @@ impl Shaped<'_> {
         self.reconcile_shape(&ifb, limit, parts)?;
         parts.ensure(&|| self.check_redirection(&ifb), &mut || {
             self.host.unshape_received(self.end.index)?;
-            self.redirect(&ifb)
+            let mut batch = Batch::new();
+            batch.redirect_incoming(self.end.index, &self.end.name, ifb.index);
+            self.host.commit(batch)
         })
     }
 

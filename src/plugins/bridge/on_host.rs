@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::names::{Attachment, Mac};
 use crate::netlink::rtnl::Link;
 use crate::plugin::Context;
-use crate::plugin::owner::Owner;
 use crate::plugin::parts::Parts;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::{chained, forwarding, host_link, verify};
@@ -45,10 +44,8 @@ impl Bridge {
         host_link::reconcile_accept_ra(host, &port.name, parts)?;
         let mac = if self.macspoofchk { Some(mac_of(&result, at)?) } else { None };
         let rules = Rules {
-            owner: &Owner::new(&cx.request.network, at),
             masquerades: self.masquerades(cx),
             nets: &own.nets(),
-            former: &parts.former.clone(),
             checked: Some((&port.name, mac)),
         };
         rules.reconcile(cx, at, parts)

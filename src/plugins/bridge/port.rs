@@ -28,7 +28,7 @@ impl Bridge {
         port: &Link,
     ) -> Result<()> {
         host_link::refuse_router_advertisements(port)?;
-        let alias = host_link::alias(owner);
+        let alias = owner.alias();
         let mut batch = Batch::new();
         // The kernel brings the port up even if it refuses the VLANs. No frame passes, because the container's end is down.
         vlans.set(&mut batch, bridge, port.index, &port.name);

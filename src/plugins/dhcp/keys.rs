@@ -28,8 +28,8 @@ const NAMES: [(&str, u8); 6] = [
 const OWN: [u8; 6] = [50, 52, 53, 54, 55, 57];
 
 keys! {
-    /// The keys of the configuration, not validated.
-    pub(super) struct Keys {
+    /// The plugin: the keys of its configuration, not validated.
+    pub struct Dhcp {
         "ipam" => ipam: Option<IpamKeys>,
     }
 
@@ -57,7 +57,7 @@ keys! {
     }
 }
 
-impl Keys {
+impl Dhcp {
     /// Validates all keys, and adds the values of CNI_ARGS.
     pub(super) fn settings(&self, args: &str) -> Result<LeaseSettings> {
         let ipam = self.ipam()?;
@@ -122,11 +122,6 @@ impl Keys {
         Ok(path.into())
     }
 
-    /// For DEL and GC: the path of the daemon's socket, or the default if the key is invalid.
-    pub(super) fn socket_or_default(&self) -> PathBuf {
-        self.socket().unwrap_or_else(|_| SOCKET.into())
-    }
-
     pub(super) fn is_auto(&self) -> bool {
         self.ipam.as_ref().is_some_and(|ipam| ipam.daemon == "auto")
     }
@@ -160,7 +155,7 @@ mod tests {
 
     fn settings(ipam: &str, args: &str) -> Result<LeaseSettings> {
         let json = Json::parse(format!(r#"{{"ipam":{{{ipam}}}}}"#).as_bytes()).unwrap();
-        json.read::<Keys>("it")?.settings(args)
+        json.read::<Dhcp>("it")?.settings(args)
     }
 
     #[test]
@@ -206,7 +201,7 @@ mod tests {
         ] {
             assert_eq!(settings(ipam, "").unwrap_err().msg, expected, "{ipam}");
         }
-        let none = Json::parse(b"{}").unwrap().read::<Keys>("it").unwrap();
+        let none = Json::parse(b"{}").unwrap().read::<Dhcp>("it").unwrap();
         assert_eq!(none.settings("").unwrap_err().msg, "IPAM config missing 'ipam' key");
     }
 }

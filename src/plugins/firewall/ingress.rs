@@ -11,7 +11,7 @@ use crate::netlink::nft::{
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::owner::Owners;
-use crate::steps::link::veth;
+use crate::steps::link::{host_link, veth};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,12 +63,9 @@ impl PolicyLinks {
         if policy == Policy::Open {
             return Ok(None);
         }
-        let ifname = &at.ifname;
-        let link = cx.session.container()?.link(ifname)?.ok_or_else(|| {
-            Error::internal(format_args!("interface {ifname} not found in the container"))
-        })?;
+        let link = host_link::in_container(cx.session.container()?, at)?;
         let host = cx.session.host()?;
-        let end = veth::host_end(host, &link, ifname)
+        let end = veth::host_end(host, &link, &at.ifname)
             .map_err(|error| error.context("ingressPolicy: cannot find the container's bridge"))?;
         let master = match end.master {
             Some(index) => host.link_at(index)?,
@@ -182,10 +179,7 @@ pub(super) fn set_port(
 }
 
 pub(super) fn remove_ports(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    for set in [PORTS, GATEWAYS] {
-        shared_rules::delete(nft, batch, TABLE, set, owners)?;
-    }
-    Ok(())
+    shared_rules::delete(nft, batch, (TABLE, &[PORTS, GATEWAYS]), owners)
 }
 
 /// The rules that isolate ports within a bridge:

@@ -234,14 +234,6 @@ pub(super) fn have_elements(
     Ok(known.iter().map(Option::is_some).collect())
 }
 
-/// The address in the key of an element.
-pub(super) fn address(element: &Element) -> Option<IpAddr> {
-    if let Ok(octets) = <[u8; 4]>::try_from(element.key.as_slice()) {
-        return Some(octets.into());
-    }
-    <[u8; 16]>::try_from(element.key.as_slice()).ok().map(IpAddr::from)
-}
-
 pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
     let Listing { family, policy_links, .. } = *listing;
     let table = shared_rules::table(family);

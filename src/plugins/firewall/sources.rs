@@ -12,9 +12,10 @@
 use std::net::IpAddr;
 
 use super::firewalld::{Firewalld, FirewalldState};
-use super::ruleset::{self, Listing};
+use super::ruleset::Listing;
 use crate::error::Result;
 use crate::names::IpFamily;
+use crate::netlink::address_in;
 use crate::netlink::nft::{Batch, Element, NewSet, Nft, Type};
 use crate::netlink::octets;
 use crate::plugin::owner::Owners;
@@ -67,7 +68,7 @@ pub(super) fn recorded(nft: &Nft, owners: &Owners) -> Result<Vec<ZoneSource>> {
             elements.partition(|element| shared_rules::is_of(element, owners));
         let alone = own.iter().filter(|own| others.iter().all(|other| other.key != own.key));
         let source = |address| ZoneSource { zone: zone.clone(), address };
-        found.extend(alone.filter_map(ruleset::address).map(source));
+        found.extend(alone.filter_map(|own| address_in(family, &own.key)).map(source));
     }
     Ok(found)
 }
@@ -130,7 +131,7 @@ pub(super) fn delete_records(
             of_zone.any(|source| octets(source.address) == element.key)
         };
         let is_stale = |element: &Element| shared_rules::is_of(element, owners) && !stays(element);
-        SharedSet::new(family, &set).remove(nft, batch, &is_stale)?;
+        SharedSet::new(family, &set).change(nft, batch, &is_stale, &[])?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 //! ADD writes the file before it calls the delegate. A failing ADD removes it if the delegate undid its work. DEL and GC
 //! remove it after the delegate succeeded.
 
+use super::ConfigObject;
 use crate::cni::json::Json;
 use crate::cni::request::Request;
 use crate::error::Result;
@@ -49,12 +50,9 @@ pub fn write(
         let before = record.read()?;
         (record, before)
     };
-    let mut entries = match config.clone() {
-        Json::Object(entries) => entries,
-        _ => Vec::new(),
-    };
-    entries.push((OWNER.into(), owner.to_string().into()));
-    record.write(Json::Object(entries).sorted().to_compact().as_bytes())?;
+    let mut config = ConfigObject(config.clone());
+    config.set(OWNER, owner.to_string().into());
+    record.write(config.0.sorted().to_compact().as_bytes())?;
     Ok((record, before))
 }
 
@@ -85,10 +83,7 @@ pub fn remove_incomplete(dir: &str, request: &Request, at: &Attachment) {
 pub fn all(dir: &str, owners: &Owners, failures: &mut Failures) -> Result<Vec<(SavedConf, bool)>> {
     let mut found = Vec::new();
     for record in state::all(dir)? {
-        let content = record.read().unwrap_or_else(|error| {
-            failures.note(Err(error));
-            None
-        });
+        let content = failures.note(record.read());
         let Some(config) = content.and_then(|content| Json::parse(&content).ok()) else { continue };
         if config.text_at("name") != Some(owners.network()) {
             continue;

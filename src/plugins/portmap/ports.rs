@@ -140,9 +140,7 @@ impl<'a> Ports<'a> {
                 flows = remove(nft, batch, &owners, None)?;
                 Ok(())
             })?;
-            if let Err(error) = delete_flows(&flows) {
-                self.cx.warn(error);
-            }
+            self.cx.or_warn(delete_flows(&flows));
         }
         Ok(!owners.is_empty())
     }
@@ -254,12 +252,8 @@ impl<'a> Ports<'a> {
             .session
             .host()
             .and_then(|host| return_path::fault_of_address(host, netns, self.at, address));
-        match fault {
-            Ok(None) => {}
-            Ok(Some(fault)) => {
-                cx.warn(format!("{fault}; add the plugin sbr to network {network} if it has none"));
-            }
-            Err(error) => cx.warn(error),
+        if let Some(fault) = cx.or_warn(fault) {
+            cx.warn(format!("{fault}; add the plugin sbr to network {network} if it has none"));
         }
     }
 

@@ -11,6 +11,7 @@ use super::rules::{
 };
 use crate::error::Result;
 use crate::names::IpFamily;
+use crate::netlink::address_in;
 use crate::netlink::conntrack::FlowFilter;
 use crate::netlink::nft::{Batch, Datum, Element, Nft, Transport};
 use crate::plugin::owner::Owners;
@@ -158,25 +159,23 @@ impl Removal<'_> {
         let is_stale = |element: &Element| shared_rules::is_of(element, self.owners);
         let names = set_names(nft, self.family)?;
         for name in &names {
-            let keys = own.map(|own| self.shared_keys(name, own));
-            if is_shared(name) {
-                let set = SharedSet::new(self.family, name);
-                match keys {
-                    Some(keys) if !names.contains(&set.owners()) => {
-                        set.remove_at(nft, batch, &keys, &is_stale)?;
-                    }
-                    // Some elements have several owners: this reads the whole set.
-                    _ => set.remove(nft, batch, &is_stale).map(drop)?,
-                }
-            } else if let Some(sources) = Sources::of(name) {
-                let mut leaving = match keys {
-                    Some(keys) => {
-                        nft.elements_at(table, name, &keys)?.into_iter().flatten().collect()
-                    }
-                    None => nft.elements(table, name)?,
-                };
-                leaving.retain(is_stale);
-                hairpin::pass_on(nft, batch, (table, sources), &leaving, &is_stale)?;
+            let (set, sources) = (SharedSet::new(self.family, name), Sources::of(name));
+            if !is_shared(name) && sources.is_none() {
+                continue;
+            }
+            // Reads the whole set: for GC, and because other elements can have several owners.
+            if is_shared(name) && (own.is_none() || names.contains(&set.owners())) {
+                set.change(nft, batch, &is_stale, &[])?;
+                continue;
+            }
+            let found = match own {
+                Some(own) => nft.elements_at(table, name, &self.shared_keys(name, own))?,
+                None => nft.elements(table, name)?.into_iter().map(Some).collect(),
+            };
+            let leaving: Vec<Element> = found.into_iter().flatten().filter(is_stale).collect();
+            match sources {
+                Some(of) => hairpin::pass_on(nft, batch, (table, of), &leaving, &is_stale)?,
+                None => self.delete(name, &leaving, batch),
             }
         }
         Ok(())
@@ -290,9 +289,6 @@ impl Removal<'_> {
     /// The address of the container that an element of a map of published ports leads to.
     fn target(&self, element: &Element) -> Option<IpAddr> {
         let Some(Datum::Value(target)) = &element.data else { return None };
-        match self.family {
-            IpFamily::V4 => Some((*target.first_chunk::<4>()?).into()),
-            IpFamily::V6 => Some((*target.first_chunk::<16>()?).into()),
-        }
+        address_in(self.family, target)
     }
 }

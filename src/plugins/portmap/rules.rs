@@ -30,12 +30,13 @@ use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Batch, COMMENT_BYTES_MAX_IN_NFT, Comment, Condition, Element, Expr, Field, Hook, NewSet,
-    Nft, Table, Type, Value, Verdict, dnat_to_map, in_set, pack,
+    Nft, Type, Value, Verdict, dnat_to_map, in_set, pack,
 };
 use crate::plugin::owner;
 use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::localnet;
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
+pub use crate::steps::nft::shared_rules::table;
+use crate::steps::nft::shared_rules::{Chain, SharedRules, rule};
 use crate::steps::nft::shared_set::{PORT_BYTES, marks};
 
 /// A group: the maps, sets and chain for published ports with the same conditions. It has the suffixes of their names.
@@ -150,10 +151,6 @@ impl Rules<'_> {
         chains.extend(Some(localnet::chain()).filter(|_| self.serves_loopback()));
         Ok(chains)
     }
-}
-
-pub fn table(family: IpFamily) -> Table<'static> {
-    shared_rules::table(family)
 }
 
 /// The set or map of this name: the index of owners, or a set or map of a group.

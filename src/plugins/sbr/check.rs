@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::plan::{default_route, has_subnet, hint_of, is_copied};
+use super::plan::{default_route, has_subnet, hint_of, is_copied, is_same};
 use crate::cni::success::Ip;
 use crate::error::{Error, Result};
 use crate::netlink::rtnl::{Address, Link, Route};
@@ -16,14 +16,10 @@ pub fn table(
     ip: &Ip,
     addresses: &[Address],
 ) -> Result<()> {
-    if let Some(wanted) = default_route(ip, link, table) {
-        let is_route = |route: &Route| {
-            (route.dst, route.via, route.dev, route.table)
-                == (wanted.dst, wanted.via, wanted.dev, wanted.table)
-        };
-        if !routing_tables.routes.iter().any(is_route) {
-            return Err(missing(wanted.dst, table));
-        }
+    if let Some(wanted) = default_route(ip, link, table)
+        && !routing_tables.routes.iter().any(|route| is_same(route, &wanted))
+    {
+        return Err(missing(wanted.dst, table));
     }
     let has_route = |address: &Address| address.net == ip.address && !address.no_prefix_route;
     if has_subnet(ip) && addresses.iter().any(has_route) {

@@ -57,11 +57,8 @@ impl Plan {
             let copies = own.iter().filter(|route| is_copied(route, ip, ips)).cloned();
             let copies = copies.map(|route| Route { table: Some(table), ..route });
             for route in copies.chain(default_route(ip, link, table)) {
-                let is_same = |other: &Route| {
-                    let key = |route: &Route| (route.dst, route.via, route.dev, route.table);
-                    key(other) == key(&route)
-                };
-                if !routing_tables.routes.iter().chain(&plan.routes).any(is_same) {
+                let mut present = routing_tables.routes.iter().chain(&plan.routes);
+                if !present.any(|other| is_same(other, &route)) {
                     plan.routes.push(route);
                 }
             }
@@ -123,6 +120,12 @@ impl Plan {
         self.routes.iter().for_each(|route| batch.del_route(route));
         batch
     }
+}
+
+/// Whether two routes have the same destination, next hop and table.
+pub fn is_same(one: &Route, other: &Route) -> bool {
+    let key = |route: &Route| (route.dst, route.via, route.dev, route.table);
+    key(one) == key(other)
 }
 
 fn rule(source: IpAddr, table: u32, protocol: Option<u8>) -> Rule {

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
 use crate::names::Attachment;
@@ -100,15 +102,8 @@ pub fn check(
     result: &Success,
     at: &Attachment,
 ) -> Result<()> {
-    let present = rtnl.addresses(link.index)?;
-    for ip in chained::ips(result, at) {
-        if !present.iter().any(|address| address.net == ip.address) {
-            let (address, name) = (ip.address, &link.name);
-            return Err(Error::difference(format_args!(
-                "address {address} is not on interface {name}"
-            )));
-        }
-    }
+    let nets: Vec<IpNet> = chained::ips(result, at).map(|ip| ip.address).collect();
+    verify::has_addresses(rtnl, link, &nets)?;
     if !link.up {
         return Ok(());
     }

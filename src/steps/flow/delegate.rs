@@ -19,11 +19,7 @@ pub fn add_ipam<'a>(
     link: Option<&str>,
     undo: &mut Undo<'a>,
 ) -> Result<Success> {
-    let kind = cx.request.conf.ipam.kind.as_str();
-    if kind.is_empty() {
-        return Ok(Success::default());
-    }
-    require_ipam(cx)?;
+    let Some(kind) = ipam(cx)? else { return Ok(Success::default()) };
     let success = add(cx, kind, at).map_err(|failed| failed.error)?;
     undo.push("release the addresses", || clean_ipam(cx, Scope::One(at)));
     if success.ips.is_empty() {
@@ -57,18 +53,11 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Del
         Err(error) => error,
     };
     // The plugins of this executable undo a failed ADD themselves. For other executables the specification requires a DEL.
-    let is_undone = match &program {
-        Program::Ours(_) => true,
-        Program::Executable(_) => {
-            match sys::despite_interrupt(|| run(&program, cx, &Verb::Del(at.clone()))) {
-                Ok(_) => true,
-                Err(error) => {
-                    cx.warn(format_args!("cannot undo the failed ADD of plugin {kind}: {error}"));
-                    false
-                }
-            }
-        }
+    let undo = || match run(&program, cx, &Verb::Del(at.clone())) {
+        Ok(_) => Ok(true),
+        Err(error) => Err(format!("cannot undo the failed ADD of plugin {kind}: {error}")),
     };
+    let is_undone = matches!(program, Program::Ours(_)) || cx.or_warn(sys::despite_interrupt(undo));
     Err(DelegateFailure { error, is_undone })
 }
 
@@ -96,12 +85,11 @@ pub fn reconcile(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Part
 pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     // Release the claims first: after the DEL of the IPAM plugin, another container can get an address immediately.
     claims::release(cx, scope)?;
-    let kind = cx.request.conf.ipam.kind.as_str();
-    if let (Scope::Each(all), false) = (scope, kind.is_empty()) {
-        require_ipam(cx)?;
-        if let Program::Ours(entry) = find(cx, kind)? {
-            return entry.remove_ended(cx, all);
-        }
+    if let Scope::Each(all) = scope
+        && let Some(kind) = ipam(cx)?
+        && let Program::Ours(entry) = find(cx, kind)?
+    {
+        return entry.remove_ended(cx, all);
     }
     Error::joined(scope.verbs().iter().filter_map(|verb| call_ipam(cx, verb).err()).collect())
 }
@@ -109,11 +97,7 @@ pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
 /// Fails if `ipam.type` names a plugin that does not exist or is no IPAM plugin, or if an IPAM plugin of this executable
 /// finds the configuration wrong. Its STATUS examines the configuration; the state of the host does not matter here.
 pub fn examine(cx: &Context<'_>) -> Result<()> {
-    let kind = cx.request.conf.ipam.kind.as_str();
-    if kind.is_empty() {
-        return Ok(());
-    }
-    require_ipam(cx)?;
+    let Some(kind) = ipam(cx)? else { return Ok(()) };
     match find(cx, kind)? {
         Program::Ours(entry) => match entry.run(cx, &Verb::Status) {
             Err(error) if [Code::DECODE, Code::INVALID_CONFIG].contains(&error.code) => Err(error),
@@ -143,20 +127,18 @@ pub fn ipam_needs_link(cx: &Context<'_>) -> bool {
 
 /// Calls the IPAM plugin with any verb except ADD, if the network has an IPAM plugin.
 pub fn call_ipam(cx: &Context<'_>, verb: &Verb) -> Result<()> {
-    match cx.request.conf.ipam.kind.as_str() {
-        "" => Ok(()),
-        kind => require_ipam(cx).and_then(|()| call(cx, kind, verb)),
-    }
+    ipam(cx)?.map_or(Ok(()), |kind| call(cx, kind, verb))
 }
 
-/// Fails if `ipam.type` names an interface plugin of this executable, which would call itself without end.
-fn require_ipam(cx: &Context<'_>) -> Result<()> {
+/// The name of the IPAM plugin. `None` if the network has none. Fails if it is the name of an interface plugin of this
+/// executable, which would call itself without end.
+fn ipam<'a>(cx: &'a Context<'_>) -> Result<Option<&'a str>> {
     let kind = cx.request.conf.ipam.kind.as_str();
     match cx.plugins.iter().find(|entry| entry.name == kind) {
         Some(entry) if !entry.is_ipam => {
             Err(Error::config(format_args!("ipam.type: {kind} is not an IPAM plugin")))
         }
-        _ => Ok(()),
+        _ => Ok(Some(kind).filter(|kind| !kind.is_empty())),
     }
 }
 

@@ -58,8 +58,12 @@ pub struct Failures {
 }
 
 impl Failures {
-    pub fn note(&mut self, result: Result<()>) {
-        self.errors.extend(result.err());
+    /// The value of the result. Notes an error, and returns the default in place of the value.
+    pub fn note<T: Default>(&mut self, result: Result<T>) -> T {
+        result.unwrap_or_else(|error| {
+            self.errors.push(error);
+            T::default()
+        })
     }
 
     /// The first error, with the others in its details.

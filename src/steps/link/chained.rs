@@ -1,9 +1,9 @@
-//! Finds the previous result and the interface for a chained plugin.
+//! For a chained plugin: the previous result with its addresses, and the interface of a DEL.
 
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::names::Attachment;
-use crate::netlink::rtnl::{Link, Rtnl};
+use crate::netlink::rtnl::Link;
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, veth};
@@ -16,13 +16,6 @@ pub fn prev_result(cx: &Context<'_>, without: &str) -> Result<Success> {
             format!("required prevResult missing: {kind} must be called as chained plugin");
         Error::config(without).with_details(missing)
     })
-}
-
-/// The interface that the previous plugin made.
-pub fn interface(rtnl: &Rtnl, at: &Attachment) -> Result<Link> {
-    let ifname = &at.ifname;
-    let missing = || Error::internal(format_args!("interface {ifname} not found in the container"));
-    rtnl.link(ifname)?.ok_or_else(missing)
 }
 
 /// For DEL: whether the interface belongs to another attachment, because another network made it, or because the path now leads

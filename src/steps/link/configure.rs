@@ -115,6 +115,13 @@ pub fn apply(
     Ok(())
 }
 
+/// Adds routes in one datagram.
+pub fn add_routes(rtnl: &Rtnl, routes: &[Route]) -> Result<()> {
+    let mut batch = Batch::new();
+    routes.iter().for_each(|route| batch.add_route(route));
+    rtnl.commit(batch)
+}
+
 /// Announces the addresses of an interface that is up and has this MAC address.
 pub fn announce(interface: &Interface<'_>, success: &Success, mac: Mac) -> Result<()> {
     if success.ips.is_empty() {

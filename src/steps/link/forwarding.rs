@@ -15,15 +15,17 @@ use crate::plugin::parts::Parts;
 
 /// Enables forwarding for the families of the addresses.
 pub fn enable(host: &Rtnl, addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
-    for family in families(addresses) {
-        match host.forwarding(family)? {
-            Some(true) => continue,
-            Some(false) if family == IpFamily::V6 => keep_advertisements(host)?,
-            _ => {}
-        }
-        sysctl::set(key(family), "1")?;
+    families(addresses).try_for_each(|family| enable_family(host, family))
+}
+
+/// Enables forwarding if it is disabled. The host keeps its routes from router advertisements.
+fn enable_family(host: &Rtnl, family: IpFamily) -> Result<()> {
+    match host.forwarding(family)? {
+        Some(true) => return Ok(()),
+        Some(false) if family == IpFamily::V6 => keep_advertisements(host)?,
+        _ => {}
     }
-    Ok(())
+    sysctl::set(key(family), "1").map(drop)
 }
 
 /// Sets accept_ra=2 on each link that accepts router advertisements now. The links of containers have accept_ra=0. The kernel
@@ -57,8 +59,7 @@ fn check(host: &Rtnl, family: IpFamily) -> Result<()> {
 /// Forwarding for the families of the addresses.
 pub fn reconcile(host: &Rtnl, addresses: &[IpAddr], parts: &mut Parts) -> Result<()> {
     families(addresses.iter().copied()).try_for_each(|family| {
-        let own = || addresses.iter().copied().filter(|address| family.has(*address));
-        parts.ensure(&|| check(host, family), &mut || enable(host, own()))
+        parts.ensure(&|| check(host, family), &mut || enable_family(host, family))
     })
 }
 

@@ -1,30 +1,34 @@
-//! Links of attachments: their owner in the alias, and IPv6 settings of links on the host.
+//! Links of attachments: their entry in a result, their owner in the alias, and IPv6 settings of links on the host.
 
 use crate::cni::success::Interface;
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
-use crate::names::IpFamily;
+use crate::names::{Attachment, IpFamily, Mac};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners, hash};
 use crate::plugin::parts::Parts;
 
 /// A link of the host, as a result lists it.
 pub fn result_interface(link: &Link) -> Interface {
-    Interface {
-        name: link.name.clone(),
-        mac: link.mac.map_or_else(String::new, |mac| mac.to_string()),
-        ..Interface::default()
-    }
+    interface(&link.name, link.mac, String::new())
+}
+
+/// An interface of a result. `sandbox` is empty on the host.
+pub fn interface(name: &str, mac: Option<Mac>, sandbox: String) -> Interface {
+    let mac = mac.map_or_else(String::new, |mac| mac.to_string());
+    Interface { name: name.into(), mac, sandbox, ..Interface::default() }
+}
+
+/// The interface of an attachment in its container. Fails if it does not exist.
+pub fn in_container(container: &Rtnl, at: &Attachment) -> Result<Link> {
+    let ifname = &at.ifname;
+    let missing = || Error::internal(format_args!("interface {ifname} not found in the container"));
+    container.link(ifname)?.ok_or_else(missing)
 }
 
 /// The prefix of the alternative name (altname) that `host-device` gives to a device in a container. `host-device` uses the
 /// alias as the reference does, so the alias cannot name the owner. The part after the next `.` is the hash of the owner.
 pub const MARK: &str = "cnibox.";
-
-/// The alias by which a link names its owner.
-pub fn alias(owner: &Owner) -> String {
-    owner.alias()
-}
 
 /// Whether the alias of a link names one of the owners.
 pub fn is_of(link: &Link, owners: &Owners) -> bool {

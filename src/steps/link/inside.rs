@@ -61,13 +61,8 @@ impl<'a> Inside<'a> {
             }
             rtnl.commit(batch)
         })?;
-        let make = |routes: &[Route]| {
-            let mut batch = Batch::new();
-            routes.iter().for_each(|route| batch.add_route(route));
-            rtnl.commit(batch)
-        };
         parts.ensure(&|| verify::kernel_routes(rtnl, &self.subnet_routes), &mut || {
-            make(&self.subnet_routes)
+            configure::add_routes(rtnl, &self.subnet_routes)
         })?;
         if is_check {
             return verify::routes(rtnl, &self.result.routes);
@@ -78,7 +73,7 @@ impl<'a> Inside<'a> {
                 // Without the kernel's routes to the prefixes, a gateway cannot be reached.
                 let mut all = self.missing_prefix_routes()?;
                 all.push(route.clone());
-                make(&all)
+                configure::add_routes(rtnl, &all)
             })?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::cni::conf;
 use crate::cni::json::Read;
 use crate::cni::request::Verb;
-use crate::cni::success::{self, Success};
+use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, Mac};
@@ -24,7 +24,7 @@ use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::parent::Parent;
-use crate::steps::link::{mtu, tuned};
+use crate::steps::link::{kind, mtu, tuned};
 
 /// The maximum wait until the kernel has removed the links of an ended namespace. A busy kernel needs some 100 ms.
 const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -160,18 +160,15 @@ fn add(
     let owner = Owner::new(&cx.request.network, at);
     let alias = match (&new.parent, &parent) {
         (Some(wanted), Some(parent)) => wanted.alias(&owner, parent),
-        _ => host_link::alias(&owner),
+        _ => owner.alias(),
     };
-    let interface =
-        configure::Interface { netns, rtnl: container, name: &at.ifname, index: link.index };
-    let options = Options { announce: Announce::WhenUp, alias: Some(&alias), ..Options::default() };
-    let success =
-        configure(cx, &interface, link.mac, success, options).map_err(|error| match &parent {
-            Some(parent) if !parent.up => {
-                error.with_details(format_args!("master {} is down", parent.name))
-            }
-            _ => error,
-        })?;
+    let configured = configure(cx, at, &link, success, Some(&alias));
+    let success = configured.map_err(|error| match &parent {
+        Some(parent) if !parent.up => {
+            error.with_details(format_args!("master {} is down", parent.name))
+        }
+        _ => error,
+    })?;
     undo.keep();
     Ok(success)
 }
@@ -188,7 +185,13 @@ fn make<'a>(
 ) -> Result<Link> {
     let name = wanted.name;
     let properties: Vec<_> = new.properties.iter().map(|property| property.value).collect();
-    make_link(rtnl, container, wanted, new, &properties)?;
+    // The kernel removes the links of a namespace some time after the last process left it. Until then the VLAN id of an ended
+    // container is in use, so ADD waits.
+    let is_taken_elsewhere = |error: &netlink::Error| {
+        error.is_exists() && container.link(name).is_ok_and(|link| link.is_none())
+    };
+    rtnl.make_link_when_free(wanted, new.kind, &properties, LINK_WAIT_MAX, is_taken_elsewhere)?
+        .map_err(|error| cannot_make(error, container, new, name))?;
     undo.push("remove the interface", move || container.del_link_named(name).map(drop));
     let mut link = container
         .link(name)?
@@ -206,44 +209,25 @@ fn make<'a>(
     Ok(link)
 }
 
-/// Creates the link. The kernel removes the links of a namespace some time after the last process left it. Until then the VLAN
-/// id of an ended container is in use, so ADD waits.
-fn make_link(
-    rtnl: &Rtnl,
-    container: &Rtnl,
-    wanted: &NewLink<'_>,
-    new: &NewInterface<'_>,
-    properties: &[LinkProperty<'_>],
-) -> Result<()> {
-    let is_taken_elsewhere = |error: &netlink::Error| {
-        error.is_exists() && container.link(wanted.name).is_ok_and(|link| link.is_none())
-    };
-    rtnl.make_link_when_free(wanted, new.kind, properties, LINK_WAIT_MAX, is_taken_elsewhere)?
-        .map_err(|error| cannot_make(error, container, new, wanted.name))
-}
-
-/// Sets addresses and routes of an interface in the container and brings it up. Returns the result of the ADD.
+/// Sets addresses, routes and alias of an interface in the container and brings it up. Returns the result of the ADD.
 pub fn configure(
     cx: &Context<'_>,
-    interface: &configure::Interface<'_>,
-    mac: Option<Mac>,
+    at: &Attachment,
+    link: &Link,
     success: Success,
-    options: Options<'_>,
+    alias: Option<&str>,
 ) -> Result<Success> {
-    let routes = configure::routes(&success, interface.index);
-    configure::apply(interface, &success, &routes, options)?;
-    Ok(result(cx, interface.name, mac, success))
+    let (netns, rtnl) = (cx.session.required_netns()?, cx.session.container()?);
+    let interface = configure::Interface { netns, rtnl, name: &at.ifname, index: link.index };
+    let options = Options { announce: Announce::WhenUp, alias, ..Options::default() };
+    configure::apply(&interface, &success, &configure::routes(&success, link.index), options)?;
+    Ok(result(cx, &at.ifname, link.mac, success))
 }
 
 /// The result of an ADD with one interface. `success` is the result of the IPAM plugin.
 pub fn result(cx: &Context<'_>, name: &str, mac: Option<Mac>, mut success: Success) -> Success {
     success.ips.iter_mut().for_each(|ip| ip.interface = Some(0));
-    success.interfaces = vec![success::Interface {
-        name: name.into(),
-        mac: mac.map_or_else(String::new, |mac| mac.to_string()),
-        sandbox: cx.request.sandbox(),
-        ..success::Interface::default()
-    }];
+    success.interfaces = vec![host_link::interface(name, mac, cx.request.sandbox())];
     success.dns = cx.request.conf.dns.or(success.dns);
     success
 }
@@ -336,17 +320,7 @@ fn status(cx: &Context<'_>, new: &NewInterface<'_>) -> Result<()> {
     valid_mtu(cx, new, None)?;
     is_possible().map_err(Error::into_not_available)?;
     delegate::call_ipam(cx, &Verb::Status)?;
-    require_kind(cx.session.host()?, new).map_err(Error::into_not_available)
-}
-
-/// Fails if the kernel lacks the kind of link. Requests an invalid link, with a null MAC address and without a parent, so
-/// nothing is created; the errno shows whether the kind exists.
-fn require_kind(host: &Rtnl, new: &NewInterface<'_>) -> Result<()> {
-    let probe = NewLink { name: "cnibox-probe", mac: Some(Mac([0; 6])), ..NewLink::default() };
-    match host.make_link(&probe, new.kind, &[]) {
-        Err(error) if error.is_unsupported() => Err(cannot_make(error, host, new, probe.name)),
-        _ => Ok(()),
-    }
+    kind::require_kind(cx.session.host()?, new.kind, new.option).map_err(Error::into_not_available)
 }
 
 /// Checks the configured MTU. Returns `None` for the kernel's default. A parent drops frames that are longer than its own MTU.
@@ -380,12 +354,9 @@ fn cannot_make(error: netlink::Error, rtnl: &Rtnl, new: &NewInterface<'_>, name:
             "cannot create interface {name} in the container: it already exists"
         ));
     }
-    if error.is_unsupported() {
-        return Error::from(error).with_details(format_args!("the kernel lacks {}", new.option));
-    }
     if error.is_busy() {
         let why = "its master is the port of a bridge, or has interfaces of another kind";
         return Error::from(error).with_details(why);
     }
-    error.into()
+    kind::with_option(error, new.option)
 }

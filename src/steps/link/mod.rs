@@ -7,6 +7,7 @@ pub mod gateway;
 pub mod host_link;
 pub mod inside;
 pub mod interface;
+pub mod kind;
 pub mod mtu;
 pub mod parent;
 pub mod routing_tables;

@@ -29,7 +29,10 @@ pub fn check_ipv6(cx: &Context<'_>, mtu: Option<u32>) -> Result<()> {
 
 /// Fails if the MTU of a link, which the interface inherits, is too small for the addresses from the IPAM plugin.
 pub fn check_ipv6_of(cx: &Context<'_>, link: &Link) -> Result<()> {
-    if is_too_small(link.mtu) && delegate::expected(cx)?.has_v6 { reject(link) } else { Ok(()) }
+    match require_ipv6(link) {
+        Err(error) if delegate::expected(cx)?.has_v6 => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Whether an MTU is below the minimum of IPv6.
@@ -46,11 +49,10 @@ pub fn too_small(mtu: u32) -> Error {
 
 /// Fails if the MTU of the link is too small for IPv6.
 pub fn require_ipv6(link: &Link) -> Result<()> {
-    if is_too_small(link.mtu) { reject(link) } else { Ok(()) }
-}
-
-fn reject(link: &Link) -> Result<()> {
     let (name, mtu) = (&link.name, link.mtu);
+    if !is_too_small(mtu) {
+        return Ok(());
+    }
     let msg = format_args!("{name} cannot have IPv6 addresses: its mtu {mtu} is below {IPV6_MIN}");
     Err(Error::internal(msg))
 }

@@ -9,7 +9,7 @@ use crate::names::{IfName, IpFamily};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
-use crate::steps::link::{host_link, routing_tables};
+use crate::steps::link::routing_tables;
 
 /// The parent that a configuration requests.
 pub struct Parent<'a> {
@@ -55,7 +55,7 @@ impl Parent<'_> {
 
     /// The alias of the interface: its owner, and the parent if the configuration does not name it.
     pub fn alias(&self, owner: &Owner, parent: &Link) -> String {
-        if self.master.is_empty() { prefix(owner) + &parent.name } else { host_link::alias(owner) }
+        if self.master.is_empty() { prefix(owner) + &parent.name } else { owner.alias() }
     }
 
     /// CHECK: fails if the interface was made on another parent.
@@ -108,7 +108,7 @@ impl Parent<'_> {
 
 /// The start of an alias that records the parent; the name of the parent follows.
 fn prefix(owner: &Owner) -> String {
-    format!("{} on ", host_link::alias(owner))
+    format!("{} on ", owner.alias())
 }
 
 fn named(rtnl: &Rtnl, name: &str) -> Result<Link> {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::names::{Attachment, IpFamily};
 use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
-use crate::steps::link::routing_tables;
+use crate::steps::link::{host_link, routing_tables};
 
 /// The index of the container's interface in the result, and the interface in the kernel. Fails if one of them is missing, or
 /// if their MAC addresses differ.
@@ -25,9 +25,7 @@ pub fn interface(
     let index = result.interface_index(ifname, &sandbox).ok_or_else(|| {
         Error::config(format_args!("prevResult has no interface {ifname} with sandbox {sandbox}"))
     })?;
-    let link = rtnl.link(ifname)?.ok_or_else(|| {
-        Error::internal(format_args!("interface {ifname} not found in the container"))
-    })?;
+    let link = host_link::in_container(rtnl, at)?;
     let expected = &result.interfaces[index].mac;
     if !expected.is_empty() && expected.parse().ok() != link.mac {
         let mac = link.mac.map_or_else(|| "none".into(), |mac| mac.to_string());

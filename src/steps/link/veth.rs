@@ -47,15 +47,9 @@ pub struct NewPair<'a> {
 impl Pair {
     /// Both ends in the result of an ADD, the host's first.
     pub fn interfaces(&self, cx: &Context<'_>, at: &Attachment) -> [Interface; 2] {
-        let interface = |name: &str, mac: Mac| Interface {
-            name: name.into(),
-            mac: mac.to_string(),
-            ..Interface::default()
-        };
-        let container = interface(&at.ifname, self.container_mac);
         [
-            interface(&self.host.name, self.host_mac),
-            Interface { sandbox: cx.request.sandbox(), ..container },
+            host_link::interface(&self.host.name, Some(self.host_mac), String::new()),
+            host_link::interface(&at.ifname, Some(self.container_mac), cx.request.sandbox()),
         ]
     }
 }
@@ -174,13 +168,7 @@ pub fn clean(
     interface::release(cx, scope, &|| {
         let mut failures = Failures::default();
         let host = cx.session.host()?;
-        let links = match find(cx, netns, owners) {
-            Ok(links) => links,
-            Err(error) => {
-                failures.note(Err(error));
-                Vec::new()
-            }
-        };
+        let links = failures.note(find(cx, netns, owners));
         let take_down = || {
             let mut batch = Batch::new();
             links.iter().for_each(|link| batch.take_down(link.index, &link.name));
@@ -271,7 +259,7 @@ pub fn host_end_of(cx: &Context<'_>, at: &Attachment, result: &Success) -> Resul
     };
     for interface in result.interfaces.iter().filter(|interface| interface.sandbox.is_empty()) {
         if found.is_none() {
-            let names_owner = |link: &Link| link.alias == Some(host_link::alias(&owner));
+            let names_owner = |link: &Link| link.alias == Some(owner.alias());
             found = host.link(&interface.name)?.filter(names_owner);
         }
     }

@@ -102,19 +102,16 @@ pub fn links_to_add(nft: &Nft, host: &Rtnl) -> Result<Vec<IfName>> {
 
 /// The links whose alias names an owner, the bridges of these links, and the links whose peer is a port of such a bridge.
 fn links_to_containers(links: &[Link]) -> Vec<&Link> {
-    let is_ours = |link: &Link| link.alias.as_deref().and_then(Owner::in_alias).is_some();
-    let ours: BTreeSet<u32> =
-        links.iter().filter(|link| is_ours(link)).map(|link| link.index).collect();
-    let of_ours = links.iter().filter(|link| ours.contains(&link.index));
-    let bridges: BTreeSet<u32> = of_ours.filter_map(|link| link.master).collect();
+    let is_ours = |link: &&Link| link.alias.as_deref().and_then(Owner::in_alias).is_some();
+    let ours = links.iter().filter(is_ours);
+    let bridges: BTreeSet<u32> = ours.filter_map(|link| link.master).collect();
     let is_port = |link: &&Link| link.master.is_some_and(|master| bridges.contains(&master));
     let ports: BTreeSet<u32> = links.iter().filter(is_port).map(|link| link.index).collect();
     let leads_to_port = |link: &Link| {
         !link.peer_is_elsewhere && link.peer.is_some_and(|peer| ports.contains(&peer))
     };
-    let is_wanted = |link: &&Link| {
-        ours.contains(&link.index) || bridges.contains(&link.index) || leads_to_port(link)
-    };
+    let is_wanted =
+        |link: &&Link| is_ours(link) || bridges.contains(&link.index) || leads_to_port(link);
     links.iter().filter(is_wanted).collect()
 }
 

@@ -1,6 +1,6 @@
 //! The nf_tables rules of a veth pair, in one transaction: masquerading for its addresses, and the MAC spoof check of its port.
 //!
-//! `set` is idempotent: called again for an attachment, it restores the rules that other programs removed.
+//! An ADD that is repeated for an attachment restores the rules that other programs removed.
 
 use std::net::IpAddr;
 
@@ -19,12 +19,9 @@ use crate::steps::nft::{masquerade, spoof_check};
 /// The rules that an attachment needs.
 #[derive(Clone, Copy)]
 pub struct Rules<'a> {
-    pub owner: &'a Owner,
     pub masquerades: bool,
     /// The addresses of the container, with the prefix lengths of their subnets.
     pub nets: &'a [IpNet],
-    /// The addresses that the container no longer has.
-    pub former: &'a [IpAddr],
     /// A port of a bridge, and the only source MAC address that it accepts; `None` for any address.
     pub checked: Option<(&'a str, Option<Mac>)>,
 }
@@ -45,32 +42,35 @@ impl Rules<'_> {
         if !self.is_empty() {
             undo.push("remove the rules", || Self::undo_add(cx, at));
         }
-        self.set(cx)
+        self.set(cx, at, &[])
     }
 
     /// The masquerading and the MAC spoof check of an attachment, if it has them.
     pub fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let network = &cx.request.network;
+        let former = parts.former.clone();
         if self.masquerades {
             let nft = cx.session.nft()?;
             let compare = || masquerade::check(nft, network, at, self.nets);
             let rules = Self { checked: None, ..*self };
-            parts.ensure(&compare, &mut || rules.set(cx))?;
+            parts.ensure(&compare, &mut || rules.set(cx, at, &former))?;
         }
         if matches!(self.checked, Some((_, Some(_)))) {
             let nft = cx.session.nft()?;
-            parts.ensure(&|| spoof_check::check(nft, network, at), &mut || self.set(cx))?;
+            let compare = || spoof_check::check(nft, network, at);
+            parts.ensure(&compare, &mut || self.set(cx, at, &former))?;
         }
         Ok(())
     }
 
     /// Adds rules that are missing, and removes the rules that an earlier owner of the port's name or of an address left.
-    pub fn set(&self, cx: &Context<'_>) -> Result<()> {
+    /// `former` are the addresses that the container no longer has.
+    fn set(&self, cx: &Context<'_>, at: &Attachment, former: &[IpAddr]) -> Result<()> {
         if self.is_empty() && !self.exist(cx)? {
             return Ok(());
         }
-        let nft = cx.session.nft()?;
-        nft.transact(|nft, batch| self.put(nft, batch))
+        let owner = Owner::new(&cx.request.network, at);
+        cx.session.nft()?.transact(|nft, batch| self.put(nft, batch, &owner, former))
     }
 
     /// Whether the port or one of the addresses has rules already. If there are none, which is common, this takes one request.
@@ -83,18 +83,18 @@ impl Rules<'_> {
         nft.has_any_element(&elements)
     }
 
-    fn put(&self, nft: &Nft, batch: &mut Batch) -> Result<()> {
+    fn put(&self, nft: &Nft, batch: &mut Batch, owner: &Owner, former: &[IpAddr]) -> Result<()> {
         if let Some((port, mac)) = self.checked {
             let port = IfName::new(port)?;
             match mac {
-                Some(mac) => spoof_check::add(nft, batch, self.owner, &port, mac)?,
-                None => spoof_check::clear(nft, batch, &port)?,
+                Some(mac) => spoof_check::add(nft, batch, owner, &port, mac)?,
+                None => spoof_check::clear(nft, batch, &port, None)?,
             }
         }
         if self.masquerades {
-            masquerade::add(nft, batch, self.owner, (self.nets, self.former))
+            masquerade::add(nft, batch, owner, (self.nets, former))
         } else {
-            masquerade::clear(nft, batch, self.owner, self.nets)
+            masquerade::clear(nft, batch, owner, self.nets)
         }
     }
 

@@ -221,16 +221,17 @@ pub fn is_of(element: &Element, owners: &Owners) -> bool {
     element.comment.as_deref().is_some_and(|comment| owners.contain(comment))
 }
 
-/// Deletes the elements of the owners from a set.
+/// Deletes the elements of the owners from the sets.
 pub fn delete(
     nft: &Nft,
     batch: &mut Batch,
-    table: Table<'_>,
-    set: &str,
+    (table, sets): (Table<'_>, &[&str]),
     owners: &Owners,
 ) -> Result<()> {
-    let mut elements = nft.elements(table, set)?;
-    elements.retain(|element| is_of(element, owners));
-    batch.delete_elements(table, set, &elements);
+    for set in sets {
+        let mut elements = nft.elements(table, set)?;
+        elements.retain(|element| is_of(element, owners));
+        batch.delete_elements(table, set, &elements);
+    }
     Ok(())
 }

@@ -101,34 +101,9 @@ impl<'a> SharedSet<'a> {
         self.change(nft, batch, &is_stale, wanted).map(Some)
     }
 
-    /// Removes the elements of owners for which `is_stale` is true. An element that has another owner, too, passes to that
-    /// owner.
-    pub fn remove(
-        &self,
-        nft: &Nft,
-        batch: &mut Batch,
-        is_stale: &dyn Fn(&Element) -> bool,
-    ) -> Result<Changed> {
-        self.change(nft, batch, is_stale, &[])
-    }
-
-    /// `remove` for the elements of `owners`.
+    /// Removes the elements of owners, see `change`.
     pub fn remove_owners(&self, nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<Changed> {
         self.change(nft, batch, &|element| shared_rules::is_of(element, owners), &[])
-    }
-
-    /// Removes the elements of one owner at these keys, where the owner has no others. `is_stale` is true for its elements. There
-    /// must be no set of further owners.
-    pub fn remove_at(
-        &self,
-        nft: &Nft,
-        batch: &mut Batch,
-        keys: &[Vec<u8>],
-        is_stale: &dyn Fn(&Element) -> bool,
-    ) -> Result<()> {
-        let found = nft.elements_at(self.table, self.name, keys)?.into_iter().flatten();
-        batch.delete_elements(self.table, self.name, &found.filter(is_stale).collect::<Vec<_>>());
-        Ok(())
     }
 
     /// The elements of all owners.

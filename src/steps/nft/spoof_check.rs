@@ -40,7 +40,7 @@ const PRIORITY: i32 = -300;
 pub fn add(nft: &Nft, batch: &mut Batch, owner: &Owner, port: &IfName, mac: Mac) -> Result<()> {
     shared().ensure(nft, batch)?;
     // Remove the elements of an earlier port with this name, which belonged to this or another owner.
-    remove_others(nft, batch, port, Some(mac))?;
+    clear(nft, batch, port, Some(mac))?;
     let comment = Some(shared_rules::comment(owner)?);
     for (set, key) in [(PORTS, pack(&port_key(port))), (ALLOWED, pack(&pair_key(port, mac)))] {
         let wanted = Element { key, data: None, comment: comment.clone() };
@@ -54,13 +54,9 @@ pub fn port_element(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
     (TABLE, PORTS, pack(&port_key(port)))
 }
 
-/// Removes the elements of an earlier port with this name. That port ended without a DEL.
-pub fn clear(nft: &Nft, batch: &mut Batch, port: &IfName) -> Result<()> {
-    remove_others(nft, batch, port, None)
-}
-
-/// Removes the elements of a port, except the element that allows the MAC address `kept`.
-fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>) -> Result<()> {
+/// Removes the elements of a port with this name. With `kept` the port stays checked, and the element that allows this MAC address
+/// stays, too: the others are of an earlier port, which ended without a DEL.
+pub fn clear(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>) -> Result<()> {
     let key = pack(&port_key(port));
     let Some(found) = nft.elements_at(TABLE, PORTS, std::slice::from_ref(&key))?.pop().flatten()
     else {
@@ -80,10 +76,7 @@ fn remove_others(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>)
 
 /// Removes the elements of the owners.
 pub fn remove(nft: &Nft, batch: &mut Batch, owners: &Owners) -> Result<()> {
-    for set in [PORTS, ALLOWED] {
-        shared_rules::delete(nft, batch, TABLE, set, owners)?;
-    }
-    Ok(())
+    shared_rules::delete(nft, batch, (TABLE, &[PORTS, ALLOWED]), owners)
 }
 
 /// Fails if an element or rule of `add` is missing. The MAC address is not compared, because a later plugin of the chain can
