@@ -3,7 +3,7 @@
 use nix::libc::{self, sock_filter};
 use nix::sys::socket::SockProtocol;
 
-use super::socket::{Error, Events};
+use super::socket::{Error, Events, found};
 
 /// Reports changes of links, addresses, routes, queueing disciplines and forwarding from now on.
 ///
@@ -19,10 +19,8 @@ pub(crate) fn of_links() -> Result<Events, Error> {
 /// The group also has messages about the objects of a transaction: 10,000 elements would overflow the queue.
 pub(crate) fn of_rules() -> Result<Option<Events>, Error> {
     let filter = by_type(NEW_GENERATION, ACCEPT, DROP);
-    match Events::open(SockProtocol::NetlinkNetFilter, &[NFNLGRP_NFTABLES], &filter) {
-        Err(error) if error.errno == libc::EPROTONOSUPPORT => Ok(None),
-        events => events.map(Some),
-    }
+    let events = Events::open(SockProtocol::NetlinkNetFilter, &[NFNLGRP_NFTABLES], &filter);
+    found(events, |error| error.errno == libc::EPROTONOSUPPORT)
 }
 
 const GROUPS: [u32; 8] = [

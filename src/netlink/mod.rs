@@ -20,4 +20,4 @@ pub(crate) use message::{
 };
 pub use message::{Attrs, Requests};
 pub use socket::Error;
-pub(crate) use socket::{Events, Socket};
+pub(crate) use socket::{Events, Socket, found};

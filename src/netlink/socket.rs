@@ -463,6 +463,17 @@ impl AsFd for Events {
     }
 }
 
+/// The result of a request; `None` after an error for which `is_missing` is true.
+pub(crate) fn found<T>(
+    result: Result<T, Error>,
+    is_missing: impl FnOnce(&Error) -> bool,
+) -> Result<Option<T>, Error> {
+    match result {
+        Err(error) if is_missing(&error) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

@@ -37,7 +37,7 @@ use nix::libc;
 
 use crate::error::{Code, Error, Result};
 use crate::names::IpFamily;
-use crate::netlink::{self, Requests, Socket};
+use crate::netlink::{self, Requests, Socket, found};
 
 pub use batch::Batch;
 pub use chain::{Base, Chain, ChainKind, Hook, NewChain, Policy};
@@ -97,23 +97,16 @@ pub struct Nft {
 impl Nft {
     /// Opens a socket in the namespace of the calling thread.
     pub fn open() -> Result<Self, netlink::Error> {
-        match Socket::open(NlFamily::Netfilter) {
-            Ok(socket) => {
-                Ok(Self { socket, tables: RefCell::new(None), is_partial: Cell::new(false) })
-            }
-            Err(error) if error.errno == libc::EPROTONOSUPPORT => {
-                Err(error.with_hint("the kernel lacks CONFIG_NETFILTER_NETLINK"))
-            }
-            Err(error) => Err(error),
-        }
+        let socket = Socket::open(NlFamily::Netfilter).map_err(|error| match error.errno {
+            libc::EPROTONOSUPPORT => error.with_hint("the kernel lacks CONFIG_NETFILTER_NETLINK"),
+            _ => error,
+        })?;
+        Ok(Self { socket, tables: RefCell::new(None), is_partial: Cell::new(false) })
     }
 
     /// Opens a socket. `None` if the kernel lacks netlink for netfilter. A kernel with it can still lack nf_tables.
     pub fn open_if_any() -> Result<Option<Self>, netlink::Error> {
-        match Self::open() {
-            Err(error) if error.errno == libc::EPROTONOSUPPORT => Ok(None),
-            nft => nft.map(Some),
-        }
+        found(Self::open(), |error| error.errno == libc::EPROTONOSUPPORT)
     }
 
     /// Opens a socket. `None` if the kernel lacks nf_tables: there can be no rules.
@@ -124,11 +117,7 @@ impl Nft {
 
     /// Whether the kernel has nf_tables.
     pub fn is_supported(&self) -> Result<bool, netlink::Error> {
-        match self.generation() {
-            Ok(_) => Ok(true),
-            Err(error) if is_without_nf_tables(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
+        Ok(found(self.generation(), is_without_nf_tables)?.is_some())
     }
 
     pub fn generation(&self) -> Result<Generation, netlink::Error> {

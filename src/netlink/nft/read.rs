@@ -14,7 +14,7 @@ use super::set::{Element, Set};
 use super::wire::{self, attribute, attributes_about, attributes_of, header, message_type};
 use super::{Family, Nft, Table};
 use crate::error::Result;
-use crate::netlink::{Attrs, REQUESTS_AT_ONCE, Requests, text};
+use crate::netlink::{Attrs, Error, REQUESTS_AT_ONCE, Requests, found, text};
 
 /// A table, a chain or a set, which can exist or be missing.
 #[derive(Clone, Copy, Debug)]
@@ -69,10 +69,8 @@ impl Nft {
             let doing = "cannot read the sets of table cnibox".into();
             push_element(&mut requests, *table, set, key, doing);
         }
-        match self.socket.get_each(requests, |_| Some(())) {
-            Err(error) if is_without_nf_tables(&error) => Ok(false),
-            found => Ok(found?.iter().any(Option::is_some)),
-        }
+        let elements = found(self.socket.get_each(requests, |_| Some(())), is_without_nf_tables)?;
+        Ok(elements.is_some_and(|elements| elements.iter().any(Option::is_some)))
     }
 
     /// The tables of all families in `Family`.
@@ -112,10 +110,7 @@ impl Nft {
             let table = text(attribute(list, NFTA_TABLE_NAME)?).into_owned();
             Some((table, Chain::read(list)?))
         };
-        match self.socket.dump(request, read) {
-            Err(error) if error.is_not_found() => Ok(Vec::new()),
-            result => Ok(result?),
-        }
+        Ok(found(self.socket.dump(request, read), Error::is_not_found)?.unwrap_or_default())
     }
 
     pub fn sets(&self, table: Table<'_>) -> Result<Vec<Set>> {
@@ -168,10 +163,7 @@ impl Nft {
         let mut request = Requests::default();
         wire::push(&mut request, message, NlmF::empty(), table, doing, filter);
         let read = |message: &[u8]| read(attributes_about(table.name, message)?);
-        match self.socket.dump(request, read) {
-            Err(error) if error.is_not_found() => Ok(Vec::new()),
-            result => Ok(result?),
-        }
+        Ok(found(self.socket.dump(request, read), Error::is_not_found)?.unwrap_or_default())
     }
 }
 

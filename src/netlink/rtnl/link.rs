@@ -18,7 +18,8 @@ use super::namespace::Nsid;
 use crate::error::Result;
 use crate::names::{IFNAME_BYTES_MAX, Mac};
 use crate::netlink::{
-    AF_INET, AF_INET6, Attrs, Requests, attribute, attributes, text, u8_of, u32_at, u32_of,
+    AF_INET, AF_INET6, Attrs, Error, Requests, attribute, attributes, found, text, u8_of, u32_at,
+    u32_of,
 };
 
 /// The state of a link.
@@ -171,11 +172,7 @@ impl Rtnl {
             attrs.raw(&header(index, 0, 0));
             select(attrs);
         });
-        match self.change(requests) {
-            Ok(()) => Ok(true),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(found(self.change(requests), Error::is_not_found)?.is_some())
     }
 
     /// Waits until the link meets a condition, or until the timeout. Returns its last state; `None` if it was removed.
@@ -197,11 +194,7 @@ impl Rtnl {
             write(attrs);
             attrs.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
         });
-        match self.socket.get(request, Link::parse) {
-            Ok(link) => Ok(link),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        Ok(found(self.socket.get(request, Link::parse), Error::is_not_found)?.flatten())
     }
 
     fn list_links(

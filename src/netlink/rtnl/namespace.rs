@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::socket::{ListenAllNsid, attach_filter};
 use crate::netlink::message::messages;
-use crate::netlink::{self, Requests, attribute, u32_at, u32_of};
+use crate::netlink::{self, Requests, attribute, found, u32_at, u32_of};
 
 /// Attributes of RTM_NEWNSID, RTM_GETNSID and RTM_DELNSID (linux/net_namespace.h).
 const NETNSA_NSID: u16 = 1;
@@ -116,11 +116,8 @@ impl Rtnl {
             attrs.raw(&GENERAL_HEADER);
             attrs.u32(NETNSA_NSID, nsid.0);
         });
-        match self.socket.get(request, nsid_in) {
-            Ok(_) => Ok(true),
-            Err(error) if error.errno == libc::ENOENT => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        let nsid = found(self.socket.get(request, nsid_in), |error| error.errno == libc::ENOENT)?;
+        Ok(nsid.is_some())
     }
 
     /// Waits until no namespace has this id, or until the timeout. False if a namespace still has it.

@@ -11,7 +11,9 @@ use super::consts::{RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::{Attrs, Requests, attribute, fixed, ip_of, octets, u16_at, u32_at, u32_of};
+use crate::netlink::{
+    Attrs, Error, Requests, attribute, fixed, found, ip_of, octets, u16_at, u32_at, u32_of,
+};
 
 /// A route. In a route to add, `None` is the kernel's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,10 +106,7 @@ impl Rtnl {
         let link = |payload: &[u8]| {
             attribute(payload.get(HEADER_BYTES..)?, libc::RTA_OIF).and_then(u32_of)
         };
-        match self.socket.get(request, link) {
-            Err(error) if error.is_unreachable() => Ok(None),
-            result => Ok(result?),
-        }
+        Ok(found(self.socket.get(request, link), Error::is_unreachable)?.flatten())
     }
 }
 

@@ -13,7 +13,7 @@ use super::consts::{
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::{Attrs, Requests, attributes, fixed, ip_of, u8_of, u32_at, u32_of};
+use crate::netlink::{Attrs, Requests, attributes, fixed, found, ip_of, u8_of, u32_at, u32_of};
 
 /// A rule that selects the table for packets from an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +38,10 @@ impl Rtnl {
             header[0] = family.number();
             attrs.raw(&header);
         });
-        match self.socket.dump(request, Rule::parse) {
-            Err(error) if matches!(error.errno, libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => {
-                Ok(Vec::new())
-            }
-            rules => Ok(rules?),
-        }
+        let rules = found(self.socket.dump(request, Rule::parse), |error| {
+            matches!(error.errno, libc::EAFNOSUPPORT | libc::EOPNOTSUPP)
+        })?;
+        Ok(rules.unwrap_or_default())
     }
 }
 

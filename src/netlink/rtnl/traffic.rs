@@ -11,7 +11,7 @@ use super::consts::AF_UNSPEC;
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::kernel::packet::{ETH_P_IP, ETH_P_IPV6};
-use crate::netlink::{Attrs, Requests, attribute, fixed, octets, text, u32_at};
+use crate::netlink::{Attrs, Requests, attribute, fixed, found, octets, text, u32_at};
 
 /// Handles that the kernel defines (linux/pkt_sched.h), and those that cnibox chooses.
 const TC_H_ROOT: u32 = 0xffff_ffff;
@@ -286,15 +286,12 @@ impl Rtnl {
         let doing = "cannot read traffic control";
         // Without NLM_F_ECHO the kernel answers to multicast groups only.
         let request = Requests::one(message, NlmF::ECHO, doing, |attrs| attrs.raw(&header));
-        match self.socket.get(request, Traffic::parse) {
-            // The kernel's default discipline has no handle.
-            Ok(found) => Ok(found.filter(|found| found.handle != 0)),
-            // The object does not exist, or the kernel does not report it.
-            Err(error) if matches!(error.errno, libc::ENOENT | libc::EINVAL | libc::ENOMSG) => {
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
-        }
+        // The object does not exist, or the kernel does not report it.
+        let object = found(self.socket.get(request, Traffic::parse), |error| {
+            matches!(error.errno, libc::ENOENT | libc::EINVAL | libc::ENOMSG)
+        })?;
+        // The kernel's default discipline has no handle.
+        Ok(object.flatten().filter(|object| object.handle != 0))
     }
 
     fn list_filters(&self, header: [u8; HEADER_BYTES]) -> Result<Vec<Traffic>> {
