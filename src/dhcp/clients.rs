@@ -183,9 +183,8 @@ pub fn release(own_netns: &NetNs, record: &LeaseRecord) -> Result<bool> {
 fn machine_id(prefix: &Path) -> Result<String> {
     let read = |path: &str| file::read_text(&file::below(prefix, Path::new(path)));
     let machine_id = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
-    machine_id.map_or_else(|| file::boot_id().map(str::to_owned), Ok).map_err(|error| {
-        Error::internal(format_args!("cannot read the boot id: {}", file::reason(&error)))
-    })
+    let boot_id = || file::boot_id().map(str::to_owned);
+    machine_id.map_or_else(boot_id, Ok).map_err(sys::failed("cannot read the boot id"))
 }
 
 impl ReleasePacket {

@@ -12,7 +12,7 @@ use crate::dhcp::client::{Action, Client, Event};
 use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::time::Time;
 use crate::error::Error;
-use crate::kernel::file::reason;
+use crate::kernel::sys;
 
 /// The longest packet that is read. The client asks servers for at most 1500 bytes.
 const PACKET_BYTES_MAX: usize = 9216;
@@ -205,7 +205,7 @@ impl<S: Sockets> Exchange<S> {
                 Ok(Some(payload)) => self.step(Event::Received(payload), site, now),
                 Ok(None) => break,
                 // ENETDOWN: the link is down or gone. The kernel reports this error once.
-                Err(error) => self.last_error = Some(Error::internal(reason(&error))),
+                Err(error) => self.last_error = Some(Error::internal(sys::reason(&error))),
             }
         }
         self.poll_probe(site, now);
@@ -250,5 +250,5 @@ impl<S: Sockets> Exchange<S> {
 }
 
 pub fn cannot_send(error: io::Error) -> SiteError {
-    Error::internal(format_args!("cannot send: {}", reason(&error))).into()
+    sys::failed("cannot send")(error).into()
 }

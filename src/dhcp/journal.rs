@@ -24,7 +24,7 @@ use crate::dhcp::protocol::LeaseRequest;
 use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 use crate::kernel::flock;
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, Mac, NetworkName};
 use crate::steps::state;
 
@@ -170,13 +170,10 @@ impl Journal {
     /// Creates the directory and locks it: only the process that holds the lock writes leases. The lock ends with the returned
     /// file. Returns `None` if another process holds the lock until the timeout.
     pub fn lock(&self, timeout: Duration) -> Result<Option<File>> {
-        match flock::lock_directory(self.directory(), 0o700, timeout) {
-            Ok((file, is_locked)) => Ok(is_locked.then_some(file)),
-            Err(error) => {
-                let reason = file::reason(&error);
-                Err(Error::new(Code::IO, format_args!("cannot lock {}: {reason}", self.directory)))
-            }
-        }
+        let doing = format_args!("cannot lock {}", self.directory);
+        let locked = flock::lock_directory(self.directory(), 0o700, timeout);
+        let (file, is_locked) = locked.map_err(sys::failed_with(Code::IO, doing))?;
+        Ok(is_locked.then_some(file))
     }
 
     /// A text for errors that names the process that holds the lock.
@@ -295,9 +292,7 @@ pub(super) fn lock_starts() -> Result<File> {
 
 /// The boot id of the host.
 fn boot() -> Result<&'static str> {
-    file::boot_id().map_err(|error| {
-        Error::new(Code::IO, format_args!("cannot read the boot id: {}", file::reason(&error)))
-    })
+    file::boot_id().map_err(sys::failed_with(Code::IO, "cannot read the boot id"))
 }
 
 fn read_record(content: &[u8], boot: &str) -> Result<LeaseRecord> {

@@ -116,10 +116,8 @@ struct Pidfile<'a>(&'a Path);
 impl<'a> Pidfile<'a> {
     fn write(path: &'a Path) -> Result<Self> {
         let written = write_public(path, &std::process::id().to_string());
-        written.map(|()| Self(path)).map_err(|error| {
-            let reason = sys::reason(&error);
-            Error::new(Code::IO, format_args!("cannot write {}: {reason}", path.display()))
-        })
+        let doing = format_args!("cannot write {}", path.display());
+        written.map(|()| Self(path)).map_err(sys::failed_with(Code::IO, doing))
     }
 }
 

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use crate::dhcp::journal::LeaseRecord;
 use crate::error::{Error, Result};
-use crate::kernel::file::{self, reason};
+use crate::kernel::file;
 use crate::kernel::netns::NetNs;
+use crate::kernel::sys;
 use crate::netlink::rtnl::{Link, Rtnl};
 
 /// A reason why a site cannot be used.
@@ -43,13 +44,8 @@ impl Site<'_> {
     /// made.
     pub fn open(&self) -> Result<NetNs, SiteError> {
         let path = file::below(self.prefix, &self.record.request.netns);
-        let netns = self.own_netns.open_if_exists(&path).map_err(|error| {
-            let path = path.display();
-            Error::internal(format_args!(
-                "cannot open network namespace {path}: {}",
-                reason(&error)
-            ))
-        })?;
+        let doing = format_args!("cannot open network namespace {}", path.display());
+        let netns = self.own_netns.open_if_exists(&path).map_err(sys::failed(doing))?;
         let netns = netns.ok_or(SiteError::Gone(NO_NAMESPACE))?;
         match netns.identity()? == self.record.netns_id {
             true => Ok(netns),
@@ -90,7 +86,7 @@ fn not_opened(error: io::Error) -> SiteError {
     if error.raw_os_error() == Some(ENODEV) {
         return SiteError::Gone(NO_LINK);
     }
-    Error::internal(reason(&error)).into()
+    Error::internal(sys::reason(&error)).into()
 }
 
 /// No such device (asm-generic/errno-base.h).

@@ -386,10 +386,7 @@ fn is_ending(leases: &Entries, key: &Key) -> bool {
 const STACK_BYTES: usize = 256 * 1024;
 
 fn spawn(builder: Builder, run: impl FnOnce() + Send + 'static) -> Result<()> {
-    let spawned = builder.spawn(run).map(drop);
-    spawned.map_err(|error| {
-        Error::internal(format_args!("cannot start a thread: {}", sys::reason(&error)))
-    })
+    builder.spawn(run).map(drop).map_err(sys::failed("cannot start a thread"))
 }
 
 const RELEASED: &str = "it was released meanwhile";

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::dhcp::clients::ReleasePacket;
 use crate::dhcp::journal::Uplink;
 use crate::error::{Error, Result};
-use crate::kernel::file::reason;
 use crate::kernel::inet::wait_until_sent;
 use crate::kernel::packet::PacketSocket;
 use crate::kernel::sys;
@@ -131,7 +130,7 @@ fn send(index: u32, vlan: u16, packet: &[u8], is_v6: bool) -> Result<()> {
         // The removal of the port would drop a packet that is still in the socket.
         wait_until_sent(&socket, SEND_TIMEOUT).map(drop)
     };
-    send().map_err(|error| Error::internal(format_args!("cannot send: {}", reason(&error))))
+    send().map_err(sys::failed("cannot send"))
 }
 
 #[cfg(test)]

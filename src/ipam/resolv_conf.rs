@@ -3,17 +3,13 @@
 use std::path::Path;
 
 use crate::cni::success::Dns;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
 use crate::kernel::file;
 
 /// Reads the file that `ipam.resolvConf` names.
 pub fn read(path: &str) -> Result<Dns> {
-    let content = file::read(Path::new(path)).map_err(|error| {
-        Error::new(
-            Code::IO,
-            format_args!("cannot read resolvConf {path}: {}", file::reason(&error)),
-        )
-    })?;
+    let doing = format_args!("cannot read resolvConf {path}");
+    let content = file::read(Path::new(path)).map_err(file::failed_with(Code::IO, doing))?;
     Ok(parse(&String::from_utf8_lossy(&content)))
 }
 

@@ -20,7 +20,7 @@ use nix::libc;
 use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, dup2_stderr, faccessat};
 
-pub(crate) use super::sys::reason;
+pub(crate) use super::sys::{failed_with, reason};
 pub use aside::{
     Aside, is_aside, make_private_directory, remove_abandoned, replace, replace_private, sweep,
     sweep_of,

@@ -91,9 +91,7 @@ impl Launch<'_> {
         start: impl FnOnce(&mut Command) -> Result<io::Result<T>>,
     ) -> Result<Result<T, u8>> {
         let name = self.words[0].to_string_lossy();
-        let cannot = |error: io::Error| {
-            Error::internal(format_args!("cannot prepare {name}: {}", sys::reason(&error)))
-        };
+        let cannot = |error: io::Error| sys::failed(format_args!("cannot prepare {name}"))(error);
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]);
         let (mut reader, writer) = io::pipe().map_err(cannot)?;

@@ -67,9 +67,9 @@ impl AsFd for Signals {
 /// Blocks signals in this thread, and returns a file that reports them.
 pub(super) fn block_signals(mask: &SigSet, flags: SfdFlags) -> Result<SignalFd> {
     let signals = mask.thread_block();
-    let signals = signals.and_then(|()| SignalFd::with_flags(mask, flags | SfdFlags::SFD_CLOEXEC));
     signals
-        .map_err(|errno| Error::internal(format_args!("cannot wait for signals: {}", errno.desc())))
+        .and_then(|()| SignalFd::with_flags(mask, flags | SfdFlags::SFD_CLOEXEC))
+        .map_err(sys::failed("cannot wait for signals"))
 }
 
 impl Listener {
@@ -132,10 +132,9 @@ impl Listener {
         timeout: Option<Duration>,
         read_timeout: Duration,
     ) -> Result<Arrival> {
-        let failed = |error: io::Error| {
-            let reason = sys::reason(&error);
-            Error::new(Code::IO, format_args!("cannot accept at {}: {reason}", self.path.display()))
-        };
+        let path = self.path.display();
+        let failed =
+            |error| sys::failed_with(Code::IO, format_args!("cannot accept at {path}"))(error);
         let files = [signals.as_fd(), self.socket.as_fd()];
         match clock::readable(&files, timeout).map_err(failed)?[..] {
             [true, _] => return Ok(Arrival::Signal),

@@ -84,12 +84,8 @@ impl NetNs {
     pub fn make(&self) -> Result<Self> {
         let file = self.run(|| {
             let made = unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
-            made.and_then(|()| File::open(OWN)).map_err(|error| {
-                Error::internal(format_args!(
-                    "cannot create a network namespace: {}",
-                    sys::reason(&error)
-                ))
-            })
+            made.and_then(|()| File::open(OWN))
+                .map_err(sys::failed("cannot create a network namespace"))
         })?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let origin = Arc::clone(&self.origin);
@@ -104,9 +100,7 @@ impl NetNs {
     /// Whether the main thread of any process is in the namespace. Other threads are not examined.
     pub fn has_process(&self) -> Result<bool> {
         let own = self.identity()?;
-        let processes = std::fs::read_dir("/proc").map_err(|error| {
-            Error::internal(format_args!("cannot read /proc: {}", sys::reason(&error)))
-        })?;
+        let processes = std::fs::read_dir("/proc").map_err(sys::failed("cannot read /proc"))?;
         Ok(processes.flatten().any(|process| {
             let netns = std::fs::metadata(process.path().join("ns/net"));
             netns.is_ok_and(|netns| (netns.dev(), netns.ino()) == own)
@@ -138,15 +132,14 @@ impl NetNs {
             "the thread is in the namespace that `run` returns to"
         );
         let enter = || Ok(setns(&*self.file, CloneFlags::CLONE_NEWNET)?);
-        fault::kernel_request().and_then(|()| enter()).map_err(|error| {
-            Error::internal(format_args!("cannot enter {}: {}", self.title(), sys::reason(&error)))
-        })
+        let entered = fault::kernel_request().and_then(|()| enter());
+        entered.map_err(|error| self.failed("enter", error))
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is where namespaces are changed")]
     fn leave(&self) {
         if let Err(errno) = setns(&*self.origin, CloneFlags::CLONE_NEWNET) {
-            sys::warn(format_args!("cannot leave {}: {}", self.title(), errno.desc()));
+            sys::warn(format_args!("{}", self.failed("leave", errno.into())));
             sys::end_thread();
         }
     }
@@ -171,23 +164,18 @@ impl NetNs {
 
     /// Locks the namespace, or changes the mode of its lock. False after the timeout.
     fn try_lock(&self, mode: Mode, timeout: Duration) -> Result<bool> {
-        flock::lock(&self.file, mode, timeout).map_err(|error| {
-            let reason = sys::reason(&error);
-            Error::internal(format_args!("cannot lock {}: {reason}", self.title()))
-        })
+        flock::lock(&self.file, mode, timeout).map_err(|error| self.failed("lock", error))
     }
 
     /// The device and the inode of the namespace. After its end, another namespace can get the same numbers.
     pub fn identity(&self) -> Result<(u64, u64)> {
-        let metadata = self.file.metadata().map_err(|error| {
-            let (title, reason) = (self.title(), sys::reason(&error));
-            Error::internal(format_args!("cannot examine {title}: {reason}"))
-        })?;
+        let metadata = self.file.metadata().map_err(|error| self.failed("examine", error))?;
         Ok((metadata.dev(), metadata.ino()))
     }
 
-    fn title(&self) -> String {
-        format!("network namespace {}", self.path.display())
+    fn failed(&self, verb: &str, error: io::Error) -> Error {
+        let path = self.path.display();
+        sys::failed(format_args!("cannot {verb} network namespace {path}"))(error)
     }
 
     /// The namespace of a file that was opened at a path. `None` if there is no file, or it is no network namespace.

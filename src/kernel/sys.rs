@@ -8,7 +8,7 @@ mod unwind;
 #[cfg(target_env = "musl")]
 use std::ffi::c_void;
 use std::ffi::{CStr, OsStr, OsString, c_int};
-use std::fmt;
+use std::fmt::{self, Display};
 use std::fs::{File, Metadata};
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -32,7 +32,7 @@ use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, getpid, getppid, gettid, sethostname, setsid, unlink, write};
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::terminal::printable;
 
 /// The number of files that `raise_file_limit` asks for. On some systems the hard limit is a billion.
@@ -367,10 +367,8 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     }
     // Soon after boot getrandom would block, until the pool is ready. The device never blocks. Names and addresses have to
     // be unique, not secret.
-    File::open("/dev/urandom").and_then(|mut device| device.read_exact(&mut bytes)).map_err(
-        |error| Error::internal(format_args!("cannot read random bytes: {}", reason(&error))),
-    )?;
-    Ok(bytes)
+    let read = File::open("/dev/urandom").and_then(|mut device| device.read_exact(&mut bytes));
+    read.map(|()| bytes).map_err(failed("cannot read random bytes"))
 }
 
 /// Reads an option of a socket into the buffer. The kernel reads the buffer first: iptables-legacy takes the name of the table
@@ -396,6 +394,19 @@ pub(crate) fn reason(error: &io::Error) -> String {
         Some(errno) => Errno::from_raw(errno).desc().to_owned(),
         None => error.to_string(),
     }
+}
+
+/// Makes the internal error `DOING: REASON` of a failed call. For `map_err`.
+pub(crate) fn failed<E: Into<io::Error>>(doing: impl Display) -> impl FnOnce(E) -> Error {
+    failed_with(Code::INTERNAL, doing)
+}
+
+/// `failed` with another code.
+pub(crate) fn failed_with<E: Into<io::Error>>(
+    code: Code,
+    doing: impl Display,
+) -> impl FnOnce(E) -> Error {
+    move |error| Error::new(code, format_args!("{doing}: {}", reason(&error.into())))
 }
 
 /// Attaches an open /dev/net/tun to the interface of that name, and creates the interface if it does not exist.

@@ -72,8 +72,7 @@ pub fn get(path: &str) -> Result<Option<String>> {
     match value {
         Ok(value) => Ok(Some(value.strip_suffix('\n').unwrap_or(&value).into())),
         Err(error) if error.kind() == NotFound || error.raw_os_error().is_none() => {
-            let reason = sys::reason(&error);
-            Err(Error::internal(format_args!("cannot read {}: {reason}", dotted(path))))
+            Err(sys::failed(format_args!("cannot read {}", dotted(path)))(error))
         }
         Err(_) => Ok(None),
     }

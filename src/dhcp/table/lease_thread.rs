@@ -76,9 +76,7 @@ impl Following {
 impl LeaseThread {
     /// For a lease that an ADD requests.
     pub(super) fn requested(table: &Arc<Table>, record: LeaseRecord) -> Result<Self> {
-        let alarm = Alarm::new().map_err(|error| {
-            Error::internal(format_args!("cannot make a timer: {}", sys::reason(&error)))
-        })?;
+        let alarm = Alarm::new().map_err(sys::failed("cannot make a timer"))?;
         Ok(Self {
             clients: Clients::new(&record, &table.flags)?,
             table: Arc::clone(table),
