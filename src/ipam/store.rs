@@ -167,7 +167,8 @@ impl StorePaths {
         let path = self.dir.join(LOCK);
         let opened = match files::open_or_create(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                files::create_dirs(&self.dir).map_err(failed("create directory", &self.dir))?;
+                let made = file::make_directory(&self.dir, 0o755);
+                made.map_err(failed("create directory", &self.dir))?;
                 files::open_or_create(&path)
             }
             opened => opened,

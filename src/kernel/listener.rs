@@ -1,9 +1,9 @@
 //! The listening unix socket of a daemon, and the wait for connections and signals. This module does not interpret the data.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -184,12 +184,8 @@ fn cannot_listen(path: &Path, reason: &str) -> Error {
 fn prepare_directory(path: &Path) -> Result<()> {
     let directory = path.parent().unwrap_or(path);
     let refused = |reason: &str| cannot_listen(path, reason);
-    let created = || {
-        fault::file_operation()?;
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        fs::metadata(directory)
-    };
-    let metadata = created().map_err(|error| {
+    let created = file::make_directory(directory, 0o700);
+    let metadata = created.and_then(|()| fs::metadata(directory)).map_err(|error| {
         refused(&format!("cannot create {}: {}", directory.display(), sys::reason(&error)))
     })?;
     if metadata.uid() != 0 {

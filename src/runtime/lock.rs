@@ -167,7 +167,7 @@ fn open(directory: &Path, path: &Path) -> io::Result<File> {
     };
     match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            file::make_private_directory(directory).and_then(|()| open())
+            file::make_directory(directory, 0o700).and_then(|()| open())
         }
         opened => opened,
     }

@@ -13,11 +13,6 @@ use crate::kernel::file;
 /// The longest content of a reservation. A container id can have 128 KiB: MAX_ARG_STRLEN (linux/binfmts.h).
 const BYTES_MAX: usize = 256 << 10;
 
-pub(super) fn create_dirs(path: &Path) -> io::Result<()> {
-    fault::file_operation()?;
-    DirBuilder::new().recursive(true).mode(0o755).create(path)
-}
-
 /// Opens or creates the lock file, which is always empty.
 pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
     match open(path) {

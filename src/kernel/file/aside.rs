@@ -103,17 +103,17 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 pub fn replace_private(path: &Path, content: &[u8]) -> io::Result<()> {
     match replace(path, content, 0o600) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            make_private_directory(path.parent().unwrap_or(path))?;
+            make_directory(path.parent().unwrap_or(path), 0o700)?;
             replace(path, content, 0o600)
         }
         replaced => replaced,
     }
 }
 
-/// Creates a directory with mode 0700, and its missing parents. An existing directory is no error.
-pub fn make_private_directory(directory: &Path) -> io::Result<()> {
+/// Creates a directory, and its missing parents. An existing directory is no error.
+pub fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     fault::file_operation()?;
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+    DirBuilder::new().recursive(true).mode(mode).create(directory)
 }
 
 /// Whether a file name is that of a temporary file, `.NAME.RANDOM~`. A reader of the directory must skip such a file.
