@@ -73,7 +73,7 @@ impl Error {
         self
     }
 
-    fn of(doing: &str, error: &io::Error) -> Self {
+    pub(super) fn of(doing: &str, error: &io::Error) -> Self {
         Self::new(doing.into(), error.raw_os_error().unwrap_or(libc::EIO), None)
     }
 }
@@ -413,18 +413,9 @@ impl Events {
         groups: &[u32],
         filter: &[libc::sock_filter],
     ) -> Result<Self, Error> {
-        let open = || -> io::Result<_> {
-            let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
-            let socket = socket(AddressFamily::Netlink, kind, flags, protocol)?;
-            // The socket gets no message before it is bound, so the filter applies to every message.
-            if !filter.is_empty() {
-                attach_filter(&socket, filter)?;
-            }
-            let groups = groups.iter().fold(0, |groups, group| groups | 1 << (group - 1));
-            bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
-            Ok(Self { socket })
-        };
-        open().map_err(|error| Error::of("cannot subscribe to changes", &error))
+        let socket = subscribed(protocol, groups, filter)
+            .map_err(|error| Error::of("cannot subscribe to changes", &error))?;
+        Ok(Self { socket })
     }
 
     /// Returns after the next change or after the timeout. It can return early, so the caller has to read the object.
@@ -461,6 +452,37 @@ impl AsFd for Events {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Opens a socket for the messages of some groups, up to 32, that pass the filter.
+pub(super) fn subscribed(
+    protocol: SockProtocol,
+    groups: &[u32],
+    filter: &[libc::sock_filter],
+) -> io::Result<OwnedFd> {
+    let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
+    let socket = socket(AddressFamily::Netlink, kind, flags, protocol)?;
+    // The socket gets no message before it is bound, so the filter applies to every message.
+    if !filter.is_empty() {
+        attach_filter(&socket, filter)?;
+    }
+    let groups = groups.iter().fold(0, |groups, group| groups | 1 << (group - 1));
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+    Ok(socket)
+}
+
+/// A classic BPF program for the type of the first message in a datagram: it passes these types only, or all others.
+pub(super) fn filter_by_type(types: &[u16], passes: bool) -> Vec<libc::sock_filter> {
+    let instruction = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+    let [of_types, of_others] = if passes { [u32::MAX, 0] } else { [0, u32::MAX] };
+    let mut program = vec![instruction(0x28, 0, 4)]; // ldh [4]: nlmsg_type
+    for kind in types {
+        // The program loads numbers in network byte order, and the type is in host byte order.
+        program.push(instruction(0x15, 1, kind.to_be().into())); // jeq, else skip one
+        program.push(instruction(0x06, 0, of_types)); // ret
+    }
+    program.push(instruction(0x06, 0, of_others)); // ret
+    program
 }
 
 /// The result of a request; `None` after an error for which `is_missing` is true.

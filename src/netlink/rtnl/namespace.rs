@@ -2,17 +2,16 @@
 //! namespace is open, because that would keep the namespace alive.
 
 use std::fmt::{self, Display};
-use std::io::{self, IoSliceMut};
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use neli::consts::nl::NlmF;
 use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::libc::{self, sock_filter};
+use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType,
-    bind, recvmsg, setsockopt, socket,
+    ControlMessageOwned, MsgFlags, NetlinkAddr, SockProtocol, recvmsg, setsockopt,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +19,9 @@ use super::Rtnl;
 use super::consts::AF_UNSPEC;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::socket::{ListenAllNsid, attach_filter};
+use crate::kernel::sys::socket::ListenAllNsid;
 use crate::netlink::message::messages;
+use crate::netlink::socket::{filter_by_type, subscribed};
 use crate::netlink::{self, Requests, attribute, found, u32_at, u32_of};
 
 /// Attributes of RTM_NEWNSID, RTM_GETNSID and RTM_DELNSID (linux/net_namespace.h).
@@ -164,22 +164,16 @@ pub struct Ends {
 impl Ends {
     /// Reports every end from now on. Needs CAP_NET_BROADCAST.
     pub fn subscribe() -> Result<Self> {
-        Self::open().map_err(|error| {
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            let doing = "cannot subscribe to the ends of network namespaces".into();
-            netlink::Error::new(doing, errno, None).into()
-        })
-    }
-
-    fn open() -> io::Result<Self> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkRoute);
-        let socket = socket(family, SockType::Raw, flags, protocol)?;
-        setsockopt(&socket, ListenAllNsid, &true)?;
         // Without the filter each change of a link in any container would wake this process.
-        attach_filter(&socket, &deletions())?;
-        let groups = 1 << (libc::RTNLGRP_LINK - 1) | 1 << (libc::RTNLGRP_NSID - 1);
-        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+        let deletions = filter_by_type(&[libc::RTM_DELLINK, libc::RTM_DELNSID], true);
+        let groups = [libc::RTNLGRP_LINK, libc::RTNLGRP_NSID];
+        let socket =
+            subscribed(SockProtocol::NetlinkRoute, &groups, &deletions).and_then(|socket| {
+                setsockopt(&socket, ListenAllNsid, &true)?;
+                Ok(socket)
+            });
+        let doing = "cannot subscribe to the ends of network namespaces";
+        let socket = socket.map_err(|error| netlink::Error::of(doing, &error))?;
         Ok(Self { socket })
     }
 
@@ -237,20 +231,6 @@ impl AsFd for Ends {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// A BPF program that passes RTM_DELLINK and RTM_DELNSID only: it compares the type, 16 bits at offset 4 of struct nlmsghdr.
-fn deletions() -> [sock_filter; 5] {
-    let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
-    // The program reads numbers in network byte order.
-    let value = |kind: u16| u32::from(u16::from_be_bytes(kind.to_ne_bytes()));
-    [
-        instruction(0x28, 0, 0, 4),
-        instruction(0x15, 1, 0, value(libc::RTM_DELLINK)),
-        instruction(0x15, 0, 1, value(libc::RTM_DELNSID)),
-        instruction(0x06, 0, 0, 0xffff),
-        instruction(0x06, 0, 0, 0),
-    ]
 }
 
 #[cfg(test)]
