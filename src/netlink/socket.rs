@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl Error {
     }
 
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.0.hint = Some(hint.into());
         self
     }
 
@@ -83,12 +83,6 @@ impl Deref for Error {
 
     fn deref(&self) -> &Fields {
         &self.0
-    }
-}
-
-impl DerefMut for Error {
-    fn deref_mut(&mut self) -> &mut Fields {
-        &mut self.0
     }
 }
 
@@ -420,16 +414,14 @@ impl Events {
 
     /// Returns after the next change or after the timeout. It can return early, so the caller has to read the object.
     pub(crate) fn wait(&self, timeout: Duration) -> Result<(), Error> {
-        let failed = |errno: Errno| Error::of("cannot wait for a change", &errno.into());
         // Rounded up: a timeout of 0 would make the last millisecond a busy loop.
         let timeout = timeout.saturating_add(Duration::from_millis(1));
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(failed(errno)),
+            Ok(_) | Err(Errno::EINTR) => self.discard().map(drop),
+            Err(errno) => Err(Error::of("cannot wait for a change", &errno.into())),
         }
-        self.discard().map(drop)
     }
 
     /// Discards the pending events without a wait. Returns whether there was one.
@@ -564,9 +556,9 @@ mod tests {
 
     #[test]
     fn an_error_has_its_reason_and_its_hint() {
-        let mut error = Error::new("cannot add link eth0".into(), libc::EEXIST, None);
+        let error = Error::new("cannot add link eth0".into(), libc::EEXIST, None);
         assert_eq!(error.to_string(), "cannot add link eth0: File exists");
-        error.hint = Some("because".into());
+        let error = error.with_hint("because");
         assert_eq!(error.to_string(), "cannot add link eth0: File exists (because)");
         assert!(error.is_exists() && !error.is_not_found());
         let error = crate::error::Error::from(error);

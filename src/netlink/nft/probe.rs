@@ -63,14 +63,14 @@ impl Nft {
     /// Adds the missing kernel option to an error, if it is the cause.
     pub(super) fn explained(
         &self,
-        mut error: netlink::Error,
+        error: netlink::Error,
         features: &[(Family, Feature)],
     ) -> netlink::Error {
         if error.hint.is_none() && can_be_missing_feature(error.errno) {
             // If the probe fails, the first error is returned.
             let missing = self.missing(features).unwrap_or_default();
             if !missing.is_empty() {
-                error.hint = Some(format!("the kernel lacks {}", missing.join(", ")));
+                return error.with_hint(format!("the kernel lacks {}", missing.join(", ")));
             }
         }
         error
