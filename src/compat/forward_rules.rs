@@ -33,10 +33,10 @@ fn is_about(rule: &Rule, address: IpAddr) -> bool {
     let [condition] = conditions.as_slice() else { return false };
     let is_plain = rule.exprs.iter().all(|expr| match expr {
         Expr::Load { field, .. } => !matches!(field, Field::Payload(..)),
-        Expr::Compare { .. } | Expr::Counter | Expr::XtMatch { .. } => true,
+        Expr::Compare { .. } | Expr::Counter | Expr::XtMatch(_) => true,
         other => *other == Expr::Verdict(Verdict::Accept),
     });
-    let matches = rule.exprs.iter().filter(|expr| matches!(expr, Expr::XtMatch { .. })).count();
+    let matches = rule.exprs.iter().filter(|expr| matches!(expr, Expr::XtMatch(_))).count();
     let has_address = match matches {
         0 => *condition == Condition::saddr(address),
         1 => *condition == Condition::daddr(address) && rule.xt_match("conntrack").is_some(),

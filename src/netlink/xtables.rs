@@ -9,7 +9,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::kernel::{file, sys};
 use crate::names::IpFamily;
-use crate::netlink::nft::{Condition, Expr, Field, Policy, Program, Rule, Verdict};
+use crate::netlink::nft::{Condition, Expr, Field, Policy, Program, Rule, Verdict, XtExtension};
 use crate::netlink::{fixed, text, u16_at, u32_at};
 
 /// The chain FORWARD of iptables-legacy or of ip6tables-legacy, as nf_tables rules. The handle of a rule is its number in its
@@ -147,8 +147,8 @@ impl Filter {
 
     /// The name in an entry that begins a user-defined chain, or ends the table; `None` for a rule.
     fn chain_name(&self, entry: &[u8]) -> Option<String> {
-        let (name, _, data) = self.extension(entry, self.target_at(entry)?)?;
-        (name == "ERROR").then(|| text(&data).into_owned())
+        let target = self.extension(entry, self.target_at(entry)?)?;
+        (target.name == "ERROR").then(|| text(&target.info).into_owned())
     }
 
     /// The offset of the target in an entry.
@@ -157,11 +157,13 @@ impl Filter {
     }
 
     /// The name, the revision and the data of a match or target: `struct xt_entry_match`, `struct xt_entry_target`.
-    fn extension(&self, entry: &[u8], at: usize) -> Option<(String, u32, Vec<u8>)> {
+    fn extension(&self, entry: &[u8], at: usize) -> Option<XtExtension> {
         let size = usize::from(u16_at(entry, at)?);
-        let name = text(entry.get(at + 2..at + TARGET_BYTES - 1)?).into_owned();
-        let data = entry.get(at + TARGET_BYTES..at.checked_add(size)?)?;
-        Some((name, u32::from(*entry.get(at + TARGET_BYTES - 1)?), data.to_vec()))
+        Some(XtExtension {
+            name: text(entry.get(at + 2..at + TARGET_BYTES - 1)?).into_owned(),
+            revision: u32::from(*entry.get(at + TARGET_BYTES - 1)?),
+            info: entry.get(at + TARGET_BYTES..at.checked_add(size)?)?.to_vec(),
+        })
     }
 
     /// Converts a rule to expressions of nf_tables.
@@ -171,13 +173,12 @@ impl Filter {
         self.header(entry, &mut exprs)?;
         let (mut at, target_at) = (self.matches_at(), self.target_at(entry)?);
         while at < target_at {
-            let (name, revision, info) = self.extension(entry, at)?;
+            exprs.push(Expr::XtMatch(self.extension(entry, at)?));
             at += usize::from(u16_at(entry, at)?).max(1);
-            exprs.push(Expr::XtMatch { name, revision, info });
         }
-        let (name, revision, info) = self.extension(entry, target_at)?;
-        if !name.is_empty() {
-            exprs.push(Expr::XtTarget { name, revision, info });
+        let target = self.extension(entry, target_at)?;
+        if !target.name.is_empty() {
+            exprs.push(Expr::XtTarget(target));
             return Some(exprs);
         }
         exprs.push(match self.verdict(entry)? {

@@ -16,7 +16,7 @@ use super::consts::{
     NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
     NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
-use super::expr::{Expr, Lookup, Nat, Verdict};
+use super::expr::{Expr, Lookup, Nat, Verdict, XtExtension};
 use super::field::{Field, FieldSource};
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of, data, data_of, elements_of};
@@ -82,7 +82,8 @@ impl Expr {
                 be32(attrs, NFTA_REJECT_TYPE, *kind);
                 attrs.u8(NFTA_REJECT_ICMP_CODE, *code);
             }
-            Self::XtMatch { name, revision, info } | Self::XtTarget { name, revision, info } => {
+            Self::XtMatch(extension) | Self::XtTarget(extension) => {
+                let XtExtension { name, revision, info } = extension;
                 attrs.string(NFTA_TARGET_NAME, name);
                 be32(attrs, NFTA_TARGET_REV, revision.cast_signed());
                 attrs.bytes(NFTA_TARGET_INFO, info);
@@ -144,14 +145,8 @@ impl Expr {
                 code: arguments.bytes(NFTA_REJECT_ICMP_CODE).and_then(u8_of).unwrap_or_default(),
             },
             "counter" => Self::Counter,
-            "match" => {
-                let (name, revision, info) = arguments.extension()?;
-                Self::XtMatch { name, revision, info }
-            }
-            "target" => {
-                let (name, revision, info) = arguments.extension()?;
-                Self::XtTarget { name, revision, info }
-            }
+            "match" => Self::XtMatch(arguments.extension()?),
+            "target" => Self::XtTarget(arguments.extension()?),
             _ => return None,
         })
     }
@@ -296,10 +291,12 @@ impl<'a> Arguments<'a> {
         })
     }
 
-    fn extension(self) -> Option<(String, u32, Vec<u8>)> {
-        let name = self.bytes(NFTA_TARGET_NAME).map(text)?.into_owned();
-        let revision = self.number(NFTA_TARGET_REV)?.cast_unsigned();
-        Some((name, revision, self.bytes(NFTA_TARGET_INFO)?.to_vec()))
+    fn extension(self) -> Option<XtExtension> {
+        Some(XtExtension {
+            name: self.bytes(NFTA_TARGET_NAME).map(text)?.into_owned(),
+            revision: self.number(NFTA_TARGET_REV)?.cast_unsigned(),
+            info: self.bytes(NFTA_TARGET_INFO)?.to_vec(),
+        })
     }
 }
 
@@ -356,11 +353,10 @@ mod tests {
     }
 
     fn samples() -> Vec<Expr> {
-        let extension = |name: &str| (name.to_owned(), 3, vec![1, 2, 3, 4]);
-        let (name, revision, info) = extension("conntrack");
-        let mut samples = vec![Expr::XtMatch { name, revision, info }];
-        let (name, revision, info) = extension("MASQUERADE");
-        samples.push(Expr::XtTarget { name, revision, info });
+        let extension =
+            |name: &str| XtExtension { name: name.to_owned(), revision: 3, info: vec![1, 2, 3, 4] };
+        let mut samples = vec![Expr::XtMatch(extension("conntrack"))];
+        samples.push(Expr::XtTarget(extension("MASQUERADE")));
         samples.extend([Expr::Masquerade, Expr::Counter, Expr::Redirect { port: None }]);
         samples.extend(in_set(&[Field::Protocol, Field::Dport], "ports"));
         samples.extend(not_in_set(&[Field::Iifname], "links"));

@@ -85,20 +85,20 @@ pub enum Expr {
     /// `counter`
     Counter,
     /// A match of iptables. The kernel accepts it only in tables of iptables.
-    XtMatch {
-        name: String,
-        revision: u32,
-        info: Vec<u8>,
-    },
+    XtMatch(XtExtension),
     /// A target of iptables.
-    XtTarget {
-        name: String,
-        revision: u32,
-        info: Vec<u8>,
-    },
+    XtTarget(XtExtension),
     /// An expression of another kind, by its name, in a rule of another program. The arguments are not kept, so the rule cannot
     /// be written again.
     Other(String),
+}
+
+/// An extension of iptables with its data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XtExtension {
+    pub name: String,
+    pub revision: u32,
+    pub info: Vec<u8>,
 }
 
 /// What a lookup does with its result.
@@ -250,8 +250,8 @@ impl Expr {
             Self::Redirect { .. } => "redir",
             Self::Reject { .. } => "reject",
             Self::Counter => "counter",
-            Self::XtMatch { .. } => "match",
-            Self::XtTarget { .. } => "target",
+            Self::XtMatch(_) => "match",
+            Self::XtTarget(_) => "target",
             Self::Other(name) => name,
         }
     }

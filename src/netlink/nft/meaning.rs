@@ -124,7 +124,8 @@ pub(super) fn steps(exprs: &[Expr]) -> Vec<(Step, &str)> {
     };
     for expr in exprs {
         machine.name = match expr {
-            Expr::XtMatch { name, .. } | Expr::XtTarget { name, .. } | Expr::Other(name) => name,
+            Expr::XtMatch(extension) | Expr::XtTarget(extension) => &extension.name,
+            Expr::Other(name) => name,
             _ if machine.loaded.is_empty() => expr.name(),
             _ => machine.loaded,
         };
@@ -207,8 +208,8 @@ impl<'e> SymbolicMachine<'e> {
             Expr::Verdict(_)
             | Expr::Masquerade
             | Expr::Reject { .. }
-            | Expr::XtMatch { .. }
-            | Expr::XtTarget { .. } => self.act(Action::Other(expr.clone())),
+            | Expr::XtMatch(_)
+            | Expr::XtTarget(_) => self.act(Action::Other(expr.clone())),
         }
     }
 

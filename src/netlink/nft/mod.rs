@@ -44,7 +44,8 @@ pub use chain::{Base, Chain, ChainKind, Hook, NewChain, Policy};
 pub use comment::{COMMENT_BYTES_MAX_IN_NFT, Comment};
 pub use condition::{Condition, CtState};
 pub use expr::{
-    Expr, Lookup, Verdict, dnat_to_map, in_range, in_set, not_in_range, not_in_set, verdict_map,
+    Expr, Lookup, Verdict, XtExtension, dnat_to_map, in_range, in_set, not_in_range, not_in_set,
+    verdict_map,
 };
 pub use feature::Feature;
 pub use field::Field;

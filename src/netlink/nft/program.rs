@@ -8,7 +8,7 @@ use nix::libc;
 use super::chain::{Chain, Policy};
 use super::consts::{NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER, NFTA_TABLE_FLAGS};
 use super::contents::Contents;
-use super::expr::{Expr, Verdict};
+use super::expr::{Expr, Verdict, XtExtension};
 use super::meaning::{
     self, Action, Bits, Constraint, Origin, Step, SymbolicByte, is_without_effect,
 };
@@ -346,10 +346,10 @@ impl Machine<'_> {
             Action::SetMark(_) => passes(Fit::Yes),
             Action::Other(Expr::Verdict(found)) => verdict(Some(found.clone())),
             Action::Other(Expr::Reject { .. }) => verdict(Some(Verdict::Drop)),
-            Action::Other(Expr::XtMatch { name, revision, info }) => {
+            Action::Other(Expr::XtMatch(XtExtension { name, revision, info })) => {
                 passes(xt::fit(name, *revision, info, self.packet))
             }
-            Action::Other(Expr::XtTarget { name, .. }) => match xt::effect(name) {
+            Action::Other(Expr::XtTarget(extension)) => match xt::effect(&extension.name) {
                 XtEffect::GoesOn => passes(Fit::Yes),
                 XtEffect::Drops => verdict(Some(Verdict::Drop)),
                 XtEffect::Unknown => verdict(None),

@@ -91,7 +91,7 @@ impl Rule {
     /// The data of the iptables match with the name `wanted`; `None` if the rule has no such match.
     pub fn xt_match(&self, wanted: &str) -> Option<&[u8]> {
         self.exprs.iter().find_map(|expr| match expr {
-            Expr::XtMatch { name, info, .. } if name == wanted => Some(info.as_slice()),
+            Expr::XtMatch(found) if found.name == wanted => Some(found.info.as_slice()),
             _ => None,
         })
     }
@@ -114,6 +114,7 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
+    use super::super::expr::XtExtension;
     use super::*;
     use crate::netlink::rows;
 
@@ -153,7 +154,7 @@ mod tests {
         let address = std::net::IpAddr::from([10, 1, 0, 5]);
         let rule = NewRule::last("POSTROUTING")
             .with(Condition::saddr(address))
-            .then(Expr::XtMatch { name: "comment".into(), revision: 0, info })
+            .then(Expr::XtMatch(XtExtension { name: "comment".into(), revision: 0, info }))
             .then(Expr::Counter)
             .then(Verdict::Jump("CNI-abc".into()));
         let bytes = message(&rule);
@@ -172,7 +173,7 @@ mod tests {
         let info = b"iptables\0".to_vec();
         let comment = Comment::new("nft").unwrap();
         let rule = NewRule::first("x")
-            .then(Expr::XtMatch { name: "comment".into(), revision: 0, info })
+            .then(Expr::XtMatch(XtExtension { name: "comment".into(), revision: 0, info }))
             .comment(&comment);
         let rule = Rule::read(Family::Ip, &message(&rule)).unwrap();
         assert_eq!(rule.comment, Some(comment));

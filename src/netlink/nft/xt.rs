@@ -2,7 +2,7 @@
 //! rule without a condition.
 
 use super::condition::CtState;
-use super::expr::Expr;
+use super::expr::{Expr, XtExtension};
 use super::packet::{Fit, Packet, equal};
 use crate::netlink::{fixed, u16_at, u32_of};
 
@@ -12,7 +12,7 @@ pub fn xt_ct_state(state: CtState) -> Expr {
     let mut info = vec![0; MTINFO3_BYTES.next_multiple_of(align_of::<u64>())];
     write(&mut info, MTINFO3_MATCH_FLAGS, XT_CONNTRACK_STATE);
     write(&mut info, MTINFO3_STATE_MASK, state.0);
-    Expr::XtMatch { name: "conntrack".into(), revision: 3, info }
+    Expr::XtMatch(XtExtension { name: "conntrack".into(), revision: 3, info })
 }
 
 fn write(info: &mut [u8], at: usize, value: u16) {
@@ -112,10 +112,8 @@ mod tests {
     /// The bytes that iptables 1.8.9 sends.
     #[test]
     fn the_state_stands_where_iptables_puts_it() {
-        let Expr::XtMatch { info, .. } = xt_ct_state(CtState::ESTABLISHED.or(CtState::RELATED))
-        else {
-            panic!("it is a match");
-        };
+        let state = xt_ct_state(CtState::ESTABLISHED.or(CtState::RELATED));
+        let Expr::XtMatch(XtExtension { info, .. }) = state else { panic!("it is a match") };
         let set = info.iter().enumerate().filter(|(_, byte)| **byte != 0);
         let expected: &[(usize, &u8)] = &[(146, &1), (150, &6)];
         assert_eq!(set.collect::<Vec<_>>(), expected);

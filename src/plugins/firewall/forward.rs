@@ -165,7 +165,7 @@ fn jumps_to(rule: &Rule, chain: &str) -> bool {
     rule.leads_to() == Some(chain)
         && rule.exprs.iter().all(|expr| match expr {
             Expr::Verdict(_) | Expr::Counter => true,
-            Expr::XtMatch { name, .. } => name == "comment",
+            Expr::XtMatch(extension) => extension.name == "comment",
             _ => false,
         })
 }
