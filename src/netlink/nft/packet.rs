@@ -54,6 +54,11 @@ impl Fit {
         if holds { Self::Yes } else { Self::No }
     }
 
+    /// `for_all`: the condition holds for all packets. `for_any`: it holds for at least one of them.
+    fn of_some(for_all: bool, for_any: bool) -> Self {
+        if for_any && !for_all { Self::Maybe } else { Self::of(for_all) }
+    }
+
     pub(super) fn not(self) -> Self {
         match self {
             Self::Yes => Self::No,
@@ -95,35 +100,20 @@ impl Byte {
 pub(super) fn equal(bytes: &[Byte], value: &[u8]) -> Fit {
     let mut fit = Fit::of(bytes.len() == value.len());
     for (byte, value) in bytes.iter().zip(value) {
-        fit = fit.and(match (byte.value ^ value) & byte.known {
-            0 if byte.known == 0xff => Fit::Yes,
-            0 => Fit::Maybe,
-            _ => Fit::No,
-        });
+        let can_be_equal = (byte.value ^ value) & byte.known == 0;
+        fit = fit.and(Fit::of_some(can_be_equal && byte.known == 0xff, can_be_equal));
     }
     fit
 }
 
 pub(super) fn at_least(bytes: &[Byte], value: &[u8]) -> Fit {
     let [least, most] = bounds(bytes);
-    if least.as_slice() >= value {
-        Fit::Yes
-    } else if most.as_slice() < value {
-        Fit::No
-    } else {
-        Fit::Maybe
-    }
+    Fit::of_some(least.as_slice() >= value, most.as_slice() >= value)
 }
 
 pub(super) fn at_most(bytes: &[Byte], value: &[u8]) -> Fit {
     let [least, most] = bounds(bytes);
-    if most.as_slice() <= value {
-        Fit::Yes
-    } else if least.as_slice() > value {
-        Fit::No
-    } else {
-        Fit::Maybe
-    }
+    Fit::of_some(most.as_slice() <= value, least.as_slice() <= value)
 }
 
 /// The least and the greatest value that the bytes can have. The kernel compares with memcmp(3), as slices are compared.

@@ -132,9 +132,7 @@ impl Set {
             parts: parts.collect::<Option<_>>()?,
         })
     }
-}
 
-impl Set {
     /// An element of the set in the words of nft: `tcp . 8080 comment "net c1 eth0" : 10.1.0.5 . 80`
     pub fn text_of(&self, element: &Element) -> String {
         let [key, data] = self.types;
