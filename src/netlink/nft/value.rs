@@ -83,6 +83,16 @@ impl Transport {
 }
 
 impl Type {
+    const ALL: [Self; 7] = [
+        Self::Ipv4Addr,
+        Self::Ipv6Addr,
+        Self::InetProto,
+        Self::InetService,
+        Self::EtherAddr,
+        Self::IfName,
+        Self::Mark,
+    ];
+
     /// The type of addresses in a table of the family ip or ip6.
     pub fn address(family: Family) -> Self {
         if family == Family::Ip6 { Self::Ipv6Addr } else { Self::Ipv4Addr }
@@ -121,6 +131,23 @@ impl Type {
             _ => Vec::new(),
         }
     }
+
+    /// `None` if the value has another length.
+    fn text(self, value: &[u8]) -> Option<String> {
+        Some(match self {
+            Self::Ipv4Addr => IpAddr::from(<[u8; 4]>::try_from(value).ok()?).to_string(),
+            Self::Ipv6Addr => IpAddr::from(<[u8; 16]>::try_from(value).ok()?).to_string(),
+            Self::InetProto => {
+                let [number] = *value else { return None };
+                Transport::of(number)
+                    .map_or_else(|| number.to_string(), |known| known.name().into())
+            }
+            Self::InetService => u16::from_be_bytes(value.try_into().ok()?).to_string(),
+            Self::EtherAddr => Mac(value.try_into().ok()?).to_string(),
+            Self::IfName => format!("\"{}\"", crate::netlink::text(value)),
+            Self::Mark => format!("{:#010x}", u32::from_ne_bytes(value.try_into().ok()?)),
+        })
+    }
 }
 
 /// A key or a datum of a type number, in the words of nft: `tcp . 8080`. A part of an unknown type is hexadecimal.
@@ -140,35 +167,6 @@ pub(super) fn text(mut number: c_int, bytes: &[u8]) -> String {
         kind.text(value).unwrap_or_else(|| hex(value))
     });
     texts.collect::<Vec<_>>().join(" . ")
-}
-
-impl Type {
-    const ALL: [Self; 7] = [
-        Self::Ipv4Addr,
-        Self::Ipv6Addr,
-        Self::InetProto,
-        Self::InetService,
-        Self::EtherAddr,
-        Self::IfName,
-        Self::Mark,
-    ];
-
-    /// `None` if the value has another length.
-    fn text(self, value: &[u8]) -> Option<String> {
-        Some(match self {
-            Self::Ipv4Addr => IpAddr::from(<[u8; 4]>::try_from(value).ok()?).to_string(),
-            Self::Ipv6Addr => IpAddr::from(<[u8; 16]>::try_from(value).ok()?).to_string(),
-            Self::InetProto => {
-                let [number] = *value else { return None };
-                Transport::of(number)
-                    .map_or_else(|| number.to_string(), |known| known.name().into())
-            }
-            Self::InetService => u16::from_be_bytes(value.try_into().ok()?).to_string(),
-            Self::EtherAddr => Mac(value.try_into().ok()?).to_string(),
-            Self::IfName => format!("\"{}\"", crate::netlink::text(value)),
-            Self::Mark => format!("{:#010x}", u32::from_ne_bytes(value.try_into().ok()?)),
-        })
-    }
 }
 
 impl Value<'_> {

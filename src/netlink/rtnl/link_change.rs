@@ -151,14 +151,22 @@ impl Rtnl {
         Ok(made)
     }
 
+    /// Makes one change of a link. The name is for the error message.
+    pub fn change_link(
+        &self,
+        index: u32,
+        name: &str,
+        change: &LinkChange<'_>,
+    ) -> crate::error::Result<()> {
+        let mut batch = Batch::new();
+        batch.change_link(index, name, change);
+        self.commit(batch)
+    }
+
     /// Brings the loopback interface up.
     pub fn raise_loopback(&self) -> crate::error::Result<()> {
-        let mut batch = Batch::new();
-        if let Some(lo) = self.link("lo")? {
-            let up = LinkChange { up: Some(true), ..LinkChange::default() };
-            batch.change_link(lo.index, "lo", &up);
-        }
-        self.commit(batch)
+        let Some(lo) = self.link("lo")? else { return Ok(()) };
+        self.change_link(lo.index, "lo", &LinkChange { up: Some(true), ..LinkChange::default() })
     }
 }
 
@@ -179,20 +187,6 @@ fn new_link(
             });
         });
     })
-}
-
-impl Rtnl {
-    /// Makes one change of a link. The name is for the error message.
-    pub fn change_link(
-        &self,
-        index: u32,
-        name: &str,
-        change: &LinkChange<'_>,
-    ) -> crate::error::Result<()> {
-        let mut batch = Batch::new();
-        batch.change_link(index, name, change);
-        self.commit(batch)
-    }
 }
 
 impl Batch {
