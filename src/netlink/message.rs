@@ -73,6 +73,11 @@ impl Requests {
         Self { list: vec![Request::new(kind, flags, doing, write)], end: None }
     }
 
+    /// A single request without attributes: a structure only.
+    pub fn bare(kind: u16, flags: NlmF, doing: impl Into<String>, structure: &[u8]) -> Self {
+        Self::one(kind, flags, doing, |attrs| attrs.raw(structure))
+    }
+
     /// Appends a request; `write` writes the bytes after the header.
     pub fn push(&mut self, kind: u16, flags: NlmF, doing: String, write: impl FnOnce(&mut Attrs)) {
         self.list.push(Request::new(kind, flags, doing, write));

@@ -124,7 +124,7 @@ impl Nft {
     pub fn generation(&self) -> Result<Generation, netlink::Error> {
         let kind = message_type(libc::NFT_MSG_GETGEN);
         let doing = "cannot use nf_tables";
-        let request = Requests::one(kind, NlmF::empty(), doing, |attrs| attrs.raw(&[0; 4]));
+        let request = Requests::bare(kind, NlmF::empty(), doing, &[0; 4]);
         let read = |message: &[u8]| {
             be32_of(attribute(attributes_of(message), NFTA_GEN_ID)?)
                 .map(|number| Generation(number.cast_unsigned()))

@@ -78,7 +78,7 @@ impl Nft {
         let doing = "cannot list the tables";
         let kind = message_type(libc::NFT_MSG_GETTABLE);
         // AF_UNSPEC: all families.
-        let request = Requests::one(kind, NlmF::empty(), doing, |attrs| attrs.raw(&[0; 4]));
+        let request = Requests::bare(kind, NlmF::empty(), doing, &[0; 4]);
         let read = |message: &[u8]| {
             let family = Family::of(*message.first()?)?;
             let name = attribute(attributes_of(message), NFTA_TABLE_NAME)?;
@@ -104,7 +104,7 @@ impl Nft {
     pub fn all_chains(&self, family: Family) -> Result<Vec<(String, Chain)>> {
         let doing = format!("cannot list the chains of family {family}");
         let kind = message_type(libc::NFT_MSG_GETCHAIN);
-        let request = Requests::one(kind, NlmF::empty(), doing, |attrs| attrs.raw(&header(family)));
+        let request = Requests::bare(kind, NlmF::empty(), doing, &header(family));
         let read = |message: &[u8]| {
             let list = attributes_of(message);
             let table = text(attribute(list, NFTA_TABLE_NAME)?).into_owned();

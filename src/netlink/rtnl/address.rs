@@ -56,9 +56,8 @@ impl Rtnl {
     /// The addresses of all links.
     pub fn all_addresses(&self) -> Result<Vec<IpAddr>> {
         let doing = "cannot list addresses";
-        let request = Requests::one(libc::RTM_GETADDR, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&header(AF_UNSPEC, 0, 0));
-        });
+        let header = header(AF_UNSPEC, 0, 0);
+        let request = Requests::bare(libc::RTM_GETADDR, NlmF::empty(), doing, &header);
         let read = |payload: &[u8]| Address::parse(payload).map(|(_, address)| address.net.addr());
         Ok(self.socket.dump(request, read)?)
     }
@@ -96,12 +95,11 @@ impl Rtnl {
 
     fn list_addresses(&self, family: u8, index: u32) -> Result<Vec<Address>> {
         let doing = format!("cannot list addresses of link {index}");
-        let request = Requests::one(libc::RTM_GETADDR, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&header(family, 0, index));
-        });
-        let read = |payload: &[u8]| match Address::parse(payload) {
-            Some((of, address)) if of == index => Some(address),
-            _ => None,
+        let header = header(family, 0, index);
+        let request = Requests::bare(libc::RTM_GETADDR, NlmF::empty(), doing, &header);
+        let read = |payload: &[u8]| {
+            let (of, address) = Address::parse(payload)?;
+            (of == index).then_some(address)
         };
         Ok(self.socket.dump(request, read)?)
     }

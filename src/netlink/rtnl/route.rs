@@ -53,12 +53,9 @@ impl Rtnl {
 
     /// The routes of every table with the type `kind`, one of RTN_*.
     fn list_routes(&self, family: IpFamily, kind: u8) -> Result<Vec<Route>> {
-        let doing = "cannot list routes";
-        let request = Requests::one(libc::RTM_GETROUTE, NlmF::empty(), doing, |attrs| {
-            let mut header = [0; HEADER_BYTES];
-            header[0] = family.number();
-            attrs.raw(&header);
-        });
+        let (doing, mut header) = ("cannot list routes", [0; HEADER_BYTES]);
+        header[0] = family.number();
+        let request = Requests::bare(libc::RTM_GETROUTE, NlmF::empty(), doing, &header);
         Ok(self.socket.dump(request, |payload| Route::parse(payload, kind))?)
     }
 

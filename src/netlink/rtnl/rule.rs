@@ -32,12 +32,9 @@ pub struct Rule {
 impl Rtnl {
     /// The rules of a family. The list is empty if the kernel lacks CONFIG_IP_MULTIPLE_TABLES or the family.
     pub fn rules(&self, family: IpFamily) -> Result<Vec<Rule>> {
-        let doing = "cannot list rules";
-        let request = Requests::one(libc::RTM_GETRULE, NlmF::empty(), doing, |attrs| {
-            let mut header = [0; HEADER_BYTES];
-            header[0] = family.number();
-            attrs.raw(&header);
-        });
+        let (doing, mut header) = ("cannot list rules", [0; HEADER_BYTES]);
+        header[0] = family.number();
+        let request = Requests::bare(libc::RTM_GETRULE, NlmF::empty(), doing, &header);
         let rules = found(self.socket.dump(request, Rule::parse), |error| {
             matches!(error.errno, libc::EAFNOSUPPORT | libc::EOPNOTSUPP)
         })?;

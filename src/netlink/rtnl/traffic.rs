@@ -275,9 +275,8 @@ impl Rtnl {
     fn delete_discipline(&self, link: u32, found: Option<Traffic>) -> Result<()> {
         let Some(found) = found else { return Ok(()) };
         let doing = format!("cannot delete the queueing discipline {} of link {link}", found.kind);
-        let mut requests = Requests::one(libc::RTM_DELQDISC, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&header(link, found.handle, found.parent, 0));
-        });
+        let header = header(link, found.handle, found.parent, 0);
+        let mut requests = Requests::bare(libc::RTM_DELQDISC, NlmF::empty(), doing, &header);
         requests.tolerate(libc::ENOENT);
         Ok(self.change(requests)?)
     }
@@ -285,7 +284,7 @@ impl Rtnl {
     fn get_traffic(&self, message: u16, header: [u8; HEADER_BYTES]) -> Result<Option<Traffic>> {
         let doing = "cannot read traffic control";
         // Without NLM_F_ECHO the kernel answers to multicast groups only.
-        let request = Requests::one(message, NlmF::ECHO, doing, |attrs| attrs.raw(&header));
+        let request = Requests::bare(message, NlmF::ECHO, doing, &header);
         // The object does not exist, or the kernel does not report it.
         let object = found(self.socket.get(request, Traffic::parse), |error| {
             matches!(error.errno, libc::ENOENT | libc::EINVAL | libc::ENOMSG)
@@ -296,9 +295,7 @@ impl Rtnl {
 
     fn list_filters(&self, header: [u8; HEADER_BYTES]) -> Result<Vec<Traffic>> {
         let doing = "cannot list the filters of traffic control";
-        let request = Requests::one(libc::RTM_GETTFILTER, NlmF::empty(), doing, |attrs| {
-            attrs.raw(&header);
-        });
+        let request = Requests::bare(libc::RTM_GETTFILTER, NlmF::empty(), doing, &header);
         Ok(self.socket.dump(request, Traffic::parse)?)
     }
 }
