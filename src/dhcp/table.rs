@@ -6,7 +6,7 @@ mod lease_thread;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -57,16 +57,14 @@ type Entries = BTreeMap<Key, Box<LeaseEntry>>;
 /// A lease, or the attempt to get one, as its thread published it last.
 struct LeaseEntry {
     record: LeaseRecord,
-    /// The result of ADD, if each client has a lease.
-    bound: Option<Success>,
     /// The id of the container's namespace (nsid) in the kernel's reports.
     number: Option<Nsid>,
     /// The events that the thread has not handled yet.
     events: Vec<LeaseEvent>,
     /// Wakes the thread. It is set while the table is locked.
     alarm: Arc<Alarm>,
-    /// The result for the requests that wait for the lease.
-    answer: Arc<OnceLock<Result<Success>>>,
+    /// The result of ADD, if each client has a lease; the error, if the lease has ended. Requests wait while it is `None`.
+    answer: Arc<Mutex<Option<Result<Success>>>>,
     /// Each request that waits for the lease, or whose answer is not sent yet, has a clone.
     requests: Arc<()>,
     /// A plugin has received the lease.
@@ -166,11 +164,7 @@ impl Table {
             self.wait_while(&mut leases, key, |leases| is_ending(leases, key))?;
             match leases.get(key) {
                 Some(entry) if new.has_link_of(&entry.record) => {
-                    let request = Arc::clone(&entry.requests);
-                    if let Some(success) = entry.bound.clone() {
-                        return Ok(Acquired { success, request });
-                    }
-                    break (Arc::clone(&entry.answer), request);
+                    break (Arc::clone(&entry.answer), Arc::clone(&entry.requests));
                 }
                 // The lease is for another link than this call: there was no DEL for that link.
                 Some(_) => {
@@ -182,8 +176,8 @@ impl Table {
                 }
             }
         };
-        self.changed.wait_while_until(&mut leases, |_| answer.get().is_none(), deadline);
-        let answer = answer.get().cloned();
+        self.changed.wait_while_until(&mut leases, |_| answer.lock().is_none(), deadline);
+        let answer = answer.lock().clone();
         let answer = answer.unwrap_or_else(|| Err(cannot_get(key, "the daemon is too slow")));
         answer.map(|success| Acquired { success, request })
     }
@@ -261,7 +255,7 @@ impl Table {
         let leases = self.leases.lock();
         let entry = leases.get(key).filter(|entry| !entry.is_ending);
         let entry = entry.ok_or_else(|| cannot("the daemon has none"))?;
-        if entry.bound.is_none() {
+        if entry.answer.lock().is_none() {
             return Err(cannot("the lease was lost"));
         }
         let record = entry.record.clone();
@@ -314,7 +308,7 @@ impl Table {
         let is_past = |at: Option<Time>| at.is_some_and(|at| at <= now);
         let listed = |entry: &LeaseEntry| {
             let state = match &entry.record.leases {
-                _ if entry.bound.is_none() => "searching",
+                _ if entry.answer.lock().is_none() => "searching",
                 leases if is_past(leases.rebind_at()) => "rebinding",
                 leases if is_past(leases.renew_at()) => "renewing",
                 _ => "bound",

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 
 use crate::cni::success::Success;
 use crate::dhcp::admission;
@@ -47,8 +48,6 @@ pub(super) struct LeaseThread {
     is_adopted: bool,
     /// The clients never had all leases.
     is_new: bool,
-    /// The lease was lost, and the entry does not show it yet.
-    was_lost: bool,
     following: Following,
 }
 
@@ -84,7 +83,6 @@ impl LeaseThread {
             record,
             is_adopted: false,
             is_new: true,
-            was_lost: false,
             following: Following::default(),
         })
     }
@@ -109,13 +107,13 @@ impl LeaseThread {
     /// The entry of the table for this lease.
     pub(super) fn entry(&self, number: Option<Nsid>) -> LeaseEntry {
         let is_bound = self.is_adopted && self.record.is_complete();
+        let bound = is_bound.then(|| apply::success(&self.record, &[]));
         LeaseEntry {
             record: self.record.clone(),
-            bound: is_bound.then(|| apply::success(&self.record, &[])),
             number,
             events: Vec::new(),
             alarm: Arc::clone(&self.alarm),
-            answer: Arc::default(),
+            answer: Arc::new(Mutex::new(bound.map(Ok))),
             requests: Arc::default(),
             is_received: self.is_adopted,
             is_ending: false,
@@ -197,18 +195,14 @@ impl LeaseThread {
         let is_bound = !self.is_new && self.clients.are_bound();
         let bound = is_bound.then(|| apply::success(&self.record, slaac));
         let next = Time::first(self.clients.deadline(), self.following.at);
-        let (record, was_lost) = (self.record.clone(), std::mem::take(&mut self.was_lost));
+        let record = self.record.clone();
         self.with_entry(|entry| {
-            // Requests can already wait for an answer after an earlier loss.
-            if was_lost && entry.answer.get().is_some() {
-                entry.answer = Arc::default();
-            }
-            if let Some(success) = &bound
-                && entry.answer.set(Ok(success.clone())).is_ok()
-            {
+            entry.record = record;
+            let had_answer = entry.answer.lock().is_some();
+            *entry.answer.lock() = bound.map(Ok);
+            if is_bound && !had_answer {
                 self.table.changed.notify_all();
             }
-            (entry.record, entry.bound) = (record, bound);
             let at = if entry.events.is_empty() { next } else { Some(Time::ZERO) };
             if let Err(error) = self.alarm.set(at.map(Duration::from)) {
                 log(self.key(), &format!("cannot set the timer: {}", sys::reason(&error)));
@@ -228,7 +222,6 @@ impl LeaseThread {
             ClientEvent::Lost(reason) => {
                 log(self.key(), reason);
                 self.renew_record();
-                self.was_lost = !self.is_new;
                 self.save_or_log();
             }
             ClientEvent::Declined(reason) => {
@@ -364,7 +357,7 @@ impl LeaseThread {
         let removed = table.journal.remove(key);
         removed.unwrap_or_else(|error| log(key, &error.to_string()));
         if let Some(entry) = table.leases.lock().remove(key) {
-            let _ = entry.answer.set(Err(error));
+            *entry.answer.lock() = Some(Err(error));
         }
         table.changed.notify_all();
     }
