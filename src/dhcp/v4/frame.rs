@@ -20,14 +20,23 @@ pub fn build(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Option<Vec<u8>> {
     packet.extend(to.octets());
     let checksum = (!fold(sum(&packet))).to_be_bytes();
     packet[10..12].copy_from_slice(&checksum);
-    for word in [CLIENT_PORT, SERVER_PORT, udp_size, 0] {
-        packet.extend(word.to_be_bytes());
-    }
-    packet.extend(payload);
-    let pseudo = pseudo_sum(&packet[..IP_BYTES], udp_size);
-    let checksum = udp_checksum(pseudo + sum(&packet[IP_BYTES..]));
-    packet[IP_BYTES + 6..IP_BYTES + 8].copy_from_slice(&checksum.to_be_bytes());
+    let pseudo = pseudo_sum(&packet, udp_size);
+    packet.extend(udp([CLIENT_PORT, SERVER_PORT, udp_size], pseudo, payload));
     Some(packet)
+}
+
+/// A UDP datagram. `fields` are both ports and the length, `pseudo` is the sum of the pseudo header.
+pub fn udp(fields: [u16; 3], pseudo: u32, payload: &[u8]) -> Vec<u8> {
+    let mut datagram = fields.map(u16::to_be_bytes).concat();
+    datagram.extend([0; 2]);
+    datagram.extend(payload);
+    let checksum = match !fold(pseudo + sum(&datagram)) {
+        // The value 0 means that the packet has no checksum.
+        0 => u16::MAX,
+        checksum => checksum,
+    };
+    datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
+    datagram
 }
 
 /// The payload of a packet of a server to a client. `None`: the packet is of another protocol or port, is a fragment, or its
@@ -62,15 +71,6 @@ fn is_intact(udp: &[u8], pseudo: u32) -> bool {
 
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-/// The field `checksum` of UDP for the sum of the pseudo header and the datagram.
-pub fn udp_checksum(sum: u32) -> u16 {
-    // The value 0 means that the packet has no checksum.
-    match !fold(sum) {
-        0 => u16::MAX,
-        checksum => checksum,
-    }
 }
 
 /// The sum of the 16-bit words. It cannot overflow: a datagram has at most 65535 bytes.

@@ -21,12 +21,9 @@ pub fn build(from: Ipv6Addr, payload: &[u8]) -> Option<Vec<u8>> {
     let mut packet = vec![0x60, 0, 0, 0, size[0], size[1], UDP, HOP_LIMIT];
     packet.extend(from.octets());
     packet.extend(SERVERS.octets());
-    let at = packet.len();
-    packet.extend([CLIENT_PORT.to_be_bytes(), SERVER_PORT.to_be_bytes(), size, [0; 2]].concat());
-    packet.extend(payload);
     // The pseudo header: both addresses, the length and the protocol.
-    let sum = u32::from(UDP) + u32::from(udp_size) + frame::sum(&packet[8..]);
-    packet[at + 6..at + 8].copy_from_slice(&frame::udp_checksum(sum).to_be_bytes());
+    let pseudo = u32::from(UDP) + u32::from(udp_size) + frame::sum(&packet[8..]);
+    packet.extend(frame::udp([CLIENT_PORT, SERVER_PORT, udp_size], pseudo, payload));
     Some(packet)
 }
 
