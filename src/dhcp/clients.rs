@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::inet::{self, LinkUdp};
 use crate::kernel::netns::NetNs;
-use crate::kernel::packet::PacketSocket;
+use crate::kernel::packet::{ETH_P_IP, PacketSocket};
 use crate::kernel::sys;
 
 /// The longest wait for the server's MAC address when a lease is released.
@@ -215,7 +215,8 @@ impl ReleasePacket {
             // answer ARP.
             Err(SiteError::Failed(_)) => {
                 let packet = exchange::v4::with_headers(packet)?;
-                let socket = site.run(|| PacketSocket::for_sending(site.record.ifindex))?;
+                let socket =
+                    site.run(|| PacketSocket::for_sending(site.record.ifindex, ETH_P_IP))?;
                 socket.broadcast(&packet).map_err(exchange::cannot_send)
             }
             sent => sent,

@@ -8,7 +8,7 @@ use crate::dhcp::clients::ReleasePacket;
 use crate::dhcp::journal::Uplink;
 use crate::error::{Error, Result};
 use crate::kernel::inet::wait_until_sent;
-use crate::kernel::packet::PacketSocket;
+use crate::kernel::packet::{ETH_P_IP, ETH_P_IPV6, PacketSocket};
 use crate::kernel::sys;
 use crate::names::Mac;
 use crate::netlink::rtnl::{
@@ -101,14 +101,9 @@ fn add_port(host: &Rtnl, bridge: &Link, vlan: u16, mac: Mac) -> Result<(u32, u32
         host.commit(batch)?;
         Ok(end_index)
     };
-    match finish() {
-        Ok(end) => Ok((port.index, end)),
-        Err(error) => {
-            // Return the first error, not that of this removal.
-            let _ = host.del_link(port.index);
-            Err(error)
-        }
-    }
+    // After an error the link is removed. An error of the removal is not reported.
+    let finished = finish().inspect_err(|_| drop(host.del_link(port.index)));
+    Ok((port.index, finished?))
 }
 
 /// The link-local address with the interface identifier that is made from a MAC address (RFC 4291, appendix A).
@@ -119,10 +114,8 @@ fn link_local(Mac([a, b, c, d, e, f]): Mac) -> Ipv6Addr {
 
 fn send(index: u32, vlan: u16, packet: &[u8], is_v6: bool) -> Result<()> {
     let send = || {
-        let socket = match is_v6 {
-            true => PacketSocket::for_sending_v6(index)?,
-            false => PacketSocket::for_sending(index)?,
-        };
+        let ethertype = if is_v6 { ETH_P_IPV6 } else { ETH_P_IP };
+        let socket = PacketSocket::for_sending(index, ethertype)?;
         match vlan {
             0 => socket.broadcast(packet)?,
             vlan => socket.broadcast_in_vlan(packet, vlan)?,

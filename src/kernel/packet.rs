@@ -36,14 +36,9 @@ impl PacketSocket {
         Self::open(index, ETH_P_ARP, &[])
     }
 
-    /// A socket that sends IPv4 packets, and receives nothing.
-    pub fn for_sending(index: u32) -> io::Result<Self> {
-        Ok(Self { socket: unbound()?, index, ethertype: ETH_P_IP })
-    }
-
-    /// A socket that sends IPv6 packets, and receives nothing.
-    pub fn for_sending_v6(index: u32) -> io::Result<Self> {
-        Ok(Self { ethertype: ETH_P_IPV6, ..Self::for_sending(index)? })
+    /// A socket that sends packets of an EtherType, and receives nothing.
+    pub fn for_sending(index: u32, ethertype: u16) -> io::Result<Self> {
+        Ok(Self { socket: unbound()?, index, ethertype })
     }
 
     fn open(index: u32, ethertype: u16, filter: &[sock_filter]) -> io::Result<Self> {
