@@ -72,14 +72,10 @@ impl Holder {
     }
 
     fn parse(text: &str) -> Self {
-        let (id, ifname) = match text.split_once(owner::LINE_BREAK) {
-            Some((id, ifname)) => (id, Some(IfName::new(ifname))),
-            None => (text, None),
-        };
-        match (ContainerId::new(id), ifname.transpose()) {
+        match owner::attachment_in(text) {
             _ if text == OF_OPERATOR => Self::Operator,
-            (Ok(id), Ok(ifname)) => Self::Container { id, ifname },
-            _ => Self::Other { owner: text.into() },
+            Some((id, ifname)) => Self::Container { id, ifname },
+            None => Self::Other { owner: text.into() },
         }
     }
 }

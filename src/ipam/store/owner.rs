@@ -4,7 +4,7 @@ use super::digest::digest;
 use crate::error::Error;
 use crate::names::{Attachment, ContainerId, IfName};
 
-pub(super) const LINE_BREAK: &str = "\r\n";
+const LINE_BREAK: &str = "\r\n";
 
 /// The content of an address's file.
 #[derive(Debug)]
@@ -22,6 +22,16 @@ pub(super) enum Owner {
 /// The content of an attachment's file: container id and interface, without a line break at the end.
 pub(super) fn content(at: &Attachment) -> String {
     format!("{}{LINE_BREAK}{}", at.container_id, at.ifname)
+}
+
+/// The container id and the interface in the text of an owner. Old releases of the reference wrote the container id alone.
+/// `None`: no CNI plugin can have written the text.
+pub(super) fn attachment_in(text: &str) -> Option<(ContainerId, Option<IfName>)> {
+    let (container_id, ifname) = match text.split_once(LINE_BREAK) {
+        Some((container_id, ifname)) => (container_id, Some(IfName::new(ifname).ok()?)),
+        None => (text, None),
+    };
+    Some((ContainerId::new(container_id).ok()?, ifname))
 }
 
 /// The digest of the text of an owner: container id and interface, or the container id alone.
@@ -83,14 +93,7 @@ impl KeepSet {
             Owner::Incomplete => return true,
             Owner::NotRegular | Owner::Unreadable(_) => return false,
         };
-        let is_of_plugin = match text.split_once(LINE_BREAK) {
-            Some((container_id, ifname)) => {
-                ContainerId::new(container_id).is_ok() && IfName::new(ifname).is_ok()
-            }
-            // Old releases of the reference wrote the container id alone.
-            None => ContainerId::new(text.as_str()).is_ok(),
-        };
-        is_of_plugin && !self.has(digest_of(text))
+        attachment_in(text).is_some() && !self.has(digest_of(text))
     }
 }
 
