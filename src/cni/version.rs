@@ -7,19 +7,18 @@ use crate::cni::success::{Dns, Interface, Ip, LegacyIp, LegacyResult, Route, Suc
 use crate::error::{Code, Error, Result};
 use crate::names::IpFamily;
 
-/// A version of the CNI specification. An older version compares less than a newer one.
+/// A version of the CNI specification, as text. An older version compares less than a newer one: each number has one digit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
-    V0_1_0,
-    V0_2_0,
-    V0_3_0,
-    V0_3_1,
-    V0_4_0,
-    V1_0_0,
-    V1_1_0,
-}
+pub struct Version(&'static str);
 
 impl Version {
+    pub const V0_1_0: Self = Self("0.1.0");
+    pub const V0_2_0: Self = Self("0.2.0");
+    pub const V0_3_0: Self = Self("0.3.0");
+    pub const V0_3_1: Self = Self("0.3.1");
+    pub const V0_4_0: Self = Self("0.4.0");
+    pub const V1_0_0: Self = Self("1.0.0");
+    pub const V1_1_0: Self = Self("1.1.0");
     /// The versions that every plugin supports, oldest first.
     pub const ALL: [Self; 7] = [
         Self::V0_1_0,
@@ -33,15 +32,7 @@ impl Version {
     pub const NEWEST: Self = Self::V1_1_0;
 
     pub fn text(self) -> &'static str {
-        match self {
-            Self::V0_1_0 => "0.1.0",
-            Self::V0_2_0 => "0.2.0",
-            Self::V0_3_0 => "0.3.0",
-            Self::V0_3_1 => "0.3.1",
-            Self::V0_4_0 => "0.4.0",
-            Self::V1_0_0 => "1.0.0",
-            Self::V1_1_0 => "1.1.0",
-        }
+        self.0
     }
 
     /// Parses the version of a configuration. An empty text is the oldest version. An unsupported version is an error (code 1).
@@ -90,7 +81,7 @@ impl Version {
             Self::V0_3_0 | Self::V0_3_1 | Self::V0_4_0 => {
                 &[Self::V0_3_0, Self::V0_3_1, Self::V0_4_0]
             }
-            Self::V1_0_0 | Self::V1_1_0 => &[Self::V1_0_0, Self::V1_1_0],
+            _ => &[Self::V1_0_0, Self::V1_1_0],
         }
     }
 }
