@@ -127,19 +127,15 @@ impl Json {
     }
 
     /// Sorts the keys of all objects, as Go prints maps.
-    pub fn sorted(mut self) -> Self {
-        self.sort();
-        self
-    }
-
-    fn sort(&mut self) {
+    pub fn sorted(self) -> Self {
         match self {
-            Self::Array(values) => values.iter_mut().for_each(Self::sort),
-            Self::Object(entries) => {
+            Self::Array(values) => Self::Array(values.into_iter().map(Self::sorted).collect()),
+            Self::Object(mut entries) => {
                 entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-                entries.iter_mut().for_each(|(_, value)| value.sort());
+                let sorted = entries.into_iter().map(|(key, value)| (key, value.sorted()));
+                Self::Object(sorted.collect())
             }
-            _ => {}
+            other => other,
         }
     }
 
