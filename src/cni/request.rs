@@ -164,7 +164,10 @@ impl Request {
                 return conf::valid_attachments(json).map(Verb::Gc);
             }
             ("STATUS", _) => negotiate(Version::V1_1_0).map(|_| Verb::Status)?,
-            _ => return Err(unknown_command(command)),
+            _ => {
+                let msg = format!("unknown CNI_COMMAND: {command}");
+                return Err(Error::new(Code::INVALID_ENVIRONMENT, msg));
+            }
         };
         prev_result_in(json).map(|_| verb)
     }
@@ -259,10 +262,6 @@ pub fn is_true(value: &OsStr) -> bool {
     value == "1" || value.eq_ignore_ascii_case("true")
 }
 
-fn unknown_command(command: &str) -> Error {
-    Error::new(Code::INVALID_ENVIRONMENT, format_args!("unknown CNI_COMMAND: {command}"))
-}
-
 /// The error of a call without these required variables.
 pub fn missing_variables(names: &[&str]) -> Error {
     Error::new(
@@ -287,30 +286,20 @@ impl Parameters {
             )),
         };
         let is_about_an_attachment = matches!(command, "ADD" | "DEL" | "CHECK");
-        let mut container_id = None;
-        let mut ifname = None;
-        let mut missing = Vec::new();
+        let of_attachment = |name: &str| if is_about_an_attachment { text(name) } else { Ok(None) };
         // The order of the reference: the error of an invalid value precedes that of a missing variable.
-        if is_about_an_attachment {
-            match text("CNI_CONTAINERID")? {
-                Some(id) => container_id = Some(ContainerId::new(id)?),
-                None => missing.push("CNI_CONTAINERID"),
-            }
-        }
+        let container_id = of_attachment("CNI_CONTAINERID")?.map(ContainerId::new).transpose()?;
+        let ifname = of_attachment("CNI_IFNAME")?.map(IfName::new).transpose()?;
         let netns_path = env("CNI_NETNS").map(PathBuf::from);
-        if matches!(command, "ADD" | "CHECK") && netns_path.is_none() {
-            missing.push("CNI_NETNS");
-        }
-        if is_about_an_attachment {
-            match text("CNI_IFNAME")? {
-                Some(name) => ifname = Some(IfName::new(name)?),
-                None => missing.push("CNI_IFNAME"),
-            }
-        }
         let path = env("CNI_PATH");
-        if command == "GC" && path.is_none() {
-            missing.push("CNI_PATH");
-        }
+        let required = [
+            ("CNI_CONTAINERID", is_about_an_attachment && container_id.is_none()),
+            ("CNI_NETNS", matches!(command, "ADD" | "CHECK") && netns_path.is_none()),
+            ("CNI_IFNAME", is_about_an_attachment && ifname.is_none()),
+            ("CNI_PATH", command == "GC" && path.is_none()),
+        ];
+        let missing = required.into_iter().filter(|(_, is_missing)| *is_missing);
+        let missing: Vec<&str> = missing.map(|(name, _)| name).collect();
         if !missing.is_empty() {
             return Err(missing_variables(&missing));
         }
