@@ -62,9 +62,7 @@ impl NetNs {
     /// Opens another namespace, which has to exist.
     pub fn open(&self, path: &Path) -> Result<Self> {
         match self.examine(open(path), path) {
-            Ok(Found::Namespace(netns)) => Ok(netns),
-            Ok(Found::Nothing) => Err(cannot_open(path, Errno::ENOENT.desc())),
-            Ok(Found::SomethingElse) => Err(cannot_open(path, "not a network namespace")),
+            Ok(found) => found.map_err(|reason| cannot_open(path, reason)),
             Err(error) => Err(cannot_open(path, &sys::reason(&error))),
         }
     }
@@ -180,20 +178,23 @@ impl NetNs {
 
     /// The namespace of a file that was opened at a path. `None` if there is no file, or it is no network namespace.
     pub(super) fn of_file(&self, file: io::Result<File>, path: &Path) -> io::Result<Option<Self>> {
-        match self.examine(file, path)? {
-            Found::Namespace(netns) => Ok(Some(netns)),
-            Found::Nothing | Found::SomethingElse => Ok(None),
-        }
+        Ok(self.examine(file, path)?.ok())
     }
 
-    fn examine(&self, file: io::Result<File>, path: &Path) -> io::Result<Found> {
+    /// The namespace of a file. The inner error is the reason why there is none.
+    fn examine(
+        &self,
+        file: io::Result<File>,
+        path: &Path,
+    ) -> io::Result<Result<Self, &'static str>> {
+        const NO_NAMESPACE: &str = "not a network namespace";
         let file = match file {
             Ok(file) => file,
             Err(error) => {
                 return match error.raw_os_error().map(Errno::from_raw) {
-                    Some(Errno::ENOENT | Errno::ENOTDIR) => Ok(Found::Nothing),
+                    Some(Errno::ENOENT | Errno::ENOTDIR) => Ok(Err(Errno::ENOENT.desc())),
                     // Sockets, and device files without a device.
-                    Some(Errno::ENXIO | Errno::ENODEV) => Ok(Found::SomethingElse),
+                    Some(Errno::ENXIO | Errno::ENODEV) => Ok(Err(NO_NAMESPACE)),
                     _ => Err(error),
                 };
             }
@@ -201,10 +202,10 @@ impl NetNs {
         if fstatfs(&file)?.filesystem_type() != NSFS_MAGIC
             || !sys::is_network_namespace(file.as_fd())
         {
-            return Ok(Found::SomethingElse);
+            return Ok(Err(NO_NAMESPACE));
         }
         let origin = Arc::clone(&self.origin);
-        Ok(Found::Namespace(Self { file: Arc::new(file), path: path.into(), origin }))
+        Ok(Ok(Self { file: Arc::new(file), path: path.into(), origin }))
     }
 }
 
@@ -247,13 +248,6 @@ fn is_current(file: &File) -> bool {
 /// Opens a file. O_NONBLOCK: without this flag, open(2) of a FIFO waits for a writer.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
-}
-
-/// The object at a path.
-enum Found {
-    Namespace(NetNs),
-    Nothing,
-    SomethingElse,
 }
 
 /// The namespace of the current thread. `/proc/self/ns/net` is the namespace of the main thread.
