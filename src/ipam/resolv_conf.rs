@@ -18,22 +18,15 @@ fn parse(content: &str) -> Dns {
     let mut dns = Dns::default();
     for line in content.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])) {
         let mut words = line.split_whitespace();
-        let (Some(keyword), Some(value)) = (words.next(), words.next()) else { continue };
-        let list = match keyword {
-            "nameserver" => {
-                dns.nameservers.push(value.to_owned());
-                continue;
-            }
-            "domain" => {
-                dns.domain = value.to_owned();
-                continue;
-            }
-            "search" => &mut dns.search,
-            "options" => &mut dns.options,
-            _ => continue,
-        };
-        list.push(value.to_owned());
-        list.extend(words.map(str::to_owned));
+        let keyword = words.next();
+        let values: Vec<String> = words.map(str::to_owned).collect();
+        match (keyword, values.first()) {
+            (Some("nameserver"), Some(address)) => dns.nameservers.push(address.clone()),
+            (Some("domain"), Some(domain)) => dns.domain.clone_from(domain),
+            (Some("search"), _) => dns.search.extend(values),
+            (Some("options"), _) => dns.options.extend(values),
+            _ => {}
+        }
     }
     dns
 }
