@@ -12,7 +12,7 @@ use crate::kernel::packet::{ETH_P_IP, ETH_P_IPV6, PacketSocket};
 use crate::kernel::sys;
 use crate::names::Mac;
 use crate::netlink::rtnl::{
-    Batch, Link, LinkChange, LinkProperty, NewLink, Nsid, Port, PortState, Rtnl, VETH, VlanRange,
+    Batch, Link, LinkChange, LinkProperty, NewLink, Nsid, PortState, Rtnl, VETH, VlanRange,
 };
 
 /// The longest wait until a new port of a bridge forwards. With the spanning tree protocol that takes half a minute.
@@ -67,14 +67,12 @@ pub fn release(
         return send(link.index, uplink.vlan);
     }
     let (port, end) = add_port(host, &link, uplink.vlan, mac)?;
-    let is_forwarding = |port: &Port| port.state == PortState::Forwarding;
-    let waited = host
-        .wait_for_link(port, PORT_TIMEOUT, |link| link.port.as_ref().is_some_and(is_forwarding));
+    let forwards = |link: &Link| link.port.is_some_and(|port| port.state == PortState::Forwarding);
+    let waited = host.wait_for_link(port, PORT_TIMEOUT, forwards);
     let sent = waited.and_then(|link_of_port| {
-        let forwards =
-            link_of_port.is_some_and(|link| link.port.as_ref().is_some_and(is_forwarding));
         // A packet that is sent on the bridge itself leaves through its ports, and does not reach a server on this host.
-        if forwards { send(end, 0) } else { send(link.index, 0) }
+        let index = if link_of_port.as_ref().is_some_and(forwards) { end } else { link.index };
+        send(index, 0)
     });
     host.del_link(port).and(sent)
 }

@@ -26,7 +26,7 @@ use crate::netlink::{self, Events, REQUESTS_AT_ONCE, Requests, Socket};
 pub use address::{Address, NewAddress};
 pub use bridge_vlan::{PortVlans, VlanRange};
 pub use consts::RT_TABLE_MAIN;
-pub use link::{Link, Port, PortState};
+pub use link::{Link, PortState};
 pub use link_change::{LinkChange, NewLink};
 pub use namespace::{End, Ends, Nsid};
 pub use property::{LinkProperty, SpanningTree, VETH};
