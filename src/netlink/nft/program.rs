@@ -144,8 +144,8 @@ impl Program {
 
     /// Evaluates a base chain for a packet.
     pub fn evaluate(&self, chain: &str, policy: Policy, packet: &Packet) -> Outcome {
-        let results = BTreeMap::new();
-        let mut evaluation = Evaluation { program: self, packet, results, depth: 0 };
+        let (machine, results) = (Machine { program: self, packet }, BTreeMap::new());
+        let mut evaluation = Evaluation { machine, results, depth: 0 };
         let mut results = evaluation.chain(chain);
         if results.continues {
             let location = RuleLocation { chain: chain.into(), rule: None };
@@ -184,8 +184,7 @@ struct ChainResults {
 
 /// The evaluation of a base chain, with the chains that it leads to.
 struct Evaluation<'a> {
-    program: &'a Program,
-    packet: &'a Packet,
+    machine: Machine<'a>,
     /// The results of the chains that were evaluated.
     results: BTreeMap<String, ChainResults>,
     depth: u32,
@@ -205,7 +204,7 @@ impl Evaluation<'_> {
         if let Some(known) = self.results.get(name) {
             return known.clone();
         }
-        if !self.program.chains.contains_key(name) || self.depth == DEPTH_MAX {
+        if !self.machine.program.chains.contains_key(name) || self.depth == DEPTH_MAX {
             // Another program changed the rules while they were read.
             let location = RuleLocation { chain: name.into(), rule: None };
             let doubt = Some(Doubt { location: location.clone(), on: "jump".into() });
@@ -226,10 +225,10 @@ impl Evaluation<'_> {
     }
 
     fn rules(&mut self, chain: &str) -> ChainResults {
-        let (mut results, program) = (ChainResults::default(), self.program);
+        let (mut results, program) = (ChainResults::default(), self.machine.program);
         for rule in program.rules_of(chain) {
             let location = RuleLocation { chain: chain.into(), rule: Some(rule.handle) };
-            let step = Effects::of(program, self.packet, rule);
+            let step = self.machine.effects(rule);
             if let (None, Some(on)) = (&results.doubt, step.doubt) {
                 results.doubt = Some(Doubt { location: location.clone(), on });
             }
@@ -282,15 +281,21 @@ impl Evaluation<'_> {
 /// The greatest depth of jumps that is evaluated: more than the kernel allows (NFT_JUMP_STACK_SIZE).
 const DEPTH_MAX: u32 = 64;
 
-impl Effects {
-    fn of(program: &Program, packet: &Packet, rule: &Rule) -> Self {
-        let machine = Machine { program, packet };
+/// Evaluates the conditions and actions of a rule for a packet.
+struct Machine<'a> {
+    program: &'a Program,
+    packet: &'a Packet,
+}
+
+impl Machine<'_> {
+    /// The possible effects of a rule.
+    fn effects(&self, rule: &Rule) -> Effects {
         let (mut fit, mut doubt) = (Fit::Yes, None);
         let mut verdicts = Vec::new();
         for (step, name) in meaning::steps(&rule.exprs) {
             let (of_step, found) = match step {
-                Step::Require(condition) => (machine.fit(&condition), Vec::new()),
-                Step::Act(action) => machine.effect(&action),
+                Step::Require(condition) => (self.fit(&condition), Vec::new()),
+                Step::Act(action) => self.effect(&action),
             };
             if of_step == Fit::Maybe || found.len() > 1 || found.contains(&None) {
                 doubt.get_or_insert_with(|| name.to_owned());
@@ -303,22 +308,14 @@ impl Effects {
         }
         // A rule without a verdict has no effect, whether it matches or not.
         if fit == Fit::No || verdicts.is_empty() {
-            return Self { verdicts: vec![Some(Verdict::Continue)], doubt: None };
+            return Effects { verdicts: vec![Some(Verdict::Continue)], doubt: None };
         }
         if fit == Fit::Maybe {
             verdicts.push(Some(Verdict::Continue));
         }
-        Self { verdicts, doubt }
+        Effects { verdicts, doubt }
     }
-}
 
-/// Evaluates the conditions and actions of a rule for a packet.
-struct Machine<'a> {
-    program: &'a Program,
-    packet: &'a Packet,
-}
-
-impl Machine<'_> {
     fn fit(&self, condition: &Constraint) -> Fit {
         match condition {
             Constraint::Is(bits) => self.has(bits),
