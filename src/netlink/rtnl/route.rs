@@ -77,17 +77,9 @@ impl Rtnl {
         Ok(is_done)
     }
 
-    /// The index of the link that packets to an address leave through; `None` without a route.
-    pub fn link_towards(&self, ip: IpAddr) -> Result<Option<u32>> {
-        self.find_link(None, ip)
-    }
-
-    /// `link_towards` for packets from an address of the namespace: policy rules can select the route by the source.
-    pub fn link_between(&self, source: IpAddr, ip: IpAddr) -> Result<Option<u32>> {
-        self.find_link(Some(source), ip)
-    }
-
-    fn find_link(&self, source: Option<IpAddr>, ip: IpAddr) -> Result<Option<u32>> {
+    /// The index of the link that packets to an address leave through; `None` without a route. Policy rules can select the
+    /// route by the source, an address of the namespace.
+    pub fn link_towards(&self, ip: IpAddr, source: Option<IpAddr>) -> Result<Option<u32>> {
         let doing = format!("cannot find the route to {ip}");
         let request = Requests::one(libc::RTM_GETROUTE, NlmF::empty(), doing, |attrs| {
             let mut header = [0; HEADER_BYTES];

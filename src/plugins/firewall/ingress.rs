@@ -133,7 +133,7 @@ impl GatewayLink {
     ) -> Result<Self> {
         let of_bridge = Self { link: IfName::new(bridge.name.as_str())?, port: None };
         for address in addresses {
-            let Some(index) = host.link_towards(*address)? else { continue };
+            let Some(index) = host.link_towards(*address, None)? else { continue };
             if index == bridge.index {
                 break;
             }

@@ -61,7 +61,7 @@ impl<'a> Ports<'a> {
         };
         if let Some(address) = ports.address_with_loopback() {
             let host = cx.session.host()?;
-            let index = host.link_towards(address)?;
+            let index = host.link_towards(address, None)?;
             ports.loopback_link = index.map_or(Ok(None), |index| host.link_at(index))?;
         }
         Ok(ports)

@@ -49,7 +49,7 @@ pub(super) fn fault_of_address(
     }
     let container = netns.rtnl()?;
     let (Some(own), Some(index)) =
-        (container.link(&at.ifname)?, container.link_between(address, OTHER_HOST)?)
+        (container.link(&at.ifname)?, container.link_towards(OTHER_HOST, Some(address))?)
     else {
         return Ok(None);
     };
@@ -62,7 +62,7 @@ pub(super) fn fault_of_address(
     } else {
         let sources = container.addresses_of(index, IpFamily::V4)?;
         let link = match sources.first() {
-            Some(source) => host.link_towards(source.net.addr())?,
+            Some(source) => host.link_towards(source.net.addr(), None)?,
             None => None,
         };
         let link = link.map_or(Ok(None), |index| host.link_at(index))?;
