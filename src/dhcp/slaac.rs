@@ -63,8 +63,8 @@ fn configured(site: &Site<'_>) -> Result<Vec<Ip>, SiteError> {
     let index = site.record.ifindex;
     let addresses = rtnl.addresses(index)?;
     let is_from_router = |address: &&Address| {
-        let is_usable = !address.tentative && !address.dad_failed;
-        address.net.addr().is_ipv6() && !address.scope_link && !address.permanent && is_usable
+        let is_learned = !address.scope_link && !address.permanent;
+        address.net.addr().is_ipv6() && is_learned && address.is_usable()
     };
     let from_router: Vec<_> = addresses.iter().filter(is_from_router).collect();
     if from_router.is_empty() {

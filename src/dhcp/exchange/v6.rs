@@ -33,10 +33,7 @@ impl Sockets for Sockets6 {
     fn are_ready(site: &Site<'_>) -> Result<bool, SiteError> {
         let addresses = site.open()?.rtnl()?.addresses(site.record.ifindex)?;
         let is_usable = |address: &Address| {
-            address.net.addr().is_ipv6()
-                && address.scope_link
-                && !address.tentative
-                && !address.dad_failed
+            address.net.addr().is_ipv6() && address.scope_link && address.is_usable()
         };
         Ok(addresses.iter().any(is_usable))
     }

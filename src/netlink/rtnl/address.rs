@@ -149,6 +149,11 @@ fn encode_net(index: u32, net: &IpNet, attrs: &mut Attrs) {
 }
 
 impl Address {
+    /// Whether programs can use the address: no duplicate address detection is running or has failed.
+    pub fn is_usable(&self) -> bool {
+        !self.tentative && !self.dad_failed
+    }
+
     /// Reads the index of the link, and the address, from the payload of a message.
     fn parse(payload: &[u8]) -> Option<(u32, Self)> {
         let [family, prefix_len, flags, scope] = fixed(payload, 0)?;
