@@ -8,8 +8,7 @@ use std::mem;
 use std::net::Ipv4Addr;
 
 use super::grant;
-use super::message::Message;
-use super::packet::{MessageType, Reply};
+use super::packet::{Message, MessageType, Reply};
 use super::settings::Settings;
 use crate::dhcp::attempt::Attempt;
 use crate::dhcp::client::{self, Event, PROBE_TIMEOUT, RESUME_DELAY_MAX};

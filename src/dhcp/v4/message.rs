@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::option::{self, CLIENT_ID};
-use super::packet::{BootRequest, MessageType};
+use super::packet::{self, Message, MessageType};
 use super::settings::Settings;
 use crate::dhcp::protocol::Provided;
 use crate::error::{Error, Result};
@@ -15,27 +15,6 @@ const SIZE_MAX: u16 = 1500;
 /// Options that only the client sets. A configured value is ignored.
 const RESERVED: [u8; 5] =
     [option::PAD, option::REQUESTED_ADDRESS, option::OVERLOAD, option::SERVER_ID, option::END];
-
-/// The fields of a message that differ from those of other messages of the client.
-#[derive(Clone, Copy, Debug)]
-pub struct Message {
-    pub kind: MessageType,
-    pub xid: u32,
-    pub secs: u16,
-    /// The address that the client has, or 0.0.0.0.
-    pub ciaddr: Ipv4Addr,
-    /// The requested address (option 50).
-    pub address: Option<Ipv4Addr>,
-    /// The server identifier (option 54).
-    pub server: Option<Ipv4Addr>,
-}
-
-impl Message {
-    /// A message without addresses.
-    pub fn new(kind: MessageType, xid: u32) -> Self {
-        Self { kind, xid, secs: 0, ciaddr: Ipv4Addr::UNSPECIFIED, address: None, server: None }
-    }
-}
 
 /// The parameter request list (option 55): the configured codes in their order, then the options that cnibox uses. Classless
 /// routes come before routers and static routes (RFC 3442). An empty list is replaced by that of the reference.
@@ -103,16 +82,9 @@ impl Settings {
                 set(&mut options, code, &address.octets());
             }
         }
-        BootRequest {
-            xid: message.xid,
-            secs: message.secs,
-            // Only a client without an address that waits for an answer sets the flag (RFC 2131, table 5).
-            broadcast: self.broadcast && message.ciaddr.is_unspecified() && !is_short,
-            ciaddr: message.ciaddr,
-            mac: self.mac,
-            options: &options,
-        }
-        .encode()
+        // Only a client without an address that waits for an answer sets the flag (RFC 2131, table 5).
+        let broadcast = self.broadcast && message.ciaddr.is_unspecified() && !is_short;
+        packet::encode(message, self.mac, broadcast, &options)
     }
 }
 

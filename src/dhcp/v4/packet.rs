@@ -29,44 +29,52 @@ const HEADER_BYTES: usize = 240;
 /// Relays of BOOTP drop shorter packets (RFC 1542, section 2.1).
 const BYTES_MIN: usize = 300;
 
-/// A packet of the client (BOOTREQUEST).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BootRequest<'a> {
+/// The fields of a message that differ from those of other messages of the client.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    pub kind: MessageType,
     pub xid: u32,
     /// Seconds since the client started the attempt or the renewal.
     pub secs: u16,
-    pub broadcast: bool,
+    /// The address that the client has, or 0.0.0.0.
     pub ciaddr: Ipv4Addr,
-    pub mac: Mac,
-    /// The code and the value of each option, sorted by code.
-    pub options: &'a [(u8, Vec<u8>)],
+    /// The requested address (option 50).
+    pub address: Option<Ipv4Addr>,
+    /// The server identifier (option 54).
+    pub server: Option<Ipv4Addr>,
 }
 
-impl BootRequest<'_> {
-    /// The payload of the UDP packet, padded to 300 bytes. An option of more than 255 bytes is split (RFC 3396).
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(BYTES_MIN);
-        bytes.extend([BOOTREQUEST, ETHERNET, 6, 0]);
-        bytes.extend(self.xid.to_be_bytes());
-        bytes.extend(self.secs.to_be_bytes());
-        bytes.extend([if self.broadcast { 0x80 } else { 0 }, 0]);
-        bytes.extend(self.ciaddr.octets());
-        bytes.resize(28, 0);
-        bytes.extend(self.mac.0);
-        bytes.resize(FILE.end, 0);
-        bytes.extend(MAGIC_COOKIE);
-        for (code, value) in self.options {
-            // `chunks` returns none for an empty value, which is an option, too.
-            let parts = value.chunks(255).chain(value.is_empty().then_some(&value[..]));
-            for part in parts {
-                bytes.extend([*code, u8::try_from(part.len()).unwrap_or(u8::MAX)]);
-                bytes.extend(part);
-            }
-        }
-        bytes.push(END);
-        bytes.resize(bytes.len().max(BYTES_MIN), 0);
-        bytes
+impl Message {
+    /// A message without addresses.
+    pub fn new(kind: MessageType, xid: u32) -> Self {
+        Self { kind, xid, secs: 0, ciaddr: Ipv4Addr::UNSPECIFIED, address: None, server: None }
     }
+}
+
+/// The payload of a UDP packet of the client (BOOTREQUEST), padded to 300 bytes. The options are sorted by code; one of more than
+/// 255 bytes is split (RFC 3396).
+pub fn encode(message: &Message, mac: Mac, broadcast: bool, options: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(BYTES_MIN);
+    bytes.extend([BOOTREQUEST, ETHERNET, 6, 0]);
+    bytes.extend(message.xid.to_be_bytes());
+    bytes.extend(message.secs.to_be_bytes());
+    bytes.extend([if broadcast { 0x80 } else { 0 }, 0]);
+    bytes.extend(message.ciaddr.octets());
+    bytes.resize(28, 0);
+    bytes.extend(mac.0);
+    bytes.resize(FILE.end, 0);
+    bytes.extend(MAGIC_COOKIE);
+    for (code, value) in options {
+        // `chunks` returns none for an empty value, which is an option, too.
+        let parts = value.chunks(255).chain(value.is_empty().then_some(&value[..]));
+        for part in parts {
+            bytes.extend([*code, u8::try_from(part.len()).unwrap_or(u8::MAX)]);
+            bytes.extend(part);
+        }
+    }
+    bytes.push(END);
+    bytes.resize(bytes.len().max(BYTES_MIN), 0);
+    bytes
 }
 
 /// A packet of a server (BOOTREPLY).
@@ -118,15 +126,7 @@ pub mod tests {
 
     /// A reply as a server sends it.
     pub fn reply(xid: u32, kind: MessageType, yiaddr: [u8; 4], options: &[&[u8]]) -> Vec<u8> {
-        let mut bytes = BootRequest {
-            xid,
-            secs: 0,
-            broadcast: false,
-            ciaddr: [0; 4].into(),
-            mac: MAC,
-            options: &[],
-        }
-        .encode();
+        let mut bytes = encode(&Message::new(kind, xid), MAC, false, &[]);
         bytes[0] = BOOTREPLY;
         bytes[16..20].copy_from_slice(&yiaddr);
         bytes.truncate(HEADER_BYTES);
@@ -146,16 +146,7 @@ pub mod tests {
             (57, vec![5, 220]),
             (61, b"\0abc/mynet/eth0".to_vec()),
         ];
-        let zero = Ipv4Addr::UNSPECIFIED;
-        let request = BootRequest {
-            xid: 7,
-            secs: 0,
-            broadcast: false,
-            ciaddr: zero,
-            mac: MAC,
-            options: &options,
-        };
-        let bytes = request.encode();
+        let bytes = encode(&Message::new(MessageType::DISCOVER, 7), MAC, false, &options);
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(bytes.len(), 300);
         let expected =
@@ -171,16 +162,8 @@ pub mod tests {
     #[test]
     fn long_options_are_split_and_joined() {
         let options = [(43, vec![7; 600]), (80, Vec::new())];
-        let zero = Ipv4Addr::UNSPECIFIED;
-        let request = BootRequest {
-            xid: 1,
-            secs: 2,
-            broadcast: true,
-            ciaddr: zero,
-            mac: MAC,
-            options: &options,
-        };
-        let mut bytes = request.encode();
+        let request = Message { secs: 2, ..Message::new(MessageType::DISCOVER, 1) };
+        let mut bytes = encode(&request, MAC, true, &options);
         bytes[0] = BOOTREPLY;
         let mut read = Options::default();
         read.read(&bytes[240..]).unwrap();
