@@ -146,8 +146,7 @@ impl RangeSet {
 
 impl Span<'_> {
     /// The first allocatable address from `ip` on.
-    pub fn first_allocatable(&self, ip: IpAddr) -> Option<IpAddr> {
-        let mut ip = ip;
+    pub fn first_allocatable(&self, mut ip: IpAddr) -> Option<IpAddr> {
         while ip <= self.last {
             let next = match self.range.excluding(ip) {
                 None if ip != self.range.gateway => return Some(ip),
