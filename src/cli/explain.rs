@@ -8,7 +8,6 @@
 mod host;
 mod objects;
 
-use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -90,23 +89,16 @@ struct Step {
     kind: String,
     /// What its ADD adds, or changes.
     objects: Vec<Object>,
+    /// The reason why it is not called.
     #[serde(skip_serializing_if = "Option::is_none")]
-    not_called: Option<NotCalled>,
+    not_called: Option<String>,
 }
 
 /// Why a plugin is not called.
-#[derive(Clone, Serialize)]
-#[serde(into = "String")]
 struct NotCalled {
     reason: String,
     /// The plugins after it need its result.
     ends_list: bool,
-}
-
-impl From<NotCalled> for String {
-    fn from(not_called: NotCalled) -> Self {
-        not_called.reason
-    }
 }
 
 impl Explain {
@@ -157,37 +149,37 @@ fn add_in_copy(
     let sysctls = sysctls(network, &at.ifname);
     let path = netns.path().to_owned();
     let view = View { host: rtnl, nft: Nft::open_if_supported()?, netns, container, sysctls };
+    let verb = Verb::Add(at.clone());
     let chain = Chain {
-        settings: &runtime.settings,
-        network,
-        verb: Verb::Add(at.clone()),
         netns: &path,
         args,
         capability_args,
-        session: OnceCell::new(),
+        ..Chain::without_parameters(&runtime.settings, network, verb)
     };
     let (mut steps, mut success) = (Vec::new(), Some(Success::default()));
     let mut before = view.objects()?;
     for (index, (plugin, not_called)) in network.plugins.iter().zip(not_called).enumerate() {
         let kind = conf::kind(plugin).to_owned();
-        let not_called = match &success {
-            Some(_) => not_called,
-            None => Some(NotCalled::after_end()),
-        };
-        let mut added = Vec::new();
-        match &not_called {
-            None => {
-                let previous = success.take().filter(|_| index > 0);
+        let mut step = Step { kind, objects: Vec::new(), not_called: None };
+        match (success.take(), not_called) {
+            (None, _) => {
+                step.not_called = Some("it needs the result of the plugin before".into());
+            }
+            (Some(previous), Some(NotCalled { reason, ends_list })) => {
+                step.not_called = Some(reason);
+                success = Some(previous).filter(|_| !ends_list);
+            }
+            (Some(previous), None) => {
+                let previous = Some(previous).filter(|_| index > 0);
                 success = Some(chain.add_one(plugin, previous).map_err(|failed| failed.error)?);
                 let after = view.objects()?;
                 let new = after.iter().filter(|object| !before.contains(object)).cloned();
-                added = new.filter_map(|object| object.compared_with(&host.tables)).collect();
+                step.objects =
+                    new.filter_map(|object| object.compared_with(&host.tables)).collect();
                 before = after;
             }
-            Some(NotCalled { ends_list: true, .. }) => success = None,
-            Some(_) => {}
         }
-        steps.push(Step { kind, objects: added, not_called });
+        steps.push(step);
     }
     let result = success.as_ref().map(|success| version::print_result(success, network.version));
     Ok(Explained {
@@ -198,12 +190,6 @@ fn add_in_copy(
         result: result.transpose()?,
         success,
     })
-}
-
-impl NotCalled {
-    fn after_end() -> Self {
-        Self { reason: "it needs the result of the plugin before".into(), ends_list: true }
-    }
 }
 
 /// For each plugin of the list the reason not to call it. Fails if a plugin or its delegate does not exist.
@@ -282,9 +268,7 @@ impl Explained {
         let (network, at) = (&self.network, &new.at);
         print_line(format_args!("{}, {}", at.title(network), self.file.display()));
         for Step { kind, objects, not_called } in &self.plugins {
-            let why = not_called
-                .as_ref()
-                .map(|not_called| format!(" is not called: {}", not_called.reason));
+            let why = not_called.as_ref().map(|reason| format!(" is not called: {reason}"));
             print_line("");
             print_line(format_args!("{kind}{}", why.unwrap_or_default()));
             for Object { side, object, on_host } in objects {
