@@ -7,7 +7,7 @@ mod guard;
 mod memory;
 mod pause;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -42,8 +42,9 @@ impl Runtime {
     /// the next one follows.
     pub fn watch(&self, ready: impl FnOnce()) -> Result<()> {
         let signals = Signals::block()?;
-        // Before the first look, so that no change is missed.
-        let sources = Sources::subscribe()?;
+        // Before the first look, so that no change is missed. A kernel without netfilter has no events of rules.
+        let mut sources = vec![changes::of_links()?];
+        sources.extend(changes::of_rules()?);
         let (mut guard, mut memory) = (Guard::open()?, Memory::default());
         let (mut schedule, mut ready) = (Schedule::default(), Some(ready));
         let mut pause_end = Duration::ZERO;
@@ -67,7 +68,7 @@ impl Runtime {
             let mut files = vec![signals.as_fd()];
             // Once a look is due, further events change nothing, and their queue may overflow.
             if now < pause_end || !schedule.is_resting(now) {
-                files.extend(sources.files());
+                files.extend(sources.iter().map(AsFd::as_fd));
             }
             let readable = clock::readable(&files, Some(due - now));
             let readable = readable.map_err(|error| {
@@ -76,7 +77,7 @@ impl Runtime {
             if readable[0] {
                 return Ok(());
             }
-            if readable.contains(&true) && sources.discard()? {
+            if readable.contains(&true) && discard(&sources)? {
                 schedule.note(clock::since_boot());
                 if now < pause_end {
                     // A command may have changed the pause.
@@ -99,34 +100,13 @@ impl Runtime {
     }
 }
 
-/// The sockets with the events of the host's network namespace.
-struct Sources {
-    links: Events,
-    /// `None` if the kernel lacks netfilter.
-    rules: Option<Events>,
-}
-
-impl Sources {
-    fn subscribe() -> Result<Self> {
-        Ok(Self { links: changes::of_links()?, rules: changes::of_rules()? })
+/// Discards the pending events of all sockets. Returns whether there was one.
+fn discard(sources: &[Events]) -> Result<bool> {
+    let mut is_any = false;
+    for events in sources {
+        is_any |= events.discard()?;
     }
-
-    fn all(&self) -> impl Iterator<Item = &Events> {
-        [&self.links].into_iter().chain(&self.rules)
-    }
-
-    fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.all().map(AsFd::as_fd)
-    }
-
-    /// Discards the pending events. Returns whether there was one.
-    fn discard(&self) -> Result<bool> {
-        let mut is_any = false;
-        for events in self.all() {
-            is_any |= events.discard()?;
-        }
-        Ok(is_any)
-    }
+    Ok(is_any)
 }
 
 /// When the next look begins. All times are times since boot.
