@@ -83,26 +83,17 @@ pub fn resolv_conf<'a>(results: impl IntoIterator<Item = &'a Success>) -> Option
             }
         }
     }
-    if all.is_empty() {
-        return None;
-    }
-    let mut text = String::new();
-    let mut line = |words: &[&str]| {
-        text.push_str(&words.join(" "));
-        text.push('\n');
-    };
+    let mut lines = Vec::new();
     if !all.domain.is_empty() {
-        line(&["domain", &all.domain]);
+        lines.push(format!("domain {}\n", all.domain));
     }
     for (keyword, words) in [("search", &all.search), ("options", &all.options)] {
         if !words.is_empty() {
-            line(&[keyword, &words.join(" ")]);
+            lines.push(format!("{keyword} {}\n", words.join(" ")));
         }
     }
-    for server in &all.nameservers {
-        line(&["nameserver", server]);
-    }
-    Some(text)
+    lines.extend(all.nameservers.iter().map(|server| format!("nameserver {server}\n")));
+    (!lines.is_empty()).then(|| lines.concat())
 }
 
 #[cfg(test)]
