@@ -111,8 +111,7 @@ fn networks() -> Vec<String> {
 
 fn reserved() -> Vec<String> {
     let Ok(survey) = parameters::runtime(TIMEOUT_S).survey() else { return Vec::new() };
-    let all = survey.pools.iter().flat_map(|pool| &pool.reservations);
-    all.map(|owned| owned.reservation.address.to_string()).collect()
+    survey.reservations().map(|owned| owned.reservation.address.to_string()).collect()
 }
 
 fn namespaces() -> Vec<String> {

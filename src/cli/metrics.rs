@@ -12,9 +12,7 @@ use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::kernel::terminal::printable;
 use crate::netlink::nft::Transport;
-use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
-use crate::runtime::remains::Remains;
 use crate::runtime::reservations::{RangeUse, Survey};
 
 use super::output::print_text;
@@ -38,16 +36,9 @@ pub(super) struct Metrics {
 impl Metrics {
     pub(super) fn run(&self) -> Result<u8> {
         let runtime = parameters::runtime(parameters::TIMEOUT_S);
-        let remains = match Remains::find(&runtime) {
-            Ok(remains) => remains,
-            // Without the capability to read nf_tables rules, the other metrics are still printed.
-            Err(error) => {
-                warn(format_args!("warning: {error}"));
-                Remains { survey: runtime.survey()?, owners: Vec::new() }
-            }
-        };
-        let mut text = text(&remains.survey);
-        write_stale(&mut text, &remains);
+        let survey = runtime.survey()?;
+        let mut text = text(&survey);
+        write_stale(&mut text, &survey);
         write_times(&mut text, &runtime)?;
         text.push_str("# EOF\n");
         match self.file.as_ref().map(Path::new) {
@@ -87,10 +78,8 @@ fn text(survey: &Survey) -> String {
         }
     }
     let (mut reservations, mut states, mut ports) = (Vec::new(), Vec::new(), Vec::new());
-    for pool in &survey.pools {
-        for owned in &pool.reservations {
-            count(&mut reservations, &pool.network, owned.state.text());
-        }
+    for owned in survey.reservations() {
+        count(&mut reservations, &owned.network, owned.state.text());
     }
     for (entry, life) in &survey.attachments {
         count(&mut states, &entry.network, life.text());
@@ -107,20 +96,23 @@ fn text(survey: &Survey) -> String {
 }
 
 /// Adds the numbers of the objects that `gc --confirm` removes.
-fn write_stale(text: &mut String, remains: &Remains) {
+fn write_stale(text: &mut String, survey: &Survey) {
     let mut stale = Vec::new();
-    for (entry, life) in &remains.survey.attachments {
+    for (entry, life) in &survey.attachments {
         if life.is_ended() {
             count(&mut stale, &entry.network, "attachment");
         }
     }
-    for (owned, _) in remains.reservations() {
+    for (owned, _) in survey.leaks() {
         count(&mut stale, &owned.network, "reservation");
     }
-    for owner in &remains.owners {
-        if let Some([network, ..]) = Owner::parts(owner) {
-            count(&mut stale, network, "rules");
-        }
+    // Without the capability to read nf_tables rules, the other metrics are still printed.
+    let owners = survey.leaked_owners().unwrap_or_else(|error| {
+        warn(format_args!("warning: {error}"));
+        Vec::new()
+    });
+    for record in owners {
+        count(&mut stale, &record.network, "rules");
     }
     counts(text, "stale", "Objects of containers that have ended.", "kind", &stale);
 }
@@ -165,7 +157,7 @@ fn family(text: &mut String, name: &str, about: &str) {
     text.push_str(&format!("# TYPE cnibox_{name} gauge\n# HELP cnibox_{name} {about}\n"));
 }
 
-/// Escapes the value of a label. The network of a rule is read from the comment of the rule, which any program can write.
+/// Escapes the value of a label.
 fn escaped(value: &str) -> String {
     printable(value).replace('\\', r"\\").replace('"', "\\\"")
 }

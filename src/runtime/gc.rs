@@ -3,6 +3,8 @@
 
 mod collect;
 mod host_objects;
+#[cfg(feature = "tool")]
+mod reservations;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashSet};

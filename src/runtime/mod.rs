@@ -18,8 +18,6 @@ pub(crate) mod new_network;
 pub(crate) mod owners;
 #[cfg(feature = "tool")]
 pub(crate) mod reconcile;
-#[cfg(feature = "tool")]
-pub(crate) mod remains;
 pub mod request;
 #[cfg(feature = "tool")]
 pub(crate) mod reservations;

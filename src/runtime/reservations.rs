@@ -13,7 +13,7 @@
 //! A reservation that is gone cannot become alive: a new ADD writes a new file. The release holds the lock of the store and
 //! compares the file with the listed one.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -30,12 +30,14 @@ use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::life::{Life, Witness};
+use crate::plugin::owner::Owner;
 use crate::plugin::record::{Record, as_text};
 use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{CacheEntry, Entries};
 use crate::runtime::conf::{self, Network};
+use crate::runtime::owners;
 
 /// The addresses of a network in one data directory. This is also the output of `cnibox ipam list --json`.
 #[derive(Debug, Serialize)]
@@ -109,7 +111,7 @@ pub struct Survey {
     pub pools: Vec<Pool>,
     pub attachments: Vec<(CacheEntry, Life)>,
     /// The records of attachments without a cache entry.
-    pub(super) records: Vec<(Record, Life)>,
+    records: Vec<(Record, Life)>,
 }
 
 impl Runtime {
@@ -217,6 +219,37 @@ impl Runtime {
     pub fn reserve(&self, pool: &Pool, address: IpAddr) -> Result<bool> {
         let store = Store::open(&pool.data_dir, &pool.network, &self.settings.turns)?;
         store.locked(|locked| locked.reserve_for_operator(address))
+    }
+}
+
+impl Survey {
+    pub fn reservations(&self) -> impl Iterator<Item = &OwnedReservation> {
+        self.pools.iter().flat_map(|pool| &pool.reservations)
+    }
+
+    /// The reservations of owners that have ended, each with the proof.
+    pub fn leaks(&self) -> impl Iterator<Item = (&OwnedReservation, &str)> {
+        self.reservations().filter_map(|owned| match &owned.state {
+            OwnerState::Gone(reason) => Some((owned, reason.as_str())),
+            _ => None,
+        })
+    }
+
+    /// Whether the cache has an ended attachment of a holder. Its DEL releases the reservation.
+    pub(super) fn has_ended_attachment(&self, owned: &OwnedReservation) -> bool {
+        let Holder::Container { id, .. } = &owned.reservation.holder else { return false };
+        self.attachments.iter().any(|(entry, life)| {
+            entry.network == owned.network && entry.at.container_id == *id && life.is_ended()
+        })
+    }
+
+    /// The records of ended attachments that have rules or links on the host, and no cache entry.
+    pub fn leaked_owners(&self) -> Result<Vec<&Record>> {
+        let ended = self.records.iter().filter(|(_, life)| life.is_ended());
+        let ended: HashMap<String, &Record> = ended
+            .map(|(record, _)| (Owner::new(&record.network, &record.at).to_string(), record))
+            .collect();
+        Ok(owners::on_host()?.iter().filter_map(|owner| ended.get(owner).copied()).collect())
     }
 }
 

@@ -17,7 +17,7 @@ use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::networks;
-use crate::runtime::remains::Remains;
+use crate::runtime::reservations::Survey;
 
 use super::finding::{Findings, Harm};
 
@@ -28,7 +28,7 @@ pub(super) struct Host<'a> {
     pub(super) networks: Vec<ConfiguredNetwork>,
     pub(super) home: NetNs,
     pub(super) rtnl: Rtnl,
-    pub(super) remains: Result<Remains>,
+    pub(super) survey: Result<Survey>,
 }
 
 /// A network with a usable configuration on the host.
@@ -54,19 +54,16 @@ impl<'a> Host<'a> {
         let home = NetNs::own()?;
         let rtnl = Rtnl::open()?;
         let links = rtnl.links()?;
-        let remains = Remains::find(runtime);
-        let attachments = match &remains {
-            Ok(remains) => remains.survey.attachments.as_slice(),
-            // The check `leaks` reports this error.
-            Err(_) => &[],
-        };
+        let survey = runtime.survey();
+        // The check `leaks` reports the error.
+        let attachments = survey.as_ref().map_or(&[][..], |survey| &survey.attachments);
         let mut networks = Vec::new();
         for network in Network::all(&runtime.configurations)? {
             // The check `conflicts` reports unusable configurations.
             let Ok(network) = network else { continue };
             networks.push(ConfiguredNetwork::new(network, &rtnl, &links, attachments)?);
         }
-        Ok(Self { runtime, networks, home, rtnl, remains })
+        Ok(Self { runtime, networks, home, rtnl, survey })
     }
 
     /// CNI_PATH.

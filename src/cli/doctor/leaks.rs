@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
 use crate::plugin::life::Life;
-use crate::plugin::owner::Owner;
+use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::gc::Options;
 
@@ -11,7 +11,7 @@ use super::finding::{Findings, Harm};
 use super::host::Host;
 
 pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    let remains = host.remains.as_ref().map_err(Clone::clone)?;
+    let survey = host.survey.as_ref().map_err(Clone::clone)?;
     // One finding for all leaks that the same command removes: it names the first leak, and has the number of the others.
     let mut leaks: Vec<(String, &str, String, usize)> = Vec::new();
     let mut add = |what: String, why, fix: String| match leaks.iter_mut().find(|leak| leak.2 == fix)
@@ -20,7 +20,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         None => leaks.push((what, why, fix, 0)),
     };
     let mut gone = Vec::new();
-    for (entry, life) in &remains.survey.attachments {
+    for (entry, life) in &survey.attachments {
         let Life::Ended(reason) = life else { continue };
         gone.push((&entry.network, &entry.at.container_id));
         add(
@@ -29,7 +29,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             format!("cnibox gc {}", entry.network),
         );
     }
-    for (owned, reason) in remains.reservations() {
+    for (owned, reason) in survey.leaks() {
         if let Holder::Container { id, .. } = &owned.reservation.holder
             && !gone.contains(&(&owned.network, id))
         {
@@ -44,16 +44,9 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             );
         }
     }
-    for owner in &remains.owners {
-        // An owner with the hash of a long name has a title, too.
-        let title = match Owner::parts(owner) {
-            Some([network, id, ifname]) => {
-                format!("{ifname} of container {id} in network {network}")
-            }
-            None => owner.clone(),
-        };
+    for Record { network, at, .. } in survey.leaked_owners()? {
         add(
-            format!("rules or links name {title}, which has ended"),
+            format!("rules or links name {}, which has ended", at.title(network)),
             "Another container can get the address that they apply to.",
             "cnibox gc".into(),
         );

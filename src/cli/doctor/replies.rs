@@ -13,8 +13,8 @@ use super::host::Host;
 /// Finds containers with a second network for which a reverse path filter drops the requests or replies of a published port.
 pub(super) fn replies(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     // The check `leaks` reports this error.
-    let Ok(remains) = &host.remains else { return Ok(()) };
-    for (entry, life) in &remains.survey.attachments {
+    let Ok(survey) = &host.survey else { return Ok(()) };
+    for (entry, life) in &survey.attachments {
         if !matches!(life, Life::Alive) {
             continue;
         }

@@ -23,8 +23,8 @@ const RECENT_S: u64 = 3600;
 /// itself.
 pub(super) fn timer(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     // The check `leaks` reports this error.
-    let Ok(remains) = &host.remains else { return Ok(()) };
-    let all = remains.survey.attachments.iter();
+    let Ok(survey) = &host.survey else { return Ok(()) };
+    let all = survey.attachments.iter();
     let count = all.filter(|(entry, _)| host.runtime.is_of_another_runtime(entry)).count();
     let has_run = host.runtime.seconds_since_confirmed_gc().is_some_and(|age| age <= RECENT_S);
     if count > 0 && !has_run && !is_enabled() {
