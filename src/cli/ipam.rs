@@ -11,7 +11,7 @@ use crate::ipam::store::listed::Holder;
 use crate::kernel::sys::warn;
 use crate::names::{ContainerId, NetworkName};
 use crate::runtime::Runtime;
-use crate::runtime::reservations::{OwnedReservation, OwnerState, Pod, Pool, RangeUse};
+use crate::runtime::reservations::{OwnedReservation, OwnerState, Pod, Pool, RangeUse, Survey};
 
 use super::output::{Done, print_json, print_json_list, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
@@ -78,30 +78,30 @@ impl Ipam {
         let addresses = self.addresses.iter().map(|text| address(text));
         let addresses = addresses.collect::<Result<Vec<IpAddr>>>()?;
         let runtime = parameters::runtime(TIMEOUT_S);
-        let mut pools = runtime.survey()?.pools;
+        let mut survey = runtime.survey()?;
         if let Some(name) = &self.network {
-            pools.retain(|pool| *pool.network == **name);
-            if pools.is_empty() {
+            survey.pools.retain(|pool| *pool.network == **name);
+            if survey.pools.is_empty() {
                 return Err(Error::config(format_args!(
                     "there is no network {name} with addresses of host-local"
                 )));
             }
         }
         match action {
-            "list" => self.list(&pools),
-            "leaks" => self.print_leaks(&pools),
-            "release" => self.release(&runtime, &pools, &addresses)?,
-            _ => self.reserve(&runtime, &pools, &addresses)?,
+            "list" => self.list(&survey),
+            "leaks" => self.print_leaks(&survey),
+            "release" => self.release(&runtime, &survey, &addresses)?,
+            _ => self.reserve(&runtime, &survey.pools, &addresses)?,
         }
         Ok(0)
     }
 
-    fn list(&self, pools: &[Pool]) {
+    fn list(&self, survey: &Survey) {
         if self.json {
-            return print_json_list("networks", pools);
+            return print_json_list("networks", &survey.pools);
         }
         let mut table = Table::new("RANGE NETWORK SIZE USED FREE");
-        for pool in pools {
+        for pool in &survey.pools {
             for RangeUse { range, size, used, free } in &pool.ranges {
                 let [size, used, free] = [*size, *used, *free].map(number);
                 table.row(&[range, &pool.network, &size, &used, &free]);
@@ -110,50 +110,43 @@ impl Ipam {
         table.print_within(COLUMNS, &[0, 1]);
         print_line("");
         let mut table = Table::new("ADDRESS NETWORK OWNER POD AGE STATE");
-        for owned in all(pools) {
+        for owned in survey.reservations() {
             add_row(&mut table, owned);
         }
         table.print_within(COLUMNS, &[1, 2, 3]);
-        for owned in all(pools) {
+        for owned in survey.reservations() {
             if let OwnerState::Gone(reason) | OwnerState::Unknown(reason) = &owned.state {
                 warn(format_args!("{}: {}: {reason}", owned.title(), owned.state.text()));
             }
         }
     }
 
-    fn print_leaks(&self, pools: &[Pool]) {
+    fn print_leaks(&self, survey: &Survey) {
+        let leaks: Vec<&OwnedReservation> = survey.leaks().map(|(owned, _)| owned).collect();
         if self.json {
-            return print_json_list("leaks", &leaks(pools).collect::<Vec<_>>());
+            return print_json_list("leaks", &leaks);
         }
-        leaks(pools).map(with_reason).for_each(print_line);
+        leaks.into_iter().map(with_reason).for_each(print_line);
     }
 
-    fn release(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
-        let (mut released, mut errors) = (Vec::new(), Vec::new());
-        let mut selected = Vec::new();
-        for address in addresses {
-            let found = all(pools).filter(|owned| owned.reservation.address == *address);
-            let found: Vec<&OwnedReservation> = found.collect();
-            match only_one(*address, found.iter().map(|owned| (&owned.network, ()))) {
-                Ok(()) => selected.extend(found),
-                Err(error) => errors.push(error),
-            }
-        }
+    fn release(&self, runtime: &Runtime, survey: &Survey, addresses: &[IpAddr]) -> Result<()> {
+        let find = |address: &IpAddr| {
+            let with_address =
+                survey.reservations().filter(|owned| owned.reservation.address == *address);
+            only_one(*address, with_address.map(|owned| (&owned.network, owned)))
+        };
+        let mut selected: Vec<Result<&OwnedReservation>> = addresses.iter().map(find).collect();
         if self.leaks {
-            selected.extend(leaks(pools));
+            selected.extend(survey.leaks().map(|(owned, _)| Ok(owned)));
         }
-        for owned in selected {
-            match self.release_one(runtime, owned) {
-                Ok(()) if self.json => released.push(owned),
-                Ok(()) => self.print_change("release", &with_reason(owned)),
-                Err(error) => errors.push(error),
-            }
-        }
-        if self.json {
-            let done = BTreeMap::from([("released", released)]);
-            print_json(&Done { dry_run: self.dry_run, done });
-        }
-        Error::joined(errors)
+        self.print_changes(
+            "release",
+            selected.into_iter().map(|owned| {
+                let owned = owned?;
+                self.release_one(runtime, owned)?;
+                Ok((owned, with_reason(owned)))
+            }),
+        )
     }
 
     /// Releases an address. Fails if the release needs --force, and it is not given.
@@ -175,27 +168,35 @@ impl Ipam {
         Err(Error::internal(msg))
     }
 
-    /// Prints what was done to a reservation, or would be done in a dry run.
-    fn print_change(&self, verb: &str, text: &str) {
-        let (would, past) = if self.dry_run { ("would ", " ") } else { ("", "d ") };
-        print_line(format_args!("{would}{verb}{past}{text}"));
+    fn reserve(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
+        self.print_changes(
+            "reserve",
+            addresses.iter().map(|&address| {
+                let network = &self.reserve_one(runtime, pools, address)?.network;
+                let line = format!("{address} of network {network}");
+                Ok((ReservedAddress { network, address }, line))
+            }),
+        )
     }
 
-    fn reserve(&self, runtime: &Runtime, pools: &[Pool], addresses: &[IpAddr]) -> Result<()> {
-        let (mut reserved, mut errors) = (Vec::new(), Vec::new());
-        for address in addresses {
-            match self.reserve_one(runtime, pools, *address) {
-                Ok(pool) if self.json => {
-                    reserved.push(ReservedAddress { network: &pool.network, address: *address });
-                }
-                Ok(pool) => {
-                    self.print_change("reserve", &format!("{address} of network {}", pool.network));
-                }
+    /// Makes changes of reservations, and prints each one after it is made, or all in one JSON document: what was done, or what
+    /// would be done in a dry run. Goes on after an error, and returns all errors.
+    fn print_changes<T: Serialize>(
+        &self,
+        verb: &str,
+        changes: impl Iterator<Item = Result<(T, String)>>,
+    ) -> Result<()> {
+        let (would, past) = if self.dry_run { ("would ", "") } else { ("", "d") };
+        let (mut changed, mut errors) = (Vec::new(), Vec::new());
+        for change in changes {
+            match change {
+                Ok((reservation, _)) if self.json => changed.push(reservation),
+                Ok((_, line)) => print_line(format_args!("{would}{verb}{past} {line}")),
                 Err(error) => errors.push(error),
             }
         }
         if self.json {
-            let done = BTreeMap::from([("reserved", reserved)]);
+            let done = BTreeMap::from([(format!("{verb}d"), changed)]);
             print_json(&Done { dry_run: self.dry_run, done });
         }
         Error::joined(errors)
@@ -222,14 +223,6 @@ impl Ipam {
 
 fn address(text: &str) -> Result<IpAddr> {
     text.parse().map_err(|_| usage_error(format!("{text:?} is not an IP address")))
-}
-
-fn all(pools: &[Pool]) -> impl Iterator<Item = &OwnedReservation> {
-    pools.iter().flat_map(|pool| &pool.reservations)
-}
-
-fn leaks(pools: &[Pool]) -> impl Iterator<Item = &OwnedReservation> {
-    all(pools).filter(|owned| matches!(owned.state, OwnerState::Gone(_)))
 }
 
 /// What the only network with the address has. Fails unless it is exactly one.
