@@ -35,7 +35,9 @@ use crate::runtime::confirm;
 use crate::runtime::confirm::{Candidate, Confirmation};
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
-use crate::runtime::owners::{self, OwnersInUse};
+use crate::runtime::owners;
+#[cfg(feature = "tool")]
+use crate::runtime::reservations::Survey;
 use crate::steps::nft::localnet;
 
 /// Options of GC.
@@ -373,8 +375,16 @@ impl Runtime {
     /// Whether a record is still needed as the proof that the owner of a reservation, a rule or a link has ended. True if the
     /// owners cannot be read.
     fn is_proof(&self, record: &Record, in_use: &OnceCell<Option<OwnersInUse>>) -> bool {
-        let in_use = in_use.get_or_init(|| OwnersInUse::find(self).ok());
+        let in_use = in_use.get_or_init(|| self.owners_in_use().ok());
         in_use.as_ref().is_none_or(|in_use| in_use.has(record))
+    }
+
+    fn owners_in_use(&self) -> Result<OwnersInUse> {
+        Ok(OwnersInUse {
+            owners: owners::on_host()?,
+            #[cfg(feature = "tool")]
+            survey: self.survey()?,
+        })
     }
 
     /// Calls GC of the plugins of a network: they remove all objects that belong to no attachment in the cache. Locks the
@@ -396,6 +406,25 @@ impl Runtime {
             return Ok(());
         }
         Chain::without_parameters(&self.settings, &network, Verb::Gc(keep)).gc()
+    }
+}
+
+/// The owners of all rules, links and reservations on a host.
+struct OwnersInUse {
+    /// The owners of rules and links.
+    owners: Vec<String>,
+    /// Without the tool, the runtime releases no reservations, so it needs no proofs for them.
+    #[cfg(feature = "tool")]
+    survey: Survey,
+}
+
+impl OwnersInUse {
+    /// Whether a rule, link or reservation belongs to the attachment of a record.
+    fn has(&self, Record { network, at, .. }: &Record) -> bool {
+        let is_held = self.owners.contains(&Owner::new(network, at).to_string());
+        #[cfg(feature = "tool")]
+        let is_held = is_held || self.survey.has_reservation_of(network, &at.container_id);
+        is_held
     }
 }
 

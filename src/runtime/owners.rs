@@ -6,13 +6,10 @@ use crate::cni::json::Json;
 use crate::cni::request::Verb;
 use crate::cni::version::Version;
 use crate::error::Result;
-#[cfg(feature = "tool")]
-use crate::ipam::store::listed::Holder;
-use crate::names::{Attachment, ContainerId, NetworkName};
+use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{Family, Nft};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::Owner;
-use crate::plugin::record::Record;
 use crate::plugins::PLUGINS;
 use crate::runtime::Runtime;
 use crate::runtime::chain::{CallSettings, Chain};
@@ -69,47 +66,6 @@ pub fn is_on_host(owner: &str) -> Result<bool> {
     let is_owner = |found: &str| found == owner;
     Ok(links.iter().filter_map(host_link::owner_of).any(is_owner)
         || on_host()?.iter().any(|found| is_owner(found)))
-}
-
-/// The owners of all rules, links and reservations on a host.
-pub struct OwnersInUse {
-    /// The owners of rules and links.
-    owners: Vec<String>,
-    /// The containers that hold reservations, with their networks.
-    containers: Vec<(NetworkName, ContainerId)>,
-}
-
-impl OwnersInUse {
-    pub fn find(runtime: &Runtime) -> Result<Self> {
-        Ok(Self { owners: on_host()?, containers: containers_with_reservation(runtime)? })
-    }
-
-    /// Whether a rule, link or reservation belongs to the attachment of a record.
-    pub fn has(&self, Record { network, at, .. }: &Record) -> bool {
-        let is_held =
-            |(of, id): &(NetworkName, ContainerId)| of == network && *id == at.container_id;
-        self.owners.contains(&Owner::new(network, at).to_string())
-            || self.containers.iter().any(is_held)
-    }
-}
-
-#[cfg(feature = "tool")]
-fn containers_with_reservation(runtime: &Runtime) -> Result<Vec<(NetworkName, ContainerId)>> {
-    let mut containers = Vec::new();
-    for pool in runtime.survey()?.pools {
-        for owned in pool.reservations {
-            if let Holder::Container { id, .. } = owned.reservation.holder {
-                containers.push((pool.network.clone(), id));
-            }
-        }
-    }
-    Ok(containers)
-}
-
-/// Without the tool, the runtime releases no reservations, so it needs no proofs for them.
-#[cfg(not(feature = "tool"))]
-fn containers_with_reservation(_: &Runtime) -> Result<Vec<(NetworkName, ContainerId)>> {
-    Ok(Vec::new())
 }
 
 impl Runtime {

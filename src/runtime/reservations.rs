@@ -28,7 +28,7 @@ use crate::ipam::range::{Range, RangeSet};
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::sys::warn;
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, ContainerId, NetworkName};
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
 use crate::plugin::record::{Record, as_text};
@@ -232,6 +232,14 @@ impl Survey {
         self.reservations().filter_map(|owned| match &owned.state {
             OwnerState::Gone(reason) => Some((owned, reason.as_str())),
             _ => None,
+        })
+    }
+
+    /// Whether a container has a reservation in a network.
+    pub(super) fn has_reservation_of(&self, network: &NetworkName, id: &ContainerId) -> bool {
+        self.reservations().any(|owned| {
+            owned.network == *network
+                && matches!(&owned.reservation.holder, Holder::Container { id: of, .. } if of == id)
         })
     }
 
