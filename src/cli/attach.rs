@@ -141,12 +141,7 @@ impl Add {
         let path = path_of(&self.netns, self.create)?;
         let at = attachment(&self.container_id, &self.ifname, &path)?;
         let runtime = parameters::runtime(self.timeout);
-        let mut new = NewAttachment {
-            args: parameters::cni_args()?,
-            capability_args: parameters::capability_args()?,
-            network: find(&runtime, &self.network)?,
-            at,
-        };
+        let mut new = parameters::new_attachment(find(&runtime, &self.network)?, at)?;
         let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
         options.apply(&mut new)?;
         // The namespace stays when this value is dropped.
@@ -197,9 +192,8 @@ impl Del {
         let choice = network.map(parameters::choice).transpose()?;
         let attached = match (&self.container_id, &choice, &path) {
             (Some(id), choice, None) => {
-                let name = parameters::ifname(&self.ifname)?;
-                let name = name.map(ifname).transpose()?;
-                runtime.attachments_of(&container_id(id)?, choice.as_ref(), name.as_ref())?
+                let ifname = parameters::ifname(&self.ifname)?;
+                runtime.attachments_of(&container_id(id)?, choice.as_ref(), ifname.as_ref())?
             }
             (_, Some(choice), Some(path)) => {
                 vec![(choice.name().clone(), attachment(&self.container_id, &self.ifname, path)?)]
@@ -251,18 +245,14 @@ pub(super) fn attachment(
     name: &Option<String>,
     path: &Path,
 ) -> Result<Attachment> {
-    let name = parameters::ifname(name)?.unwrap_or_else(|| IFNAME.into());
+    let ifname = parameters::ifname(name)?.map_or_else(|| IfName::new(IFNAME), Ok)?;
     let container_id = match id {
         Some(id) => container_id(id)?,
         None => container_id_of(path)?,
     };
-    Ok(Attachment { container_id, ifname: ifname(name)? })
+    Ok(Attachment { container_id, ifname })
 }
 
 fn container_id(id: &str) -> Result<ContainerId> {
     ContainerId::new(id).map_err(usage_error)
-}
-
-fn ifname(name: String) -> Result<IfName> {
-    IfName::new(name).map_err(usage_error)
 }

@@ -104,14 +104,11 @@ struct NotCalled {
 impl Explain {
     pub(super) fn run(&self) -> Result<u8> {
         let mut runtime = parameters::runtime(TIMEOUT_S);
-        let mut new = NewAttachment {
-            network: attach::find(&runtime, &self.network)?,
-            at: attach::attachment(&Some(CONTAINER_ID.into()), &self.ifname, Path::new(""))?,
-            args: parameters::cni_args()?,
-            capability_args: parameters::capability_args()?,
-        };
-        let (publish, ip) = (self.publish.as_slice(), self.ip.as_slice());
-        AddOptions { publish, ip, mac: self.mac.as_deref() }.apply(&mut new)?;
+        let network = attach::find(&runtime, &self.network)?;
+        let at = attach::attachment(&Some(CONTAINER_ID.into()), &self.ifname, Path::new(""))?;
+        let mut new = parameters::new_attachment(network, at)?;
+        let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
+        options.apply(&mut new)?;
         let missing = sandbox::missing_capabilities();
         if !missing.is_empty() {
             let (name, missing) = (&new.network.name, missing.join(" and "));

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::cni::json::Json;
 use crate::cni::request::is_true;
 use crate::error::{Error, Result};
-use crate::names::{Mac, NetworkName};
+use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::plugin::log::Log;
 use crate::runtime::NAMED_NAMESPACES;
@@ -114,11 +114,17 @@ pub(super) fn named_netns(argument: &str) -> Result<PathBuf> {
 }
 
 /// The name of the interface, from the option or from CNI_IFNAME.
-pub(super) fn ifname(option: &Option<String>) -> Result<Option<String>> {
-    match option {
-        None => Ok(Some(text("CNI_IFNAME")?).filter(|name| !name.is_empty())),
-        given => Ok(given.clone()),
-    }
+pub(super) fn ifname(option: &Option<String>) -> Result<Option<IfName>> {
+    let name = match option {
+        None => Some(text("CNI_IFNAME")?).filter(|name| !name.is_empty()),
+        given => given.clone(),
+    };
+    name.map(IfName::new).transpose().map_err(usage_error)
+}
+
+/// An attachment to make, with CNI_ARGS and CAP_ARGS.
+pub(super) fn new_attachment(network: Network, at: Attachment) -> Result<NewAttachment> {
+    Ok(NewAttachment { network, at, args: cni_args()?, capability_args: capability_args()? })
 }
 
 /// CNI_ARGS, checked: pairs `KEY=VALUE`, separated by semicolons.
@@ -274,7 +280,7 @@ fn ports(text: &str) -> Option<std::ops::Range<u32>> {
 mod tests {
     use super::*;
     use crate::error::Code;
-    use crate::names::{Attachment, ContainerId, IfName};
+    use crate::names::ContainerId;
 
     #[test]
     fn ports_are_published_as_podman_reads_them() {

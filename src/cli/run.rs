@@ -215,12 +215,8 @@ pub(super) fn requested_attachments(
         if wanted.iter().any(|other| other.at.ifname == ifname) {
             return Err(usage_error(format_args!("two networks have the interface {ifname}")));
         }
-        wanted.push(NewAttachment {
-            network: super::attach::find(runtime, name)?,
-            at: Attachment { container_id: container_id.clone(), ifname },
-            args: parameters::cni_args()?,
-            capability_args: parameters::capability_args()?,
-        });
+        let at = Attachment { container_id: container_id.clone(), ifname };
+        wanted.push(parameters::new_attachment(super::attach::find(runtime, name)?, at)?);
     }
     let can_publish = |attachment: &NewAttachment| attachment.network.is_capable_of("portMappings");
     let publisher = wanted.iter().position(can_publish).unwrap_or_default();
