@@ -147,11 +147,12 @@ fn print(networks: &[ListedNetwork]) {
 impl Create {
     fn run(&self, runtime: &Runtime) -> Result<()> {
         let new = self.network()?;
-        runtime.create_network(&new)?;
-        print_line(&new.name);
+        let name = NetworkName::new(&*self.name).map_err(usage_error)?;
+        runtime.create_network(&name, &new)?;
+        print_line(&name);
         let (listed, _) = runtime.networks()?;
         match listed.as_slice() {
-            [first, _, ..] if first.name == new.name && first.order.containerd.is_some() => {
+            [first, _, ..] if first.name == name && first.order.containerd.is_some() => {
                 warn(format_args!(
                     "note: its file is now the first: containerd and CRI-O use this network"
                 ));
@@ -167,18 +168,7 @@ impl Create {
             let all = Kind::ALL.map(|(name, _)| name).join(", ");
             return Err(usage_error(format!("--type {requested}: not one of {all}")));
         };
-        let mut new = NewNetwork {
-            name: NetworkName::new(&*self.name).map_err(usage_error)?,
-            kind,
-            subnets: Vec::new(),
-            gateways: Vec::new(),
-            bridge: None,
-            parent: None,
-            mode: None,
-            mtu: None,
-            vlan: None,
-            isolate: false,
-        };
+        let mut new = NewNetwork { kind, ..NewNetwork::default() };
         for subnet in &self.subnet {
             new.subnets.push(parse::<IpNet>("--subnet", subnet, "a subnet")?.trunc());
         }

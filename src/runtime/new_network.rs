@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -41,9 +41,8 @@ const BRIDGE: &str = "cnibox";
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The parameters of a network to create.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NewNetwork {
-    pub name: NetworkName,
     pub kind: Kind,
     /// The subnets of the network. If empty, a free subnet is chosen.
     pub subnets: Vec<IpNet>,
@@ -61,8 +60,9 @@ pub struct NewNetwork {
 }
 
 /// The interface plugin of a new network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
+    #[default]
     Bridge,
     Veth,
     Ptp,
@@ -92,15 +92,15 @@ impl Kind {
 }
 
 impl Runtime {
-    /// Writes the file of a network, and returns its path.
-    pub fn create_network(&self, new: &NewNetwork) -> Result<PathBuf> {
+    /// Writes the file of a network.
+    pub fn create_network(&self, name: &NetworkName, new: &NewNetwork) -> Result<()> {
         let _lock = lock(&self.configurations)?;
-        self.create_file(new)
-            .map_err(|error| error.context(format!("cannot create network {}", new.name)))
+        self.create_file(name, new)
+            .map_err(|error| error.context(format!("cannot create network {name}")))
     }
 
-    fn create_file(&self, new: &NewNetwork) -> Result<PathBuf> {
-        let (directory, name) = (&self.configurations, &new.name);
+    fn create_file(&self, name: &NetworkName, new: &NewNetwork) -> Result<()> {
+        let directory = &self.configurations;
         let networks = self.usable_networks()?;
         if let Some(other) = networks.iter().find(|other| other.name == *name) {
             let file = other.file.display();
@@ -111,10 +111,9 @@ impl Runtime {
             Some(bridge) => bridge.to_string(),
             None => free_bridge(&networks)?,
         };
-        let text = new.list(&subnets, &bridge)?.to_pretty() + "\n";
+        let text = new.list(name, &subnets, &bridge)?.to_pretty() + "\n";
         let file = directory.join(format!("{name}.conflist"));
-        publish(directory, &file, text.as_bytes()).map_err(Error::of_file("write", &file))?;
-        Ok(file)
+        publish(directory, &file, text.as_bytes()).map_err(Error::of_file("write", &file))
     }
 
     /// Removes the file of a network, and its bridge if it is unused. Unless `is_forced`, fails if an attachment of the network
@@ -213,7 +212,7 @@ impl NewNetwork {
     }
 
     /// The content of the file.
-    fn list(&self, subnets: &[IpNet], bridge: &str) -> Result<Json> {
+    fn list(&self, name: &NetworkName, subnets: &[IpNet], bridge: &str) -> Result<Json> {
         let mut plugins = vec![self.interface(bridge, self.ipam(subnets)?)];
         if !self.kind.has_parent() {
             let capabilities = Json::object([("portMappings", if_set(true))]);
@@ -227,7 +226,7 @@ impl NewNetwork {
         Ok(Json::object([
             ("cniVersion", Some(VERSION.into())),
             ("cniVersions", Some(Json::Array(VERSIONS.map(Json::from).into()))),
-            ("name", text(&self.name)),
+            ("name", text(name)),
             ("plugins", Some(Json::Array(plugins))),
         ]))
     }
