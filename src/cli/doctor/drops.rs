@@ -221,14 +221,10 @@ impl BaseChain<'_> {
                     results.families.push(family);
                 }
             }
-            Some(by) => {
-                let on = "oifname".into();
-                results.doubt.get_or_insert((traffic, Doubt { location: by.location, on }));
-            }
-            None => {
-                if let Some(doubt) = doubt {
-                    results.doubt.get_or_insert((traffic, doubt));
-                }
+            drop => {
+                let on_path = |by: DroppedBy| Doubt { location: by.location, on: "oifname".into() };
+                let doubt = drop.map(on_path).or(doubt).map(|doubt| (traffic, doubt));
+                results.doubt = results.doubt.take().or(doubt);
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::names::IpFamily;
 use crate::netlink::nft::{Family, Nft, Object, Table};
 
 use super::finding::{Findings, Harm, quoted};
-use super::host::{Host, names};
+use super::host::Host;
 
 /// Finds disabled IP forwarding. ADD enables it, so it is a fault only for networks in use, and a note for others.
 pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -25,7 +25,8 @@ pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             (unused, Harm::Note, "The first ADD in the network sets it to 1."),
         ] {
             if !networks.is_empty() {
-                let what = format_args!("{dotted} is 0; it must be 1 for {}", names(&networks));
+                let names: Vec<&str> = networks.iter().map(|net| &*net.network.name).collect();
+                let what = format_args!("{dotted} is 0; it must be 1 for {}", names.join(", "));
                 found.add(harm, what, why, format_args!("sysctl -w {dotted}=1"));
             }
         }

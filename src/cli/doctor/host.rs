@@ -149,12 +149,6 @@ fn is_set(plugin: &Json, key: &str) -> bool {
     plugin.get(key).is_some_and(|value| !matches!(value, Json::Bool(false) | Json::Null))
 }
 
-/// The names of networks, for messages.
-pub(super) fn names(networks: &[&ConfiguredNetwork]) -> String {
-    let names: Vec<&str> = networks.iter().map(|net| &*net.network.name).collect();
-    names.join(", ")
-}
-
 /// Finds networks with the IPAM plugin `dhcp` but without its daemon. Reads the kernel's list of sockets: a connection would
 /// start the daemon by socket activation.
 pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
