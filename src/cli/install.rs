@@ -12,7 +12,6 @@ mod removal;
 mod report;
 mod selection;
 mod stage;
-#[cfg(feature = "runtime")]
 mod timer;
 
 use std::path::Path;
@@ -29,7 +28,6 @@ pub(in crate::cli) use existing::ExistingFile;
 pub(in crate::cli) use manifest::{Installed, Manifest};
 use plan::{LinkMethod, Plan};
 use report::Report;
-#[cfg(feature = "runtime")]
 use timer::Timer;
 
 /// Put this executable and a link for every plugin into a directory, or upgrade an installation of another build.

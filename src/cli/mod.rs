@@ -1,12 +1,9 @@
 //! The commands of `cnibox`: those that busybox has, those of a container runtime, and those that examine the host.
 
-#[cfg(feature = "runtime")]
 mod attach;
-#[cfg(feature = "runtime")]
 mod attachments;
 #[cfg(feature = "tool")]
 mod completion;
-#[cfg(feature = "demo")]
 mod demo;
 pub mod dhcp;
 #[cfg(feature = "tool")]
@@ -15,7 +12,6 @@ mod doctor;
 mod executable;
 #[cfg(feature = "tool")]
 mod explain;
-#[cfg(feature = "runtime")]
 mod gc;
 #[cfg(feature = "tool")]
 mod help;
@@ -29,17 +25,13 @@ mod lint;
 mod manual;
 #[cfg(feature = "tool")]
 mod metrics;
-#[cfg(feature = "runtime")]
 mod networks;
-#[cfg(feature = "run")]
 mod oci_hook;
 mod output;
 mod overview;
-#[cfg(feature = "runtime")]
 mod parameters;
 #[cfg(feature = "tool")]
 mod reconcile;
-#[cfg(feature = "run")]
 mod run;
 mod similar;
 mod table;
@@ -213,7 +205,6 @@ fn exit_code(done: Result<u8>) -> u8 {
 }
 
 /// The text that `--help` of a command prints.
-#[cfg(feature = "tool")]
 fn help_of_command(command: &str) -> String {
     Tool::from_args(&[NAME], &[command, "--help"])
         .map_or_else(|exit| exit.output, |_| String::new())

@@ -120,7 +120,6 @@ impl ConfirmFile {
 }
 
 /// The seconds since the last run. `None` if there was none in this boot.
-#[cfg(feature = "tool")]
 pub(super) fn seconds_since_last_run(path: &Path) -> Option<u64> {
     let now = now();
     let saved = ConfirmFile::read(path, file::boot_id().ok()?, now)?;

@@ -30,9 +30,7 @@ use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
 use crate::runtime::conf::Network;
-#[cfg(feature = "tool")]
-use crate::runtime::confirm;
-use crate::runtime::confirm::{Candidate, Confirmation};
+use crate::runtime::confirm::{self, Candidate, Confirmation};
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
 use crate::runtime::owners;
@@ -261,14 +259,12 @@ impl Runtime {
     }
 
     /// Whether another runtime, which may never call GC, made an attachment of the cache.
-    #[cfg(feature = "tool")]
     pub fn is_of_another_runtime(&self, entry: &CacheEntry) -> bool {
         let record = self.records.read(&entry.network, &entry.at);
         record.is_none_or(|record| record.maker != Maker::Cnibox)
     }
 
     /// The seconds since the last `gc --confirm` in this boot.
-    #[cfg(feature = "tool")]
     pub fn seconds_since_confirmed_gc(&self) -> Option<u64> {
         confirm::seconds_since_last_run(&self.confirmation())
     }

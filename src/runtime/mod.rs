@@ -16,7 +16,6 @@ pub(crate) mod netns_lock;
 pub(crate) mod networks;
 pub(crate) mod new_network;
 pub(crate) mod owners;
-#[cfg(feature = "tool")]
 pub(crate) mod reconcile;
 pub mod request;
 #[cfg(feature = "tool")]
