@@ -2,7 +2,6 @@
 //!
 //! Each check is a function that reads the host and changes nothing. The kernel may load modules, as it does for plugins.
 
-mod advertisements;
 mod conflicts;
 mod drops;
 mod files;
@@ -77,7 +76,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("the network configurations", conflicts::conflicts),
     ("the kernel", kernel::features),
     ("IP forwarding", forwarding::forwarding),
-    ("router advertisements", advertisements::advertisements),
+    ("router advertisements", forwarding::advertisements),
     ("the reverse path filter", forwarding::reverse_path_filter),
     ("the replies of published ports", replies::replies),
     ("the rules for forwarded packets", drops::drops),
@@ -106,7 +105,7 @@ impl Doctor {
             let mut print =
                 |line: &str| if self.json { done.push(line.into()) } else { print_line(line) };
             let removed = leaks::fix(&runtime, self.dry_run, &mut print);
-            let set = advertisements::fix(self.dry_run, &mut print);
+            let set = forwarding::fix_advertisements(self.dry_run, &mut print);
             fixed = removed.and(set);
             if !self.dry_run {
                 findings.retain(|finding| !finding.is_fixable);
