@@ -10,7 +10,6 @@ mod manifest;
 mod plan;
 mod removal;
 mod report;
-mod selection;
 mod stage;
 mod timer;
 
@@ -20,11 +19,13 @@ use argh::FromArgs;
 
 use crate::error::{Error, Result};
 use crate::kernel::sys;
+use crate::plugins::{self, PLUGINS};
 
 use super::output::{USAGE_ERROR, usage_error};
 use directory::Directory;
 pub(in crate::cli) use directory::failed;
 pub(in crate::cli) use existing::ExistingFile;
+use manifest::is_plain;
 pub(in crate::cli) use manifest::{Installed, Manifest};
 use plan::{LinkMethod, Plan};
 use report::Report;
@@ -149,6 +150,43 @@ impl Install {
         Ok(Report { changes: plan.changes(), left: Vec::new() })
     }
 
+    /// The names that the arguments select, each with the plugin that a call under it runs. The aliases are the last.
+    fn names(&self) -> Result<Vec<(String, &'static str)>> {
+        let only = split("--only", &self.only)?;
+        let exclude = split("--exclude", &self.exclude)?;
+        let mut names = Vec::new();
+        for entry in PLUGINS {
+            let is_chosen = only.is_empty() || only.contains(&entry.name);
+            if is_chosen && !exclude.contains(&entry.name) {
+                let name = format!("{}{}", self.prefix, entry.name);
+                if crate::find(&name).is_none_or(|found| found.name != entry.name) {
+                    return Err(usage_error(format_args!(
+                        "--prefix {}: not buildkit-cni- or cnv-",
+                        self.prefix
+                    )));
+                }
+                names.push((name, entry.name));
+            }
+        }
+        for alias in &self.alias {
+            let refused = |why: &str| Err(usage_error(format_args!("--alias {alias}: {why}")));
+            let Some((name, plugin)) = alias.split_once('=') else {
+                return refused("it is not ALIAS=PLUGIN");
+            };
+            match crate::find(name).filter(|_| is_plain(name)) {
+                Some(entry) if entry.name == plugin => names.push((name.into(), entry.name)),
+                Some(entry) => {
+                    return refused(&format!("a call under this name runs {}", entry.name));
+                }
+                None => return refused("the alias is not buildkit-cni-PLUGIN or cnv-PLUGIN"),
+            }
+        }
+        match names.is_empty() {
+            true => Err(usage_error("no plugin is chosen")),
+            false => Ok(names),
+        }
+    }
+
     fn method(&self) -> LinkMethod {
         if self.symbolic {
             LinkMethod::Symbolic
@@ -184,4 +222,15 @@ fn in_directory(error: Error, path: &Path, un: &str) -> Error {
     }
     let from = if un.is_empty() { "into" } else { "from" };
     error.context(format_args!("cannot {un}install {from} {}", path.display()))
+}
+
+/// Splits the arguments of an option into plugin names, which are separated by commas. Fails if there is no such plugin.
+fn split<'a>(option: &str, lists: &'a [String]) -> Result<Vec<&'a str>> {
+    let names: Vec<&str> = lists.iter().flat_map(|list| list.split(',')).collect();
+    match names.iter().find(|name| plugins::named(name).is_none()) {
+        Some(name) => {
+            Err(usage_error(format_args!("{option} {name}: cnibox has no plugin of that name")))
+        }
+        None => Ok(names),
+    }
 }

@@ -13,7 +13,6 @@ use crate::plugin::VERSION;
 use super::existing::ExistingFile;
 use super::manifest::{Installed, Manifest};
 use super::report::Change;
-use super::selection::NameAndPlugin;
 
 /// How a name is made from the executable.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,7 +65,7 @@ impl<'a> Plan<'a> {
         path: &'a Path,
         method: LinkMethod,
         makes_backups: bool,
-        names: Vec<NameAndPlugin>,
+        names: Vec<(String, &'static str)>,
     ) -> Result<Self> {
         // The installation replaces a damaged manifest.
         let old = Manifest::read(path).unwrap_or_else(|error| {
