@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
+use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName, hex};
 use crate::plugin::life::{Attached, Life, Witness};
 use crate::plugin::record::{Made, Maker, Record};
@@ -22,6 +23,24 @@ use crate::runtime::cache::{Cache, CacheEntry};
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Runtime {
+    /// The attachments in the cache, of all runtimes. The list is for display, so this takes no lock. Prints a warning for each
+    /// damaged entry.
+    pub fn attachments(&self) -> Result<Vec<(CacheEntry, Life)>> {
+        let (witness, mut attachments) = (Witness::new()?, Vec::new());
+        for entry in self.entries()? {
+            let life = self.life(&witness, &entry);
+            attachments.push((entry, life));
+        }
+        Ok(attachments)
+    }
+
+    /// The entries of the cache. Prints a warning for each damaged entry.
+    pub fn entries(&self) -> Result<Vec<CacheEntry>> {
+        let found = self.cache.all()?;
+        found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
+        Ok(found.entries)
+    }
+
     /// Whether the attachment of an entry is alive. Writes a record for an attachment without one if its namespace exists: with
     /// the record, a later call can ask the kernel whether the namespace has ended.
     pub(super) fn life(&self, witness: &Witness, entry: &CacheEntry) -> Life {

@@ -313,6 +313,17 @@ impl Runtime {
         self.chain(&entry, &network, netns, Verb::Check(entry.at.clone())).check(&entry.result)
     }
 
+    /// Runs CHECK of an attachment, with the parameters of its ADD. Returns false if the version of its configuration has no
+    /// CHECK, or if `disableCheck` is set.
+    pub fn check_entry(&self, entry: &CacheEntry) -> Result<bool> {
+        let network = entry.network_of_add()?;
+        if network.disable_check || network.version < Version::V0_4_0 {
+            return Ok(false);
+        }
+        let choice = Choice::Named(entry.network.clone());
+        self.check(&choice, &Target::cached(&entry.at, None)).map(|()| true)
+    }
+
     /// Runs STATUS of each plugin. Fails if an ADD would fail. Returns false, and runs no plugin, if the version of the network has
     /// no STATUS.
     pub fn status(&self, network: &Network) -> Result<bool> {
