@@ -68,7 +68,7 @@ pub(super) struct Demo {}
 struct Container {
     name: &'static str,
     netns: NetNs,
-    wanted: [NewAttachment; 1],
+    new: NewAttachment,
     success: Success,
     took: Duration,
 }
@@ -96,8 +96,8 @@ impl Demo {
             (one, &host, GATEWAY),
             (two, &host, GATEWAY),
         ] {
-            let listener = listen(to, SocketAddr::new(address, 0))?;
-            let took = exchange(&from.netns, &listener, None)?;
+            let server = SocketAddr::new(address, CONTAINER_PORT);
+            let took = exchange(&from.netns, &listen(to, server)?, server)?;
             print_line(format_args!(
                 "tcp    {} to {address}: round trip in {}",
                 from.name,
@@ -107,7 +107,7 @@ impl Demo {
         let listener = listen(&one.netns, SocketAddr::new(one.address(), CONTAINER_PORT))?;
         let published = SocketAddr::new(GATEWAY, HOST_PORT);
         for (name, from) in [("host", &host), (two.name, &two.netns)] {
-            let took = exchange(from, &listener, Some(published))?;
+            let took = exchange(from, &listener, published)?;
             let port = format!("{published}, which {} publishes", one.name);
             print_line(format_args!("tcp    {name} to {port}: round trip in {}", millis(took)));
         }
@@ -117,7 +117,7 @@ impl Demo {
         }
         for container in &containers {
             let started = Instant::now();
-            let [NewAttachment { network, at, .. }] = &container.wanted;
+            let NewAttachment { network, at, .. } = &container.new;
             let attached = [(network.name.clone(), at.clone())];
             runtime.detach(&attached, Some(container.netns.path()))?;
             print_line(format_args!("DEL    {} in {}", container.name, millis(started.elapsed())));
@@ -137,18 +137,17 @@ fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Con
     let publish: Vec<String> = publish.iter().map(|&port| port.into()).collect();
     let at = Attachment { container_id: ContainerId::new(name)?, ifname: IfName::new("eth0")? };
     let (args, capability_args) = (String::new(), Json::Null);
-    let mut wanted = [NewAttachment { network, at, args, capability_args }];
-    AddOptions { publish: &publish, ip: &[], mac: None }.apply(&mut wanted[0])?;
+    let mut new = NewAttachment { network, at, args, capability_args };
+    AddOptions { publish: &publish, ip: &[], mac: None }.apply(&mut new)?;
     let started = Instant::now();
-    let mut results = runtime.attach(&wanted, &path)?;
+    let success = runtime.attach_one(&new, &path)?;
     let took = started.elapsed();
-    let success = results.pop().unwrap_or_default();
     if success.ips.is_empty() || success.interfaces.len() != 3 {
         return Err(Error::internal(format_args!(
             "ADD of {name} has a result without address or interfaces"
         )));
     }
-    Ok(Container { name, netns, wanted, success, took })
+    Ok(Container { name, netns, new, success, took })
 }
 
 impl Container {
@@ -157,7 +156,7 @@ impl Container {
     }
 
     fn check(&self, runtime: &Runtime) -> Result<()> {
-        let [NewAttachment { network, at, .. }] = &self.wanted;
+        let NewAttachment { network, at, .. } = &self.new;
         let target = Target::cached(at, Some(self.netns.path()));
         runtime.check(&Choice::Named(network.name.clone()), &target)
     }
@@ -171,18 +170,13 @@ fn listen(netns: &NetNs, address: SocketAddr) -> Result<TcpListener> {
     netns.run(|| TcpListener::bind(address).map_err(connection_error(address)))
 }
 
-/// Connects from a namespace to a listener, sends a greeting and receives it back. Returns the duration. `address`: the
-/// destination of the connection, if it is not the address of the listener.
-fn exchange(from: &NetNs, listener: &TcpListener, address: Option<SocketAddr>) -> Result<Duration> {
-    let server_address = match address {
-        Some(address) => address,
-        None => listener.local_addr().map_err(|error| Error::internal(error.to_string()))?,
-    };
-    let failed = connection_error(server_address);
+/// Connects from a namespace to an address that leads to a listener, sends a greeting and receives it back. Returns the
+/// duration.
+fn exchange(from: &NetNs, listener: &TcpListener, address: SocketAddr) -> Result<Duration> {
     from.run(|| {
         let started = Instant::now();
         let echo = || {
-            let mut client = TcpStream::connect_timeout(&server_address, TRAFFIC_LIMIT)?;
+            let mut client = TcpStream::connect_timeout(&address, TRAFFIC_LIMIT)?;
             let (mut server, _) = listener.accept()?;
             client.set_read_timeout(Some(TRAFFIC_LIMIT))?;
             server.set_read_timeout(Some(TRAFFIC_LIMIT))?;
@@ -197,7 +191,7 @@ fn exchange(from: &NetNs, listener: &TcpListener, address: Option<SocketAddr>) -
                 Err(io::Error::other("the greeting came back changed"))
             }
         };
-        echo().map_err(failed)?;
+        echo().map_err(connection_error(address))?;
         Ok(started.elapsed())
     })
 }

@@ -31,7 +31,7 @@ impl Runtime {
 
     /// Attaches a namespace to one network. `keep` also releases the lock of the container, which the ADD to the next network
     /// takes.
-    fn attach_one(&self, wanted: &NewAttachment, netns: &Path) -> Result<Success> {
+    pub fn attach_one(&self, wanted: &NewAttachment, netns: &Path) -> Result<Success> {
         let added = self.add(wanted, netns)?;
         let success = added.success.clone();
         added.keep().map(|()| success)
