@@ -4,14 +4,13 @@
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
-use crate::names::IpFamily;
 use crate::netlink::nft::Nft;
 use crate::netlink::rtnl::{
     Address, Batch, Link, LinkChange, LinkProperty, NewAddress, NewLink, RT_TABLE_MAIN, Route,
     Rtnl, VETH,
 };
 
-use super::objects::{FORWARDING, OF_LINK, of_nft};
+use super::objects::{FORWARDING, OF_LINK, families, is_link_local, of_nft};
 
 pub(super) struct Host {
     links: Vec<NamedLink>,
@@ -33,13 +32,10 @@ impl Host {
     pub(super) fn read(names: &[String]) -> Result<Self> {
         let rtnl = Rtnl::open()?;
         let mut default_routes = Vec::new();
-        for family in IpFamily::ALL {
-            if family == IpFamily::V4 || sysctl::exists("net/ipv6") {
-                let is_default = |route: &Route| {
-                    route.dst.prefix_len() == 0 && route.table == Some(RT_TABLE_MAIN)
-                };
-                default_routes.extend(rtnl.routes(family)?.into_iter().filter(is_default));
-            }
+        for family in families() {
+            let is_default =
+                |route: &Route| route.dst.prefix_len() == 0 && route.table == Some(RT_TABLE_MAIN);
+            default_routes.extend(rtnl.routes(family)?.into_iter().filter(is_default));
         }
         let is_named = |link: &Link| {
             let mac = link.mac.map(|mac| mac.to_string());
@@ -74,7 +70,7 @@ impl Host {
         for NamedLink { link, addresses, sysctls } in &self.links {
             let index = make_link(&rtnl, link, &beyond)?;
             set(sysctls)?;
-            for address in addresses.iter().filter(|address| !is_automatic(address)) {
+            for address in addresses.iter().filter(|address| !is_link_local(address)) {
                 let Address { net, no_prefix_route, .. } = *address;
                 let new = NewAddress { net, no_dad: true, no_prefix_route, may_exist: true };
                 batch.add_address(index, &link.name, &new);
@@ -132,11 +128,6 @@ fn values(paths: impl IntoIterator<Item = String>) -> Vec<(String, String)> {
 
 fn set(sysctls: &[(String, String)]) -> Result<()> {
     sysctls.iter().try_for_each(|(path, value)| sysctl::set_if_possible(path, value))
-}
-
-/// The kernel adds a link-local address to each link.
-fn is_automatic(address: &Address) -> bool {
-    address.scope_link && address.net.addr().is_ipv6()
 }
 
 const DISABLED_V6: [&str; 2] =

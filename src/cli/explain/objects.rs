@@ -8,7 +8,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::netlink::nft::{Nft, Table};
-use crate::netlink::rtnl::{Link, RT_TABLE_MAIN, Route, Rtnl};
+use crate::netlink::rtnl::{Address, Link, RT_TABLE_MAIN, Route, Rtnl};
 
 /// An object of the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -102,16 +102,12 @@ fn of_links(rtnl: &Rtnl) -> Result<Vec<String>> {
     let mut lines: Vec<String> = links.iter().map(|link| of_link(link, &name)).collect();
     for link in &links {
         for address in rtnl.addresses(link.index)? {
-            // The kernel derives link-local addresses from MAC addresses, which are random.
-            if !(address.scope_link && address.net.addr().is_ipv6()) {
+            if !is_link_local(&address) {
                 lines.push(format!("address {} dev {}", address.net, link.name));
             }
         }
     }
-    for family in IpFamily::ALL {
-        if family == IpFamily::V6 && !sysctl::exists("net/ipv6") {
-            continue;
-        }
+    for family in families() {
         let routes = rtnl.routes(family)?;
         lines.extend(
             routes.iter().filter(|route| !is_automatic(route)).map(|route| of_route(route, &name)),
@@ -130,6 +126,17 @@ fn of_links(rtnl: &Rtnl) -> Result<Vec<String>> {
         }
     }
     Ok(lines)
+}
+
+/// The families of the kernel.
+pub(super) fn families() -> impl Iterator<Item = IpFamily> {
+    let has = |family: &IpFamily| *family == IpFamily::V4 || sysctl::exists("net/ipv6");
+    IpFamily::ALL.into_iter().filter(has)
+}
+
+/// The kernel adds a link-local address to each link, and derives it from the MAC address, which is random.
+pub(super) fn is_link_local(address: &Address) -> bool {
+    address.scope_link && address.net.addr().is_ipv6()
 }
 
 fn of_link(link: &Link, name: &dyn Fn(u32) -> String) -> String {

@@ -47,7 +47,7 @@ pub(super) fn examine(document: &mut Document, json: &Json, cni_path: &[PathBuf]
     }
     let name = examine_name(document, json);
     examine_versions(document, json);
-    let is_list = document.file.extension().is_some_and(|extension| extension == "conflist");
+    let is_list = conf::is_list(&document.file);
     let plugins = match json.get("plugins") {
         None if !is_list && json.get("type").is_some() => vec![(root, json)],
         Some(Json::Array(plugins)) if !plugins.is_empty() => {
