@@ -42,6 +42,7 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         let Some(forward) = xtables::forward(family == IpFamily::V6) else { continue };
         let base = BaseChain {
             what: format!("FORWARD of {program}"),
+            table: None,
             policy: forward.policy,
             families: &[family],
             target: DroppingChain {
@@ -50,8 +51,7 @@ pub(super) fn drops(host: &Host<'_>, found: &mut Findings) -> Result<()> {
                 program: &forward.program,
             },
         };
-        let rules = RulesAfterAdd::of_each(host, &forward.program, None)?;
-        base.check_networks(host, &rules, &uplinks, found);
+        base.check_networks(host, &uplinks, found)?;
     }
     let mut unknown = host.networks.iter().filter_map(|net| net.passage.as_ref().err());
     unknown.next().map_or(Ok(()), |error| Err(error.clone()))
@@ -82,16 +82,16 @@ fn check_table(
         return Ok(());
     }
     let program = nft.program(table, chains)?;
-    let rules = RulesAfterAdd::of_each(host, &program, Some(table))?;
     for (chain, policy) in bases {
         let manager = manager_of(table, chain, flags.has_owner, &program);
         let base = BaseChain {
             what: format!("chain {chain} of table {table}"),
+            table: Some(table),
             policy,
             families: families(table),
             target: DroppingChain { manager, chain, program: &program },
         };
-        base.check_networks(host, &rules, uplinks, found);
+        base.check_networks(host, uplinks, found)?;
     }
     Ok(())
 }
@@ -113,15 +113,6 @@ struct RulesAfterAdd {
 }
 
 impl RulesAfterAdd {
-    /// Computes the rules after an ADD in each network of the host: one value for each network.
-    fn of_each(host: &Host<'_>, program: &Program, table: Option<Table<'_>>) -> Result<Vec<Self>> {
-        let of = |net: &ConfiguredNetwork| {
-            let passed = |end| passage::passed(program, table, net.passage(), end);
-            Ok(Self { from: passed(End::Source)?, to: passed(End::Destination)? })
-        };
-        host.networks.iter().map(of).collect()
-    }
-
     fn of_end(&self, end: End) -> &Program {
         match end {
             End::Source => &self.from,
@@ -134,6 +125,8 @@ impl RulesAfterAdd {
 struct BaseChain<'a> {
     /// The chain in messages.
     what: String,
+    /// `None` for the table of iptables-legacy.
+    table: Option<Table<'a>>,
     policy: Policy,
     families: &'a [IpFamily],
     target: DroppingChain<'a>,
@@ -151,22 +144,21 @@ impl BaseChain<'_> {
     fn check_networks(
         &self,
         host: &Host<'_>,
-        rules: &[RulesAfterAdd],
         uplinks: &Uplinks,
         found: &mut Findings,
-    ) {
-        for (net, rules) in host.networks.iter().zip(rules) {
-            if net.passage.is_err() {
-                continue;
-            }
+    ) -> Result<()> {
+        for net in host.networks.iter().filter(|net| net.passage.is_ok()) {
+            let passed = |end| passage::passed(self.target.program, self.table, net.passage(), end);
+            let rules = RulesAfterAdd { from: passed(End::Source)?, to: passed(End::Destination)? };
             let mut results = Results::default();
             for family in self.families.iter().copied() {
                 for flow in flows(net, family, uplinks) {
-                    self.check_flow(&flow, rules, family, &mut results);
+                    self.check_flow(&flow, &rules, family, &mut results);
                 }
             }
             self.report(net, &results, uplinks, found);
         }
+        Ok(())
     }
 
     /// Evaluates the chain for a packet. If the result depends on the address of the other end, and all addresses outside of
