@@ -24,7 +24,7 @@ use crate::kernel::sandbox;
 use crate::names::NetworkName;
 use crate::netlink::nft::Nft;
 use crate::plugin::execute::Program;
-use crate::plugins::{bridge, firewall, flannel, tuning};
+use crate::plugins::{bridge, firewall, tuning};
 use crate::runtime::Runtime;
 use crate::runtime::chain::{CallSettings, Chain};
 use crate::runtime::conf::{self, Network};
@@ -198,7 +198,7 @@ fn not_called(settings: &CallSettings, network: &Network) -> Result<Vec<Option<N
             let reason = format!("{} is another executable", file.display());
             return Ok(Some(NotCalled { reason, ends_list: index == 0 }));
         }
-        for delegate in delegates(plugin) {
+        for delegate in conf::delegates(plugin).into_iter().filter(|kind| !kind.is_empty()) {
             let found = chain.program(delegate);
             let reason = match found.map_err(|error| chain.with_plugin("add", plugin, error))? {
                 Program::Executable(file) => format!("{} is another executable", file.display()),
@@ -218,14 +218,6 @@ fn not_called(settings: &CallSettings, network: &Network) -> Result<Vec<Option<N
         Ok(None)
     };
     network.plugins.iter().enumerate().map(reason_for).collect()
-}
-
-/// The types of the plugins that a plugin calls.
-fn delegates(plugin: &Json) -> Vec<&str> {
-    if conf::kind(plugin) == flannel::ENTRY.name {
-        return flannel::delegates(plugin).into();
-    }
-    Some(conf::ipam_kind(plugin)).filter(|kind| !kind.is_empty()).into_iter().collect()
 }
 
 /// The texts in the configuration that can be names of links of the host, and the directories in which plugins keep files.

@@ -9,6 +9,7 @@ use crate::cni::version::Version;
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::names::NetworkName;
+use crate::plugins::flannel;
 
 /// The directory in which runtimes look for network configurations.
 pub const DIRECTORY: &str = "/etc/cni/net.d";
@@ -231,6 +232,12 @@ pub fn kind(plugin: &Json) -> &str {
 /// The `type` of a plugin's IPAM plugin; empty if it has none.
 pub fn ipam_kind(plugin: &Json) -> &str {
     plugin.get("ipam").map_or("", kind)
+}
+
+/// The types of the delegate and of the IPAM plugin; empty if a plugin has none.
+#[cfg(feature = "tool")]
+pub fn delegates(plugin: &Json) -> [&str; 2] {
+    if kind(plugin) == "flannel" { flannel::delegates(plugin) } else { ["", ipam_kind(plugin)] }
 }
 
 /// Whether a plugin declares a capability.

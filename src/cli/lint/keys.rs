@@ -1,7 +1,6 @@
 //! Finds unknown keys, values of a wrong type, and undeclared or unknown capabilities.
 
 use crate::cni::json::Json;
-use crate::plugins::flannel;
 use crate::runtime::conf;
 
 use super::document::Document;
@@ -33,17 +32,13 @@ const IGNORED: &str = "The reference ignores it.";
 
 impl<'a> Known<'a> {
     pub(super) fn of(kind: &'a str, plugin: &'a Json) -> Self {
-        let is_flannel = kind == "flannel";
-        let [delegate, ipam] = match is_flannel {
-            true => flannel::delegates(plugin),
-            false => ["", conf::ipam_kind(plugin)],
-        };
+        let [delegate, ipam] = conf::delegates(plugin);
         let mut own = vec![manual::network()];
         own.extend(manual::of(kind));
         own.extend(manual::of(ipam));
         let keys = own.iter().flat_map(|manual| manual.keys()).collect();
         let mut of_delegate = Vec::new();
-        if is_flannel {
+        if !delegate.is_empty() {
             if let Some(manual) = manual::of(delegate) {
                 of_delegate = manual.keys();
             }
