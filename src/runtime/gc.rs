@@ -231,12 +231,11 @@ impl Runtime {
 
     /// The part of a GC for objects that belong to no attachment in the cache.
     fn gc_of_all(&self, known: &CacheSummary, run: &mut GcRun<'_>) -> Result<()> {
-        // The record of an owner is the proof for its reservations and for its rules. `sweep` removes it last.
-        #[cfg(feature = "tool")]
-        if let Err(error) = self.release_ended(known, run) {
-            run.collected.errors.push(error);
-        }
+        // The record of an owner is the proof for its rules and for its reservations. `sweep` removes it last. As in a DEL, an
+        // address is released after the rules for it are removed.
         let of_host = self.gc_of_host(known, run);
+        #[cfg(feature = "tool")]
+        let of_host = of_host.and_then(|()| self.release_ended(known, run));
         run.collected.errors.extend(of_host.err());
         if !run.options.is_dry_run {
             run.collected.errors.extend(refresh_localnet().err());
