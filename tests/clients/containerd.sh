@@ -204,7 +204,7 @@ test_a_del_during_a_repair_leaves_nothing() {
         if ((number == 4)); then stop_watcher; start_watcher; fi
         id=$(cri run "pod$number" "$((18080 + number))")
         nft flush ruleset &
-        sleep "0.0$((3 * (number - 1)))"
+        sleep "0.$(printf %02d $((3 * (number - 1))))"
         cri stop "$id"
         cri remove "$id"
         eventually is_restored

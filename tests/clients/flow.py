@@ -7,6 +7,7 @@
                                 without an answer, in milliseconds: `tcp 21 udp 20 new 134`
 """
 
+import os
 import signal
 import socket
 import socketserver
@@ -60,15 +61,19 @@ class Flow:
 
 
 def established(flow, asking):
-    """Asks and notes the answers of one connected socket, each by a thread of its own."""
+    """Asks and notes the answers of one connected socket, each by a thread of its own. The end of a TCP connection ends the program."""
+
+    def failed(error):
+        if asking.type == socket.SOCK_STREAM:  # for UDP it is an ICMP message
+            print(f"the established {flow.name} flow ended: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
 
     def ask():
         while True:
             try:
                 asking.send(b"x")
-            except ConnectionError as error:  # an ICMP error for UDP; the end of TCP
-                if asking.type == socket.SOCK_STREAM:
-                    sys.exit(f"the established {flow.name} flow ended: {error}")
+            except OSError as error:
+                failed(error)
             time.sleep(PERIOD)
 
     def hear():
@@ -77,10 +82,9 @@ def established(flow, asking):
                 if asking.recv(4096):
                     flow.note()
                 else:
-                    return
-            except ConnectionError:
-                if asking.type == socket.SOCK_STREAM:
-                    return
+                    failed("the other end has closed it")
+            except OSError as error:
+                failed(error)
 
     for part in ask, hear:
         threading.Thread(target=part, daemon=True).start()

@@ -262,7 +262,8 @@ is_restored() {
 
 start_watcher() {
     : >"$node/watched"
-    ours reconcile --watch 2>>"$node/watched" &
+    # In the process of the subshell, so that a signal reaches it.
+    (NETCONFPATH=$config CNI_PATH=$plugins exec "$plugins/cnibox" reconcile --watch 2>>"$node/watched") &
     watcher=$!
     # It makes this table first, and then restores once.
     eventually nft list table ip cnibox-guard
@@ -271,7 +272,8 @@ start_watcher() {
 
 stop_watcher() {
     kill -TERM "$watcher"
-    wait "$watcher" || [[ $? == 143 ]]
+    wait "$watcher"
+    not nft list table ip cnibox-guard
 }
 
 # Of containers there is nothing left: no interface but the host's own and the bridges, no element in a set or map, no
