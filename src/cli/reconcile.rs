@@ -74,7 +74,7 @@ impl Reconcile {
         let is_chosen = |network: &_, _: &_| name.is_none_or(|name| network == name);
         let parts = || Parts::to_restore(self.dry_run, self.inside);
         let reconciled = runtime.reconcile(Busy::Wait, &parts, is_chosen)?;
-        reconciled.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
+        reconciled.errors.iter().for_each(|error| warn(format_args!("warning: {error}")));
         if self.json {
             print_json(&Done { dry_run: self.dry_run, done: &reconciled });
         } else {

@@ -172,9 +172,11 @@ impl Conntrack {
         for family in IpFamily::ALL {
             if sources.iter().any(|source| family.has(*source)) {
                 self.delete_listed(family, None, &|flow| {
-                    let source = flow.original.source();
-                    let is_plain = source == flow.reply.destination() && !flow.has_reply;
-                    is_plain && source.is_some_and(|source| sources.contains(&source))
+                    let (to, from) = (flow.original, flow.reply);
+                    let ends = (to.source(), to.destination());
+                    !flow.has_reply
+                        && ends == (from.destination(), from.source())
+                        && ends.0.is_some_and(|source| sources.contains(&source))
                 })?;
             }
         }
@@ -328,7 +330,8 @@ const LISTS_MAX: u32 = 256;
 /// The size of `struct nfgenmsg` (linux/netfilter/nfnetlink.h).
 const HEADER_BYTES: usize = 4;
 
-/// Source: linux/netfilter/nfnetlink_conntrack.h. Ports and addresses are in network byte order, flags are not.
+/// Source: linux/netfilter/nfnetlink_conntrack.h. Ports, addresses and CTA_STATUS are in network byte order, the
+/// flags of a filter are not.
 const IPCTNL_MSG_CT_GET: u16 = 0x101;
 const IPCTNL_MSG_CT_DELETE: u16 = 0x102;
 const CTA_TUPLE_ORIG: u16 = 1;

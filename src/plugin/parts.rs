@@ -13,6 +13,8 @@ pub struct Parts {
     is_inside: bool,
     /// The addresses that the attachment no longer has. A part removes what it made for them.
     pub former: Vec<IpAddr>,
+    /// The addresses of which the masquerading was missing, and was made.
+    pub masqueraded: Vec<IpAddr>,
     /// One difference for each part that was made; in a dry run, for each part that would be made.
     pub restored: Vec<String>,
     /// The reasons why parts are not made.

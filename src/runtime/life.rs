@@ -44,8 +44,19 @@ impl Runtime {
     /// Whether the attachment of an entry is alive. Writes a record for an attachment without one if its namespace exists: with
     /// the record, a later call can ask the kernel whether the namespace has ended.
     pub(super) fn life(&self, witness: &Witness, entry: &CacheEntry) -> Life {
+        let (life, unrecorded) = self.judge(witness, entry);
+        if let Some(netns) = unrecorded
+            && witness.view().is_ok()
+        {
+            // If the record cannot be written, for example without the permission, a later call has less proof, but no failure.
+            let _ = self.adopt(witness, entry, &netns);
+        }
+        life
+    }
+
+    /// Whether the attachment of an entry is alive, and its namespace if it has no record.
+    pub(super) fn judge(&self, witness: &Witness, entry: &CacheEntry) -> (Life, Option<NetNs>) {
         let success = entry.success().ok().flatten().unwrap_or_default();
-        let made = Made::of(&success);
         let found = self.records.read(&entry.network, &entry.at);
         let record = found.as_ref().filter(|record| is_record_of(record, entry, &self.cache));
         let old_identity = match found {
@@ -58,26 +69,21 @@ impl Runtime {
             network: &entry.network,
             at: &entry.at,
             netns: &entry.netns,
-            made: &made,
+            made: &Made::of(&success),
             links: &links,
             record,
             old_identity: old_identity.as_ref(),
         });
-        if let (Some(netns), None) = (&verdict.netns, &found)
-            && witness.view().is_ok()
-        {
-            // If the record cannot be written, for example without the permission, a later call has less proof, but no failure.
-            let _ = self.adopt(witness, entry, netns, made);
-        }
         // The found record is of a later ADD. If its container is alive, a DEL of this entry would remove that container's
         // objects.
         let is_later = |found: &Record| witness.life_of_record(found) == Life::Alive;
-        match (verdict.life, &found) {
+        let life = match (verdict.life, &found) {
             (Life::Ended(_), Some(found)) if record.is_none() && is_later(found) => {
                 Life::Unknown("a later container of its name lives".into())
             }
             (life, _) => life,
-        }
+        };
+        (life, verdict.netns.filter(|_| found.is_none()))
     }
 
     /// Like `life`, for an ADD that replaces the attachment. The kernel ends a namespace some time after its last name, process
@@ -99,17 +105,11 @@ impl Runtime {
     }
 
     /// Writes a record with maker `Adopted` for an attachment that has none.
-    fn adopt(
-        &self,
-        witness: &Witness,
-        entry: &CacheEntry,
-        netns: &NetNs,
-        made: Made,
-    ) -> Result<()> {
+    fn adopt(&self, witness: &Witness, entry: &CacheEntry, netns: &NetNs) -> Result<()> {
         let (rtnl, by) = (netns.rtnl()?, (Maker::Adopted, Vec::new()));
         let record = Record::of(&entry.network, &entry.at, netns, (witness.host(), &rtnl), by)?;
-        let made = Made { cache: fingerprint(&self.cache.path(&entry.network, &entry.at)), ..made };
-        self.records.adopt(&record, &made).map(drop)
+        let cache = fingerprint(&self.cache.path(&entry.network, &entry.at));
+        self.records.adopt(&record, &Made { cache, ..entry.made() }).map(drop)
     }
 
     /// CNI_NETNS for the DEL of an entry. Empty if no namespace is at its path, or if it is the namespace of a later attachment

@@ -66,15 +66,15 @@ pub struct Reconciled {
     pub skipped: Vec<Skipped>,
     #[serde(skip)]
     pub failed: Vec<Failed>,
-    /// One error for each entry of the cache that cannot be read.
+    /// Errors of no attachment: an entry of the cache that cannot be read, connections that cannot be deleted.
     #[serde(skip)]
-    pub damaged: Vec<Error>,
+    pub errors: Vec<Error>,
     /// Whether an attachment was skipped because of an operation in progress.
     #[serde(skip)]
     pub is_partial: bool,
-    /// The addresses of the attachments with restored parts.
+    /// The addresses of which the masquerading was missing.
     #[serde(skip)]
-    pub(super) addresses: BTreeSet<IpAddr>,
+    pub(super) masqueraded: BTreeSet<IpAddr>,
 }
 
 impl Runtime {
@@ -87,22 +87,31 @@ impl Runtime {
     ) -> Result<Reconciled> {
         let found = self.cache.all()?;
         sys::catch_interrupts();
-        let mut reconciled = Reconciled { damaged: found.damaged, ..Reconciled::default() };
+        let mut reconciled = Reconciled { errors: found.damaged, ..Reconciled::default() };
         let witness = Witness::new()?;
         for entry in found.entries {
             if !is_chosen(&entry.network, &entry.at) {
                 continue;
             }
-            let done = self.reconcile_one(&witness, &entry, (busy, new), &mut reconciled);
-            done.unwrap_or_else(|error| reconciled.fail(&entry, error));
+            if let Some(reason) = self.obstacle(&witness, &entry, busy) {
+                reconciled.skip(&entry, None, reason);
+            } else if let Err(error) =
+                self.reconcile_one(&witness, &entry, (busy, new), &mut reconciled)
+            {
+                reconciled.fail(&entry, error);
+            }
             if sys::is_interrupted() {
-                return Err(Error::internal("cannot restore the other attachments: interrupted"));
+                break;
             }
         }
-        if !reconciled.addresses.is_empty() {
+        if !reconciled.masqueraded.is_empty() {
             let deleted = Conntrack::open().map_err(Error::from);
-            let deleted = deleted.and_then(|flows| flows.delete_unanswered(&reconciled.addresses));
-            deleted.unwrap_or_else(|error| sys::warn(format_args!("{error}")));
+            let deleted =
+                deleted.and_then(|flows| flows.delete_unanswered(&reconciled.masqueraded));
+            reconciled.errors.extend(deleted.err());
+        }
+        if sys::is_interrupted() {
+            return Err(Error::internal("cannot restore the other attachments: interrupted"));
         }
         Ok(reconciled)
     }
@@ -128,8 +137,12 @@ impl Runtime {
         let Some(entry) = self.cache.read(&listed.network, &listed.at)? else { return Ok(()) };
         let is_interrupted = self.interrupted(&entry.network, &entry.at).is_some();
         let interrupted = || is_interrupted.then(|| "its ADD or DEL died".to_owned());
+        if let Some(reason) = self.obstacle(witness, &entry, busy).or_else(interrupted) {
+            reconciled.skip(&entry, None, reason);
+            return Ok(());
+        }
         // The plugins of another runtime do not take the locks of this one.
-        let mut held = match self.records.hold(&entry.network, &entry.at) {
+        let held = match self.records.hold(&entry.network, &entry.at) {
             Err(error) if error.code == Code::TRY_AGAIN_LATER => {
                 reconciled.skip_busy(&entry);
                 return Ok(());
@@ -137,16 +150,8 @@ impl Runtime {
             held => held?,
         };
         if held.is_none() && busy == Busy::Skip {
-            reconciled.skip(&entry, None, "it has no record; without --watch one is made".into());
+            reconciled.skip(&entry, None, "it has no record: its DEL may have begun".into());
             return Ok(());
-        }
-        if let Some(reason) = self.obstacle(witness, &entry).or_else(interrupted) {
-            reconciled.skip(&entry, None, reason);
-            return Ok(());
-        }
-        if held.is_none() {
-            // `obstacle` may have written one.
-            held = self.records.hold(&entry.network, &entry.at)?;
         }
         let record = held.as_ref().map(|held| &held.record);
         if record.is_some_and(|record| record.is_deleting) {
@@ -165,9 +170,7 @@ impl Runtime {
         let verb = Verb::Add(entry.at.clone());
         let chain = self.chain(&entry, &network, &entry.netns, verb);
         for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, known, new) {
-            if parts.is_restore() && !parts.restored.is_empty() {
-                reconciled.addresses.extend(entry.made().addresses);
-            }
+            reconciled.masqueraded.extend(parts.masqueraded);
             for difference in parts.restored {
                 let (network, at) = (entry.network.clone(), entry.at.clone());
                 let plugin = plugin.clone();
@@ -184,8 +187,13 @@ impl Runtime {
     }
 
     /// The reason not to restore an attachment, or `None`.
-    fn obstacle(&self, witness: &Witness, entry: &CacheEntry) -> Option<String> {
-        match self.life(witness, entry) {
+    fn obstacle(&self, witness: &Witness, entry: &CacheEntry, busy: Busy) -> Option<String> {
+        let life = match busy {
+            Busy::Wait => self.life(witness, entry),
+            // Without writing a record: see `Busy::Skip`.
+            Busy::Skip => self.judge(witness, entry).0,
+        };
+        match life {
             Life::Ended(reason) => Some(format!("it has ended: {reason}")),
             Life::Unknown(reason) => Some(format!("it may have ended: {reason}")),
             Life::Alive if entry.result == Json::Null => {

@@ -212,10 +212,8 @@ impl<'a> Ports<'a> {
     /// 127.0.0.0/8 from this link must exist before.
     pub fn allow_loopback(&self) -> Result<()> {
         match &self.loopback_link {
-            Some(link) if !link.route_localnet => {
-                sysctl::set(&localnet::route_localnet(&link.name), "1").map(drop)
-            }
-            _ => Ok(()),
+            Some(link) => sysctl::set(&localnet::route_localnet(&link.name), "1").map(drop),
+            None => Ok(()),
         }
     }
 

@@ -54,7 +54,7 @@ impl Memory {
                     self.count(restored.at.title(&restored.network), line, cause);
                 }
                 lines.extend(reconciled.reasons());
-                lines.extend(reconciled.damaged.iter().map(|error| format!("warning: {error}")));
+                lines.extend(reconciled.errors.iter().map(|error| format!("warning: {error}")));
                 for Failed { network, at, error } in &reconciled.failed {
                     self.count(at.title(network), error.to_string(), "it fails again and again");
                     lines.push(error.to_string());

@@ -53,7 +53,14 @@ impl Rules<'_> {
             let nft = cx.session.nft()?;
             let compare = || masquerade::check(nft, network, at, self.nets);
             let rules = Self { checked: None, ..*self };
-            parts.ensure(&compare, &mut || rules.set(cx, at, &former))?;
+            let mut is_made = false;
+            parts.ensure(&compare, &mut || {
+                is_made = true;
+                rules.set(cx, at, &former)
+            })?;
+            if is_made {
+                parts.masqueraded.extend(self.nets.iter().map(IpNet::addr));
+            }
         }
         if matches!(self.checked, Some((_, Some(_)))) {
             let nft = cx.session.nft()?;

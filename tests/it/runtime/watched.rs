@@ -270,8 +270,7 @@ fn an_attachment_whose_last_plugin_of_ours_is_deleted_is_left() {
     let is_published = || elements(&host.world).iter().any(|line| line.ends_with("net c1 eth0"));
     // Nor is it published beside the plugins of others.
     assert!(!is_published());
-    let line =
-        "left eth0 of container c1 in network net: it has no record; without --watch one is made";
+    let line = "left eth0 of container c1 in network net: it has no record: its DEL may have begun";
     assert_eq!(watcher.log().matches(line).count(), 1, "{}", watcher.log());
     add_chain(&c1, &["portmap"], 8080, &result);
     host.world.host(["nft", "flush", "ruleset"]);
