@@ -246,10 +246,10 @@ impl Link {
                 IFLA_GROUP => link.group = u32_of(value).unwrap_or_default(),
                 IFLA_LINKINFO => link.parse_info(value),
                 IFLA_AF_SPEC => {
-                    let v6 = |index| parameter(value, AF_INET6, IFLA_INET6_CONF, index);
-                    link.accept_ra = v6(DEVCONF_ACCEPT_RA);
-                    let localnet = IPV4_DEVCONF_ROUTE_LOCALNET - 1;
-                    let localnet = parameter(value, AF_INET, IFLA_INET_CONF, localnet);
+                    let accept_ra = (IFLA_INET6_CONF, DEVCONF_ACCEPT_RA);
+                    link.accept_ra = parameter(value, AF_INET6, accept_ra);
+                    let localnet = (IFLA_INET_CONF, IPV4_DEVCONF_ROUTE_LOCALNET - 1);
+                    let localnet = parameter(value, AF_INET, localnet);
                     link.route_localnet = localnet.is_some_and(|value| value != 0);
                 }
                 IFLA_PROP_LIST => link.alt_names = alt_names(value),
@@ -284,8 +284,8 @@ fn alt_names(properties: &[u8]) -> Vec<String> {
     names.map(|(_, name)| text(name).into_owned()).collect()
 }
 
-/// A parameter of the link in IFLA_AF_SPEC.
-fn parameter(families: &[u8], family: u8, kind: u16, index: usize) -> Option<u32> {
+/// A parameter of the link in IFLA_AF_SPEC: the attribute of the family, and the index in it.
+fn parameter(families: &[u8], family: u8, (kind, index): (u16, usize)) -> Option<u32> {
     let values = attribute(attribute(families, family.into())?, kind)?;
     u32_at(values, index * size_of::<u32>())
 }
