@@ -282,7 +282,7 @@ impl Entry {
         let Instance::Plugin(plugin) = self.configured(cx, &Verb::Check(at.clone()))? else {
             return Ok(());
         };
-        if self.leaves_owned && parts.is_restore() {
+        if self.leaves_owned && parts.is_restore() && !cx.session.is_renewed.replace(true) {
             self.renew_record(cx, at);
         }
         plugin.reconcile(cx, at, parts)

@@ -1,7 +1,7 @@
 //! The session of a call: the container's namespace, a netlink socket on the host, one in the container, and one for
 //! nf_tables. Each socket is opened once, when it is first needed. The plugins of a chain can share a session.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub struct Session {
     pub limit: Option<Duration>,
     /// The caller writes the record of the attachment, so the plugins write none.
     pub is_recorded: bool,
+    /// A plugin of this `reconcile` has compared the record of the attachment with its present namespace.
+    pub is_renewed: Cell<bool>,
     /// The record of the attachment of a DEL, read before the plugin runs.
     record: OnceCell<Option<Record>>,
     has_nf_tables: OnceCell<bool>,
@@ -127,6 +129,7 @@ impl Session {
             turns: Arc::default(),
             limit: None,
             is_recorded: false,
+            is_renewed: Cell::new(false),
             record: OnceCell::new(),
             has_nf_tables: OnceCell::new(),
             nft: OnceCell::new(),
