@@ -3,10 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{call, container, result, routing, sbr, way};
-use crate::faults::{Effect, for_every_fault};
 use crate::world::{Container, VERSIONS, World, with};
-
-const FAULT: &str = "CNIBOX_FAIL_KERNEL";
 
 #[test]
 fn routes_of_the_interface_move_to_tables_of_its_addresses() {
@@ -67,7 +64,7 @@ fn add_twice_is_as_once() {
 
 /// Does an ADD, and adds an address in the subnet of the first to the interface. Returns the rules and routes of the ADD, and the
 /// configuration of a later one.
-fn with_a_later_address(c1: &Container<'_>) -> (String, Value) {
+pub(super) fn with_a_later_address(c1: &Container<'_>) -> (String, Value) {
     let mut result = result(c1);
     call(c1, "ADD", &sbr(json!({}), &result)).run().success();
     let before = routing(c1);
@@ -96,22 +93,6 @@ fn an_address_that_came_later_gets_its_table_and_the_first_keeps_its_own() {
 }
 
 /// Each step of the later ADD fails once.
-#[test]
-fn a_later_add_that_fails_takes_nothing_of_the_first() {
-    let world = World::new();
-    let c1 = container(&world);
-    let (before, config) = with_a_later_address(&c1);
-    let failures = for_every_fault(|number| {
-        let add = call(&c1, "ADD", &config).env(FAULT, &number.to_string()).run();
-        let effect = Effect::on(&add);
-        if effect == Effect::Failure {
-            assert_eq!(routing(&c1), before, "request {number}");
-        }
-        effect
-    });
-    assert!(failures > 2, "{failures}");
-}
-
 #[test]
 fn used_tables_are_left_alone() {
     let world = World::new();

@@ -3,6 +3,7 @@
 mod add;
 mod check;
 mod del;
+mod faults;
 mod reference;
 mod refused;
 mod traffic;
