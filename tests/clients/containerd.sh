@@ -194,6 +194,21 @@ test_the_watcher_keeps_connections() {
     nothing_is_left
 }
 
+test_a_reload_of_firewalld_is_repaired() {
+    local id
+    make_outside
+    start_firewalld
+    eventually cri ready
+    id=$(cri run web 18080)
+    reload_of_firewalld_is_repaired "$id" 10.88.0.2/32 fd88::2/128
+    is_served_outside 18080
+    cri stop "$id"
+    cri remove "$id"
+    not are_trusted 10.88.0.2/32
+    not are_trusted fd88::2/128
+    nothing_is_left
+}
+
 test_a_del_during_a_repair_leaves_nothing() {
     local kept number id
     eventually cri ready

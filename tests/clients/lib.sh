@@ -196,10 +196,40 @@ drop_forwarded() {
     iptables-nft-save >"$node/rules"
 }
 
+# A system bus, and firewalld. What is forwarded between `lan` and interfaces of other zones needs an accepting zone.
+start_firewalld() {
+    mkdir -p /run/dbus
+    cat >/run/dbus/bus.conf <<-XML
+	<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
+	    "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+	<busconfig>
+	    <type>system</type>
+	    <listen>unix:path=/run/dbus/system_bus_socket</listen>
+	    <auth>EXTERNAL</auth>
+	    <policy context="default">
+	        <allow send_destination="*"/> <allow eavesdrop="true"/> <allow own="*"/> <allow user="*"/>
+	    </policy>
+	</busconfig>
+	XML
+    dbus-daemon --config-file=/run/dbus/bus.conf --nofork &
+    eventually test -S /run/dbus/system_bus_socket
+    firewalld --nofork --nopid --log-target console &
+    eventually firewall-cmd --state
+    firewall-cmd --permanent --zone dmz --change-interface lan
+    firewall-cmd --reload
+}
+
 # Changes of rules and sysctls by other programs.
 readonly damages=(
-    "iptables-nft-restore $node/rules" 'nft delete table ip cnibox' 'sysctl -qw net.ipv4.ip_forward=0' 'nft flush ruleset'
+    "iptables-nft-restore $node/rules" 'nft delete table ip cnibox' 'apply_sysctls' 'nft flush ruleset'
 )
+
+# `sysctl --system` on a host whose files disable forwarding. The pattern leaves out what is not the namespace's.
+apply_sysctls() {
+    mkdir -p /run/sysctl.d
+    echo net.ipv4.ip_forward=0 >/run/sysctl.d/90-hardening.conf
+    sysctl -q --system --pattern '^net.ipv4.ip_forward$'
+}
 
 # reconcile_restores PORT: after each damage the port is not served, and after `reconcile` it is; so is a connection from before.
 reconcile_restores() {
@@ -227,29 +257,71 @@ reconcile_restores() {
 }
 
 # watcher_restores PORT: the watcher restores after each damage while traffic goes to the port of `flow.py serve`, $ROUNDS times.
-# Prints the longest pauses, in milliseconds.
 watcher_restores() {
-    local damage asking round
+    local damage round
     for ((round = 0; round < ROUNDS; round++)); do
         # A new one each time: one leaves what is removed five times in a minute.
         start_watcher
         for damage in "${damages[@]}"; do
             is_served_outside 18080
-            : >"$node/pauses"
-            ip netns exec outside /usr/bin/python3 tests/clients/flow.py ask 192.0.2.2 "$1" >"$node/pauses" &
-            asking=$!
-            eventually grep -q ready "$node/pauses"
-            eval "$damage"
-            eventually is_restored
+            traffic_survives "$damage" ip netns exec outside /usr/bin/python3 tests/clients/flow.py ask 192.0.2.2 "$1"
             is_served_outside 18080
-            sleep 1
-            kill -TERM "$asking"
-            wait "$asking"
-            echo "pauses: $damage: $(tail -n 1 "$node/pauses")" >&2
-            pauses_are_at_most 5000
         done
         stop_watcher
     done
+}
+
+# traffic_survives DAMAGE FLOW...: the traffic of `flow.py ask` goes on after the damage. Prints the longest pauses, in milliseconds.
+traffic_survives() {
+    local asking
+    : >"$node/pauses"
+    "${@:2}" >"$node/pauses" &
+    asking=$!
+    eventually grep -q ready "$node/pauses"
+    eval "$1"
+    eventually is_restored
+    sleep 1
+    kill -TERM "$asking"
+    wait "$asking"
+    echo "pauses: $1: $(tail -n 1 "$node/pauses")" >&2
+    pauses_are_at_most 5000
+}
+
+# reload_of_firewalld_is_repaired ID ADDRESS...: a reload takes the addresses of this container from firewalld's zone, and so its way
+# out; reconcile and the watcher give them back. Needs start_firewalld.
+reload_of_firewalld_is_repaired() {
+    local netns round
+    netns=$(netns_of "$1")
+    ip netns exec outside /usr/bin/python3 tests/clients/flow.py serve 90 &
+    eventually reaches_outside "$netns"
+    are_trusted "${@:2}"
+    firewall-cmd --reload
+    not are_trusted "${@:2}"
+    not reaches_outside "$netns"
+    ours reconcile
+    are_trusted "${@:2}"
+    reaches_outside "$netns"
+    [[ -z $(ours reconcile) ]]
+    for ((round = 0; round < ROUNDS; round++)); do
+        start_watcher
+        traffic_survives 'firewall-cmd --reload' \
+            nsenter --net="$netns" /usr/bin/python3 tests/clients/flow.py ask 192.0.2.1 90
+        are_trusted "${@:2}"
+        reaches_outside "$netns"
+        stop_watcher
+    done
+}
+
+# reaches_outside NETNS
+reaches_outside() {
+    # shellcheck disable=SC2016 # bash's own variables
+    nsenter --net="$1" timeout 2 bash -c 'exec 3<>/dev/tcp/192.0.2.1/90; echo hello >&3; read -r said <&3; [[ $said == hello ]]'
+}
+
+# are_trusted ADDRESS...: all of the addresses are sources of firewalld's zone for containers.
+are_trusted() {
+    local address
+    for address in "$@"; do firewall-cmd --zone trusted --query-source "$address" || return 1; done
 }
 
 pauses_are_at_most() {

@@ -181,6 +181,19 @@ test_the_watcher_keeps_connections() {
     nothing_is_left
 }
 
+test_a_reload_of_firewalld_is_repaired() {
+    make_outside
+    start_firewalld
+    dual_stack eco
+    web c1 --network eco -p 18080:80
+    reload_of_firewalld_is_repaired "$(podman inspect --format '{{.Id}}' c1)" 10.99.0.2/32 fd99::2/128
+    is_served_outside 18080
+    podman rm --force --time 0 c1
+    not are_trusted 10.99.0.2/32
+    not are_trusted fd99::2/128
+    nothing_is_left
+}
+
 test_restarts_keep_the_port() {
     dual_stack eco
     web c1 --network eco -p 18080:80
