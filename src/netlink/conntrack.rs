@@ -172,11 +172,10 @@ impl Conntrack {
         for family in IpFamily::ALL {
             if sources.iter().any(|source| family.has(*source)) {
                 self.delete_listed(family, None, &|flow| {
-                    let (to, from) = (flow.original, flow.reply);
-                    let ends = (to.source(), to.destination());
+                    let source = flow.original.source();
                     !flow.has_reply
-                        && ends == (from.destination(), from.source())
-                        && ends.0.is_some_and(|source| sources.contains(&source))
+                        && !flow.is_translated()
+                        && source.is_some_and(|source| sources.contains(&source))
                 })?;
             }
         }
@@ -274,6 +273,12 @@ impl<'a> Flow<'a> {
             id: attribute(list, CTA_ID)?,
             zone: attribute(list, CTA_ZONE),
         })
+    }
+
+    /// Whether the addresses of the replies are others than those of the connection.
+    fn is_translated(&self) -> bool {
+        let (to, from) = (self.original, self.reply);
+        (to.source(), to.destination()) != (from.destination(), from.source())
     }
 
     /// Writes the request that deletes the connection. The id excludes a newer connection with the same addresses.

@@ -264,8 +264,8 @@ fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     Ok(is_seen_from_here && is_of_namespace(record, netns, (host, &here))?)
 }
 
-/// Writes the record of an ADD before the plugin runs. `plugin` is its name; `None` if the plugins of the ADD are unknown. For a chained plugin, a record of the present namespace stays as it is,
-/// and `None` is returned.
+/// Writes the record of an ADD before the plugin runs. `plugin` is its name; `None` if the plugins of the ADD are unknown. For a
+/// chained plugin, a record of the present namespace stays as it is, and `None` is returned.
 pub(super) fn begin(
     cx: &Context<'_>,
     at: &Attachment,

@@ -7,7 +7,7 @@ use nix::libc;
 use super::Rtnl;
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::{Requests, attribute, u32_of};
+use crate::netlink::{Error, Requests, attribute, found, u32_of};
 
 /// Attributes of RTM_NEWNETCONF, and the index of `net.*.conf.all` (linux/netconf.h).
 const NETCONFA_IFINDEX: u16 = 1;
@@ -28,10 +28,7 @@ impl Rtnl {
         });
         let value =
             |answer: &[u8]| u32_of(attribute(answer.get(HEADER_BYTES..)?, NETCONFA_FORWARDING)?);
-        match self.socket.get(request, value) {
-            Ok(value) => Ok(value.map(|value| value != 0)),
-            Err(error) if error.errno == libc::EOPNOTSUPP => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let value = found(self.socket.get(request, value), Error::is_unsupported)?;
+        Ok(value.flatten().map(|value| value != 0))
     }
 }
