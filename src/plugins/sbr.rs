@@ -38,6 +38,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IpFamily};
 use crate::netlink::rtnl::{Batch, Route, Rtnl, Rule};
+use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
@@ -124,6 +125,17 @@ impl Plugin for Sbr {
             }
         }
         Ok(())
+    }
+
+    fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
+        if !parts.is_inside() {
+            return Ok(());
+        }
+        let netns = cx.session.required_netns()?;
+        parts.ensure(&|| self.check(cx, at, netns), &mut || {
+            self.restore_rules(cx, at, netns)?;
+            self.add(cx, at, netns).map(drop)
+        })
     }
 
     /// GC has nothing to do: the kernel removes rules and routes with the container's namespace.
@@ -235,6 +247,27 @@ impl Sbr {
             )));
         }
         Ok(ips)
+    }
+
+    /// Adds the rules that lead to the tables of an earlier ADD, if they are missing. Without them, a new ADD would look for the
+    /// routes of these tables in the main table.
+    fn restore_rules(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<()> {
+        if self.table.is_some() {
+            return Ok(());
+        }
+        let result = cx.request.required_prev_result()?;
+        let rtnl = cx.session.container()?;
+        let link = host_link::in_container(rtnl, at)?;
+        let _lock = routing_tables::lock(netns)?;
+        let lost = plan::lost_rules(
+            RoutingTables::read(rtnl)?,
+            &link,
+            &self.ips(&result, at)?,
+            &result.routes,
+        );
+        let mut batch = Batch::new();
+        lost.iter().for_each(|rule| batch.add_rule(rule));
+        rtnl.commit(batch)
     }
 
     /// The changes that DEL makes. The manual at the head of this file describes which rules are removed.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::cni::success::Ip;
+use crate::cni::success::{self, Ip};
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Batch, Link, Route, Rule};
 use crate::steps::link::routing_tables::{
@@ -130,6 +130,40 @@ pub fn is_same(one: &Route, other: &Route) -> bool {
 
 fn rule(source: IpAddr, table: u32, protocol: Option<u8>) -> Rule {
     Rule { source: Some(source), table, priority: None, protocol, is_for_vrfs: false }
+}
+
+/// The rules of addresses whose table an earlier ADD filled, and to which no rule leads any more. The tables of `routes`, those of the
+/// result, are not of an ADD of this plugin.
+pub fn lost_rules(
+    mut routing_tables: RoutingTables,
+    link: &Link,
+    ips: &[Ip],
+    routes: &[success::Route],
+) -> Vec<Rule> {
+    let mut lost = Vec::new();
+    for ip in ips {
+        let source = ip.address.addr();
+        if rule_of(&routing_tables, source, None).is_some() {
+            continue;
+        }
+        let everything = IpFamily::of(source).everything();
+        let dst = if ip.gateway.is_some() { everything } else { ip.address.trunc() };
+        let is_led_to = |table: u32| routing_tables.rules.iter().any(|rule| rule.table == table);
+        let is_of_result = |table: u32| routes.iter().any(|route| route.table == Some(table));
+        let is_of = |route: &&Route| {
+            (route.dev, route.dst, route.via) == (Some(link.index), dst, ip.gateway)
+        };
+        let mut tables = routing_tables.routes.iter().filter(is_of).filter_map(|route| route.table);
+        let table = tables.find(|table| {
+            !KERNEL_TABLES.contains(table) && !is_led_to(*table) && !is_of_result(*table)
+        });
+        if let Some(table) = table {
+            let rule = rule(source, table, Some(PROTOCOL));
+            routing_tables.rules.push(rule.clone());
+            lost.push(rule);
+        }
+    }
+    lost
 }
 
 /// The interface's routes in the main table, in the families of the addresses. An earlier ADD moved some to the tables of its

@@ -371,6 +371,7 @@ fn with_inside_the_containers_side_comes_back_too() {
         let before = state();
         for disturb in [
             "ip route flush table 100; ip -6 route flush table 101",
+            "ip rule del table 100; ip -6 rule del table 101",
             "ip address flush dev eth0 scope global",
             "ip link set eth0 down; ip link set eth0 mtu 1300",
             "echo 0 >/proc/sys/net/ipv4/conf/eth0/arp_filter",
@@ -387,6 +388,35 @@ fn with_inside_the_containers_side_comes_back_too() {
         }
         host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
         c1.destroy();
+    }
+}
+
+/// Each rule leads to the table of its address again, and none to the table of a route of the result.
+#[test]
+fn rules_of_source_routing_lead_to_their_tables_again() {
+    let host = Host::new();
+    let ranges = json!([[{"subnet": "10.7.0.0/24"}], [{"subnet": "10.8.0.0/24"}]]);
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0", "gw": "10.8.0.1", "table": 90}]);
+    let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
+    let bridge = json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": ipam});
+    let plugins = json!([bridge, {"type": "sbr"}]);
+    host.configure(
+        "1.conflist",
+        &json!({"cniVersion": "1.1.0", "name": "net", "plugins": plugins}),
+    );
+    let c1 = host.world.container("c1");
+    host.attach_as("net", "c1", &[]);
+    // Without the priorities, which are in the order of the additions.
+    let show = "{ ip rule | cut -f 2; ip route show table all | grep -v 'table local'; } | sort";
+    let state = || c1.exec(["sh", "-c", show]);
+    let before = state();
+    for disturb in ["100", "101", "100; ip rule del table 101"] {
+        c1.exec(["sh", "-c", &format!("ip rule del table {disturb}")]);
+        assert_ne!(state(), before);
+        let said = host.reconcile(&["--inside"]).output();
+        assert!(said.contains("sbr: rule from 10."), "{disturb}: {said}");
+        assert_eq!(state(), before, "{disturb}");
+        host.reconcile(&["--inside"]).silence();
     }
 }
 
