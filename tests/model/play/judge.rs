@@ -226,10 +226,11 @@ impl Play {
         for (key, attachment) in self.model.attachments.clone() {
             let is_cached =
                 before.files.contains_key(&key.cache()) && !self.model.forgotten.contains(&key);
-            // Neither does a record without a number prove the end, nor in the node's PID namespace a path below /proc.
+            // Neither does a record without a number prove the end, nor in the node's PID namespace a path below /proc, nor a file
+            // that is no namespace any more: the namespace can live on without its name.
             let has_proof = match before.files.get(&key.record()) {
                 Some(record) => has_own_number(record),
-                None => !attachment.path.starts_with("/proc/"),
+                None => !attachment.path.starts_with("/proc/") && !self.is_file(&attachment.path),
             };
             let is_dead = has_proof && self.is_provably_dead(&attachment);
             if !is_cached || attachment.is_perturbed || !is_dead {
@@ -240,6 +241,10 @@ impl Play {
         }
         self.marks_are_gone(&before)?;
         Ok(Effect::none())
+    }
+
+    fn is_file(&mut self, path: &str) -> bool {
+        self.node.shell(&format!("test -e {path}")).status == 0
     }
 
     /// A gc goes by what is there: with a record that tells the end of the container, nothing has its mark, whatever the cache
