@@ -29,7 +29,7 @@ BATCH
         printf '\0'
         $enter ip -j -d -6 rule show
         printf '\0'
-        $enter nft list ruleset
+        $enter nft --stateless list ruleset
         printf '\0'
     }
     enter=
