@@ -199,19 +199,7 @@ drop_forwarded() {
 # A system bus, and firewalld. What is forwarded between `lan` and interfaces of other zones needs an accepting zone.
 start_firewalld() {
     mkdir -p /run/dbus
-    cat >/run/dbus/bus.conf <<-XML
-	<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
-	    "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-	<busconfig>
-	    <type>system</type>
-	    <listen>unix:path=/run/dbus/system_bus_socket</listen>
-	    <auth>EXTERNAL</auth>
-	    <policy context="default">
-	        <allow send_destination="*"/> <allow eavesdrop="true"/> <allow own="*"/> <allow user="*"/>
-	    </policy>
-	</busconfig>
-	XML
-    dbus-daemon --config-file=/run/dbus/bus.conf --nofork &
+    dbus-daemon --config-file=tests/fixtures/bus.conf --nofork &
     eventually test -S /run/dbus/system_bus_socket
     firewalld --nofork --nopid --log-target console &
     eventually firewall-cmd --state

@@ -9,16 +9,7 @@ use super::{
 use crate::world::call::{BUS_LIMIT, Running};
 use crate::world::{Container, World};
 
-const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
-    "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig>
-    <type>system</type>
-    <listen>unix:path=/run/dbus/system_bus_socket</listen>
-    <auth>EXTERNAL</auth>
-    <policy context="default">
-        <allow send_destination="*"/> <allow eavesdrop="true"/> <allow own="*"/> <allow user="*"/>
-    </policy>
-</busconfig>"#;
+const BUS: &str = include_str!("../../fixtures/bus.conf");
 
 fn start_bus(world: &World) -> Running {
     world.write("/run/dbus/bus.conf", BUS);

@@ -92,7 +92,6 @@ fn an_address_that_came_later_gets_its_table_and_the_first_keeps_its_own() {
     assert_eq!(way(&c1, "10.7.0.1", "10.1.0.3"), "net1");
 }
 
-/// Each step of the later ADD fails once.
 #[test]
 fn used_tables_are_left_alone() {
     let world = World::new();

@@ -7,6 +7,7 @@ use crate::world::World;
 
 const FAULT: &str = "CNIBOX_FAIL_KERNEL";
 
+/// Each step of the later ADD fails once.
 #[test]
 fn a_later_add_that_fails_takes_nothing_of_the_first() {
     let world = World::new();
