@@ -28,6 +28,7 @@
 //! | `enabledad` | boolean | false | Enables duplicate address detection for the IPv6 addresses of the container. |
 //! | `disableContainerInterface` | boolean | false | The interface in the container stays down. Not with `ipam`. |
 //! | `portIsolation` | boolean | false | Isolated ports of a bridge do not exchange frames. |
+//! | `removeUnused` | boolean | false | DEL and GC remove the bridge with its last port. For a bridge that nobody else configures. |
 //! | `runtimeConfig.mac` | string | random | MAC address of the container's interface (capability `mac`). |
 //! | `args.cni.mac` | string | random | The same, if `runtimeConfig.mac` is not set. |
 //! | `CNI_ARGS: MAC` | string | random | The same, if neither of them is set. |
@@ -46,8 +47,8 @@
 //!   with `prevResult`, and the bridge, its port, VLANs, gateway, masquerading and spoof check with the configuration.
 //!   It also compares `mtu`; `tuning` may have set a smaller one. Rules of the reference are accepted.
 //! - **DEL** removes the pair and its nf_tables elements, then releases the addresses. It also removes the link of a
-//!   VLAN gateway when no container is in the VLAN. The bridge, its address and IP forwarding stay, as with the
-//!   reference.
+//!   VLAN gateway when no container is in the VLAN. Without `removeUnused` the bridge and its address stay, as with the
+//!   reference; IP forwarding always stays.
 //! - **GC** does the same for all attachments that are not valid.
 //! - **STATUS** fails if `bridge` names a link of another kind, if VLANs are configured and the bridge or the kernel
 //!   cannot filter them, if the kernel lacks an nf_tables feature that `ipMasq` or `macspoofchk` needs, or if the IPAM
@@ -128,6 +129,7 @@ keys! {
         "enabledad" => enable_dad: bool,
         "disableContainerInterface" => disable_container_interface: bool,
         "portIsolation" => port_isolation: bool,
+        "removeUnused" => remove_unused: bool,
     }
 }
 
@@ -250,6 +252,7 @@ impl Plugin for Bridge {
         let mut failures = Failures::default();
         failures.note(veth::clean(cx, scope, netns, &owners));
         failures.note(self.remove_unused_gateways(cx));
+        failures.note(self.remove_unused_bridge(cx));
         failures.into_result()
     }
 

@@ -2,11 +2,12 @@
 
 use ipnet::IpNet;
 
-use super::{Bridge, HostState, vlan};
+use super::{Bridge, HostState, LOCK_TIMEOUT, vlan};
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
 use crate::names::{IfName, IpFamily, Mac};
 use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, NewLink, Rtnl};
+use crate::plugin::Context;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::{host_link, mtu, veth};
 
@@ -71,6 +72,27 @@ impl Bridge {
             bridge.mac = change.mac.or(bridge.mac);
         }
         Ok(bridge)
+    }
+
+    /// For DEL and GC, as configured: removes the bridge if it has no ports. After a timeout it stays until the next DEL or GC.
+    pub(super) fn remove_unused_bridge(&self, cx: &Context<'_>) -> Result<()> {
+        if !self.remove_unused {
+            return Ok(());
+        }
+        let host = cx.session.host()?;
+        let bridge = host.link(&self.bridge)?.filter(|link| link.kind.as_deref() == Some(KIND));
+        let Some(bridge) = bridge.filter(|bridge| bridge.name == self.bridge) else {
+            return Ok(());
+        };
+        let is_unused = || Ok::<_, Error>(host.links_with_master(bridge.index)?.is_empty());
+        if !is_unused()? {
+            return Ok(());
+        }
+        // An ADD holds the lock until its container has a port.
+        let Some(_lock) = cx.session.host_netns()?.lock_exclusive(LOCK_TIMEOUT)? else {
+            return Ok(());
+        };
+        if is_unused()? { host.del_link(bridge.index) } else { Ok(()) }
     }
 
     /// The bridge, and whether this call made it.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{dbnet, dbnet_with, dual_stack, host_end, layer2};
-use crate::world::{Container, World, with, without};
+use crate::world::{Container, World, runs_with, with, without};
 
 fn reservations(world: &World, network: &str) -> Vec<String> {
     let state = world.state();
@@ -157,6 +157,43 @@ fn gc_releases_what_is_not_valid_and_spares_the_rest() {
     c1.ping("10.1.0.1");
     world.call("bridge", "GC", &gc(&[])).run().silence();
     assert_eq!(reservations(&world, "dual"), [""; 0]);
+}
+
+#[test]
+fn an_unused_bridge_is_removed_if_that_is_configured() {
+    let world = World::new();
+    let (c1, c2) = (world.container("c1"), world.container("c2"));
+    let config = with(&dual_stack(), json!({"cniVersion": "1.1.0", "removeUnused": true}));
+    let has_bridge = || world.links().iter().any(|link| link == "cni0");
+    c1.add("bridge", &config);
+    let result = c2.add("bridge", &config);
+    c1.del("bridge", &config);
+    c2.check("bridge", &config, &result);
+    c2.ping("10.1.0.1");
+    c2.del("bridge", &config);
+    assert!(!has_bridge());
+    c2.del("bridge", &config);
+
+    c1.add("bridge", &config);
+    world.call("bridge", "GC", &with(&config, gc(&[]))).run().silence();
+    assert!(!has_bridge());
+
+    // A port of somebody else, and the port of a VLAN gateway, which goes first.
+    let tagged = with(
+        &config,
+        json!({"vlan": if runs_with("CONFIG_BRIDGE_VLAN_FILTERING") { 7 } else { 0 }}),
+    );
+    c1.add("bridge", &tagged);
+    world.host([
+        "sh",
+        "-c",
+        "ip link add other type veth peer name another; ip link set other master cni0",
+    ]);
+    c1.del("bridge", &tagged);
+    assert_eq!(world.ports_of("cni0"), ["other"]);
+    world.host(["ip", "link", "del", "other"]);
+    c1.del("bridge", &tagged);
+    assert!(!has_bridge());
 }
 
 #[test]

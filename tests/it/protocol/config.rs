@@ -151,6 +151,7 @@ fn a_value_of_the_wrong_type_is_refused_with_its_key() {
         ("vlan", json!({"vlan": "100"})),
         ("enabledad", json!({"enabledad": "x"})),
         ("portIsolation", json!({"portIsolation": 1})),
+        ("removeUnused", json!({"removeUnused": 1})),
         ("disableContainerInterface", json!({"disableContainerInterface": []})),
         ("mac", json!({"runtimeConfig": {"mac": 5}})),
         ("mac", json!({"args": {"cni": {"mac": ["x"]}}})),

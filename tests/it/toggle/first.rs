@@ -70,6 +70,7 @@ fn bridge() -> Subject {
         case("/enabledad", true),
         case("/disableContainerInterface", true).with(json!({"ipam": null})).without_traffic(),
         case("/portIsolation", true),
+        case("/removeUnused", true),
     ];
     on_bridge(Subject::new("bridge", json!({"ipam": dual_stack()}), cases))
 }
