@@ -41,7 +41,7 @@ pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
     if of_host.is_ok_and(|all| all.contains(&address)) {
         return Some("the server offered an address of this host");
     }
-    let records = Records::in_directory(file::below(site.prefix, record::DIRECTORY.as_ref()));
+    let records = Records::in_directory(file::below(site.prefix, record::DIRECTORY.path()));
     let is_held = records.all().iter().any(|record| is_of_other_holder(site, record, address));
     is_held.then_some("another container of this host has the offered address")
 }

@@ -13,6 +13,7 @@ pub(crate) mod listener;
 pub(crate) mod netns;
 pub(crate) mod packet;
 pub mod sandbox;
+pub(crate) mod state_directory;
 pub(crate) mod sys;
 pub(crate) mod sysctl;
 pub(crate) mod terminal;

@@ -153,7 +153,7 @@ impl Witness {
     /// The file system as process 1 of the host sees it, or the reason why this process cannot see it.
     pub fn view(&self) -> Result<&HostView, &str> {
         let open_view = || {
-            HostView::open(Path::new(record::DIRECTORY)).map_err(|reason| {
+            HostView::open(record::DIRECTORY.path()).map_err(|reason| {
                 format!("this process cannot see what process 1 of the host sees: {reason}")
             })
         };
@@ -215,7 +215,7 @@ impl Witness {
     fn answer(&self, record: Option<&Record>) -> Answer {
         let Some(record) = record else { return Answer::NotRecorded };
         if record.identity.is_of_another_boot(&self.now) {
-            return match file::is_on_shared_file_system(Path::new(record::DIRECTORY)) {
+            return match file::is_on_shared_file_system(record::DIRECTORY.path()) {
                 Ok(false) => Answer::EarlierBoot,
                 _ => Answer::Unavailable("another machine may have written its record".into()),
             };

@@ -88,11 +88,13 @@ use crate::error::{Error, Result};
 use crate::ipam::range::{Range, RangeConf, RangeSet};
 use crate::ipam::store::Store;
 use crate::ipam::{AllocationRequest, allocate, check_not_exhausted};
+use crate::kernel::state_directory::StateDirectory;
 use crate::names::Attachment;
 use crate::plugin::{Context, Entry, Expected, Ipam, Scope};
 
 /// The default of `dataDir`.
-pub const DATA_DIR: &str = "/var/lib/cni/networks";
+pub const DATA_DIR: StateDirectory =
+    StateDirectory { usual: "/var/lib/cni/networks", of_user: "/run/cnibox/lib/networks" };
 
 pub const ENTRY: Entry =
     Entry::ipam::<HostLocal>("host-local", "addresses from ranges, reserved in files on this host");
@@ -216,7 +218,7 @@ fn not_found(at: &Attachment) -> Error {
 impl HostLocal {
     fn data_dir(&self) -> Result<&Path> {
         let data_dir = self.ipam()?.data_dir.as_str();
-        Ok(Path::new(if data_dir.is_empty() { DATA_DIR } else { data_dir }))
+        Ok(if data_dir.is_empty() { DATA_DIR.path() } else { Path::new(data_dir) })
     }
 
     /// The reservations of the network. `None` if there never was one.

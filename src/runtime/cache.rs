@@ -15,12 +15,14 @@ use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::file;
+use crate::kernel::state_directory::StateDirectory;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::record::Made;
 use crate::runtime::conf::Network;
 
 /// The directory of libcni's cache.
-pub const DIRECTORY: &str = "/var/lib/cni/results";
+pub const DIRECTORY: StateDirectory =
+    StateDirectory { usual: "/var/lib/cni/results", of_user: "/run/cnibox/lib/results" };
 const KIND: &str = "cniCacheV1";
 /// Base64 as Go's encoding/json reads and writes it: with padding; the unused bits of the last digit can have any value.
 const BASE64: GeneralPurpose = GeneralPurpose::new(

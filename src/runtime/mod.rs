@@ -61,13 +61,13 @@ impl Runtime {
 
     /// The runtime of the host whose files this process sees below `prefix`.
     fn below(prefix: &Path, settings: CallSettings, configurations: PathBuf) -> Self {
-        let below = |path: &str| file::below(prefix, Path::new(path));
-        let state = below(STATE);
+        let below = |path: &Path| file::below(prefix, path);
+        let state = below(Path::new(STATE));
         Self {
             settings,
-            cache: Cache::new(below(cache::DIRECTORY)),
+            cache: Cache::new(below(cache::DIRECTORY.path())),
             pending: Cache::of_cnibox(state.join("operations")),
-            records: Records::in_directory(below(record::DIRECTORY)),
+            records: Records::in_directory(below(record::DIRECTORY.path())),
             locks: state.join("locks"),
             state,
             configurations,

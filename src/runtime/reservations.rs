@@ -184,7 +184,7 @@ impl Runtime {
                 Err(error) => unreadable.push(error),
             }
         }
-        let mut directories = vec![PathBuf::from(DATA_DIR)];
+        let mut directories = vec![DATA_DIR.path().to_owned()];
         for pool in &pools {
             if !directories.contains(&pool.data_dir) {
                 directories.push(pool.data_dir.clone());

@@ -15,6 +15,7 @@ use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Mode};
 use crate::kernel::identity::Identity;
+use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::owner::{Owner, hash};
@@ -22,7 +23,8 @@ use crate::plugin::record::{Made, Note, Record, claims, line};
 
 /// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
 /// that their attachments have ended.
-pub const DIRECTORY: &str = "/var/lib/cni/attachments";
+pub const DIRECTORY: StateDirectory =
+    StateDirectory { usual: "/var/lib/cni/attachments", of_user: "/run/cnibox/lib/attachments" };
 
 /// The records of releases up to 0.2.0, in one directory for each PID namespace.
 const OLD_DIRECTORY: &str = "/var/lib/cni/identities";
@@ -102,7 +104,7 @@ impl Begun {
 impl Records {
     /// The records in `DIRECTORY`.
     pub fn of_host() -> Self {
-        Self::in_directory(DIRECTORY)
+        Self::in_directory(DIRECTORY.path())
     }
 
     /// The records in another directory, for example below another root.
