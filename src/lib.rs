@@ -46,6 +46,12 @@ pub fn run(args: Vec<OsString>) -> u8 {
     let mut args = args.into_iter();
     let called_as = PathBuf::from(args.next().unwrap_or_else(|| "cnibox".into()));
     let args: Vec<OsString> = args.collect();
+    #[cfg(feature = "netavark")]
+    if serve::command().is_empty()
+        && let Some(code) = cli::netavark::answer(&args)
+    {
+        return code;
+    }
     if let Some(entry) = plugin_of_path(&called_as) {
         return call(entry, &args);
     }

@@ -98,6 +98,17 @@ fn examine(paths: &[PathBuf], path: &[PathBuf]) -> Result<(Vec<Document>, Vec<Un
     Ok((documents, unreadable))
 }
 
+/// Fails with the first finding in a list of plugins that is in no file.
+#[cfg(feature = "netavark")]
+pub(super) fn refuse(list: &Json, path: &[PathBuf]) -> Result<()> {
+    let text = list.to_pretty();
+    let mut document = Document::new("podman.conflist".into(), text.as_bytes());
+    network::examine(&mut document, list, path);
+    document.sort();
+    let first = document.findings.into_iter().next();
+    first.map_or(Ok(()), |finding| Err(Error::config(finding.text)))
+}
+
 /// The faults in a directory, for `cnibox doctor`.
 pub(super) struct Faults {
     /// The files with the number of faults within each.

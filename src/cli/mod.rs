@@ -25,6 +25,8 @@ mod lint;
 mod manual;
 #[cfg(feature = "tool")]
 mod metrics;
+#[cfg(feature = "netavark")]
+pub mod netavark;
 mod networks;
 mod oci_hook;
 mod output;

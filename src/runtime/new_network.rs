@@ -35,6 +35,8 @@ const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
 const CANDIDATES: [std::ops::Range<u32>; 3] =
     [0x0a_59_00..0x0b_00_00, 0xac_10_00..0xac_20_00, 0xc0_a8_00..0xc0_a9_00];
 const PREFIX_LENGTH: u8 = 24;
+/// The chained plugins of a network without a parent, as podman has them.
+const USUAL: [&str; 3] = ["portmap", "firewall", "tuning"];
 /// The prefix of chosen bridge names.
 const BRIDGE: &str = "cnibox";
 /// The maximum wait for the lock of the directory, and for that of the host's namespace.
@@ -57,6 +59,29 @@ pub struct NewNetwork {
     pub vlan: Option<u32>,
     /// Whether `ingressPolicy` is `same-bridge`: containers of other bridges with a policy cannot reach those of this bridge.
     pub isolate: bool,
+    /// The first and the last address that containers get, for a subnet. Without, they get all but the gateway.
+    pub leases: Vec<(IpNet, [Option<IpAddr>; 2])>,
+    /// Containers have no default route, and packets from them to other networks are not masqueraded.
+    pub is_internal: bool,
+    /// The metric of the default routes. `None`: that of the kernel.
+    pub metric: Option<u32>,
+    /// More routes: of each the destination, the gateway and the metric.
+    pub routes: Vec<(IpNet, Option<IpAddr>, Option<u32>)>,
+    /// The DNS servers in the result.
+    pub dns: Vec<IpAddr>,
+    /// The chained plugins. `None`: those of podman, without a parent.
+    pub chained: Option<Vec<String>>,
+    pub addresses: Addresses,
+}
+
+/// Who chooses the addresses of containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Addresses {
+    #[default]
+    HostLocal,
+    Dhcp,
+    /// Containers get no addresses.
+    Nobody,
 }
 
 /// The interface plugin of a new network.
@@ -106,7 +131,7 @@ impl Runtime {
             let file = other.file.display();
             return Err(Error::config(format_args!("{file} configures a network of this name")));
         }
-        let subnets = new.free_subnets(&networks)?;
+        let subnets = new.free_subnets(&networks, &[])?;
         let bridge = match &new.bridge {
             Some(bridge) => bridge.to_string(),
             None => free_bridge(&networks)?,
@@ -155,6 +180,11 @@ impl Runtime {
         Ok((others, network))
     }
 
+    /// The subnets of a new network that has no file: those that it names, or a free one. `others` are taken, too.
+    pub fn free_subnets(&self, new: &NewNetwork, others: &[IpNet]) -> Result<Vec<IpNet>> {
+        new.free_subnets(&self.usable_networks()?, others)
+    }
+
     fn usable_networks(&self) -> Result<Vec<Network>> {
         let mut networks = Vec::new();
         for network in Network::all(&self.configurations)? {
@@ -170,14 +200,14 @@ impl Runtime {
 impl NewNetwork {
     /// The requested subnets, or a chosen one. Fails if one is reserved, overlaps with another network, or, without a
     /// parent, contains an address of the host.
-    fn free_subnets(&self, networks: &[Network]) -> Result<Vec<IpNet>> {
+    fn free_subnets(&self, networks: &[Network], others: &[IpNet]) -> Result<Vec<IpNet>> {
         for subnet in &self.subnets {
             if let Some(Reserved { net, reason }) = reserved(subnet) {
                 let msg = format!("subnet {subnet} overlaps with {net}: {reason}");
                 return Err(Error::config(msg));
             }
         }
-        let mut taken = Vec::new();
+        let mut taken = others.to_vec();
         for network in networks {
             for other in subnets(network) {
                 for subnet in &self.subnets {
@@ -197,7 +227,7 @@ impl NewNetwork {
                 given => Ok(given.to_vec()),
             };
         }
-        let host = NetNs::own()?.rtnl()?;
+        let host = Rtnl::open()?;
         let addresses = host.all_addresses()?;
         if self.subnets.is_empty() {
             return Ok(vec![choose(taken, &host, &addresses)?]);
@@ -211,18 +241,20 @@ impl NewNetwork {
         Ok(self.subnets.clone())
     }
 
-    /// The content of the file.
-    fn list(&self, name: &NetworkName, subnets: &[IpNet], bridge: &str) -> Result<Json> {
-        let mut plugins = vec![self.interface(bridge, self.ipam(subnets)?)];
-        if !self.kind.has_parent() {
-            let capabilities = Json::object([("portMappings", if_set(true))]);
-            let ingress_policy = self.isolate.then(|| "same-bridge".into());
-            plugins.extend([
-                Json::object([("type", text("portmap")), ("capabilities", Some(capabilities))]),
-                Json::object([("type", text("firewall")), ("ingressPolicy", ingress_policy)]),
-                Json::object([("type", text("tuning"))]),
-            ]);
-        }
+    /// The list of the network. `bridge` is the name of its bridge.
+    pub fn list(&self, name: &NetworkName, subnets: &[IpNet], bridge: &str) -> Result<Json> {
+        let ipam = match self.addresses {
+            Addresses::HostLocal => Some(self.ipam(subnets)?),
+            Addresses::Dhcp => Some(Json::object([("type", text("dhcp"))])),
+            Addresses::Nobody => None,
+        };
+        let mut plugins = vec![self.interface(bridge, ipam)];
+        let usual = if self.kind.has_parent() { &[][..] } else { &USUAL[..] };
+        let chained = match &self.chained {
+            Some(chosen) => chosen.iter().map(String::as_str).collect(),
+            None => usual.to_vec(),
+        };
+        plugins.extend(chained.into_iter().map(|kind| self.chained(kind)));
         Ok(Json::object([
             ("cniVersion", Some(VERSION.into())),
             ("cniVersions", Some(Json::Array(VERSIONS.map(Json::from).into()))),
@@ -231,25 +263,47 @@ impl NewNetwork {
         ]))
     }
 
+    /// The configuration of a chained plugin.
+    fn chained(&self, kind: &str) -> Json {
+        let capability = match kind {
+            "portmap" => Some("portMappings"),
+            "bandwidth" => Some("bandwidth"),
+            _ => None,
+        };
+        let ingress_policy = Some("same-bridge").filter(|_| self.isolate && kind == "firewall");
+        Json::object([
+            ("type", Some(kind.into())),
+            ("capabilities", capability.map(|name| Json::object([(name, if_set(true))]))),
+            ("ingressPolicy", ingress_policy.map(Json::from)),
+        ])
+    }
+
     /// The configuration of the plugin that makes the interface.
-    fn interface(&self, bridge: &str, ipam: Json) -> Json {
+    fn interface(&self, bridge: &str, ipam: Option<Json>) -> Json {
+        let has_addresses = ipam.is_some();
         let is_bridge = self.kind == Kind::Bridge;
         // An ipvlan and a vlan have the MAC address of their parent.
         let has_mac = !matches!(self.kind, Kind::Ipvlan | Kind::Vlan);
-        let capabilities = [("ips", if_set(true)), ("mac", if_set(has_mac))];
+        let has_ips = self.addresses == Addresses::HostLocal;
+        let capabilities = [("ips", if_set(has_ips)), ("mac", if_set(has_mac))];
         Json::object([
             ("type", Some(self.kind.text().into())),
             ("bridge", is_bridge.then(|| bridge.into())),
             ("master", self.parent.as_ref().and_then(text)),
-            ("isGateway", if_set(is_bridge)),
-            ("ipMasq", if_set(!self.kind.has_parent())),
+            ("isGateway", if_set(is_bridge && has_addresses)),
+            ("ipMasq", if_set(!self.kind.has_parent() && has_addresses && !self.is_internal)),
             ("hairpinMode", if_set(is_bridge)),
             ("mode", self.mode.as_deref().map(Json::from)),
             ("mtu", self.mtu.map(Json::from)),
             ("vlan", self.vlan.filter(|_| is_bridge).map(Json::from)),
             ("vlanId", self.vlan.filter(|_| !is_bridge).map(Json::from)),
             ("capabilities", Some(Json::object(capabilities))),
-            ("ipam", Some(ipam)),
+            (
+                "dns",
+                (!self.dns.is_empty())
+                    .then(|| Json::object([("nameservers", Some(list(&self.dns)))])),
+            ),
+            ("ipam", ipam),
         ])
     }
 
@@ -272,24 +326,48 @@ impl NewNetwork {
                     )));
                 }
             }
+            let [range_start, range_end] = self
+                .leases
+                .iter()
+                .find(|(leased, _)| leased == subnet)
+                .map_or([None; 2], |(_, range)| *range);
             let subnet = subnet.to_string();
-            configured.push(vec![RangeConf { subnet, gateway, ..RangeConf::default() }]);
+            let range =
+                RangeConf { subnet, gateway, range_start, range_end, ..RangeConf::default() };
+            configured.push(vec![range]);
         }
         let sets = range::parse(&configured, &[])?;
-        let ranges = sets.iter().flat_map(|set| set.ranges()).map(|range| {
-            let keys = [("subnet", text(range.subnet)), ("gateway", text(range.gateway))];
-            Json::Array(vec![Json::object(keys)])
+        let ranges = sets.iter().flat_map(|set| set.ranges()).zip(configured.iter().flatten());
+        let ranges = ranges.map(|(range, given)| {
+            Json::Array(vec![Json::object([
+                ("subnet", text(range.subnet)),
+                ("rangeStart", given.range_start.and_then(text)),
+                ("rangeEnd", given.range_end.and_then(text)),
+                ("gateway", text(range.gateway)),
+            ])])
         });
-        let has_family = |is_ipv4| sets.iter().any(|set| set.is_ipv4() == is_ipv4);
-        let routes = [("0.0.0.0/0", true), ("::/0", false)].into_iter();
-        let routes = routes.filter(|(_, is_ipv4)| has_family(*is_ipv4));
-        let routes = routes.map(|(dst, _)| Json::object([("dst", text(dst))]));
+        let has_family =
+            |family: &IpFamily| sets.iter().any(|set| set.is_ipv4() == (*family == IpFamily::V4));
+        let families =
+            IpFamily::ALL.into_iter().filter(|family| !self.is_internal && has_family(family));
+        let defaults = families.map(|family| (family.everything(), None, self.metric));
+        let routes = defaults.chain(self.routes.iter().copied()).map(|(dst, gw, metric)| {
+            Json::object([
+                ("dst", text(dst)),
+                ("gw", gw.and_then(text)),
+                ("priority", metric.map(Json::from)),
+            ])
+        });
         Ok(Json::object([
             ("type", text("host-local")),
             ("ranges", Some(Json::Array(ranges.collect()))),
             ("routes", Some(Json::Array(routes.collect()))),
         ]))
     }
+}
+
+fn list(values: &[impl Display]) -> Json {
+    Json::Array(values.iter().map(|value| value.to_string().into()).collect())
 }
 
 fn text(value: impl Display) -> Option<Json> {

@@ -39,7 +39,10 @@ const ONLY_IN: [(&str, &[&str]); 13] = [
     ("argh::", &["cli/"]),
     ("regex_lite::", &["plugins/tuning/pattern.rs"]),
     ("println!(", &["lib.rs", "serve.rs", "cli/"]),
-    ("stdout()", &["kernel/sys.rs", "serve.rs", "cli/output.rs", "cli/attach.rs"]),
+    (
+        "stdout()",
+        &["kernel/sys.rs", "serve.rs", "cli/output.rs", "cli/attach.rs", "cli/netavark.rs"],
+    ),
     ("stderr()", &["kernel/sys.rs", "fault.rs"]),
     ("std::env", &["main.rs", "lib.rs", "serve.rs", "cli/"]),
     ("unsafe ", &["kernel/sys.rs", "kernel/sys/socket.rs"]),

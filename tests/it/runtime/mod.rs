@@ -15,6 +15,7 @@ mod limits;
 mod living;
 mod locks;
 mod named;
+mod netavark;
 mod networks;
 mod not_regular;
 mod oci_hook;

@@ -1,0 +1,254 @@
+//! The driver of netavark: what podman 5 and 6 call for a network of `podman network create --driver cnibox`, through a link to
+//! this executable in a directory of netavark's plugins.
+//!
+//! Source: netavark, plugin-API.md.
+
+mod list;
+mod object;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use object::{Call, Object, PortMapping};
+
+use super::lint;
+use super::parameters::{self, AddOptions, TIMEOUT_S};
+use crate::cni::json::Json;
+use crate::cni::request::INPUT_BYTES_MAX;
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::kernel::netns::NetNs;
+use crate::kernel::{file, sys};
+use crate::names::{Attachment, ContainerId, IfName};
+use crate::plugin::VERSION;
+use crate::runtime::Runtime;
+use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
+use crate::runtime::new_network::Addresses;
+
+/// The version of the interface between netavark and a driver.
+const API_VERSION: &str = "1.0.0";
+const VERBS: [&str; 4] = ["create", "setup", "teardown", "info"];
+
+/// Answers a call of netavark: prints a document, or an object with the key `error`. Returns the exit code; `None` if the
+/// arguments are of another program.
+pub fn answer(args: &[OsString]) -> Option<u8> {
+    let args: Vec<&str> = args.iter().map(|arg| arg.to_str()).collect::<Option<_>>()?;
+    let is_call = args.first().is_some_and(|verb| VERBS.contains(verb));
+    is_call.then(|| run(&args))
+}
+
+fn run(args: &[&str]) -> u8 {
+    sys::survive_failed_writes();
+    let answer = match args {
+        ["create", ..] => create(),
+        ["setup", netns, ..] => setup(Path::new(netns)),
+        ["teardown", netns, ..] => teardown(Path::new(netns)),
+        ["info", ..] => Ok(info()),
+        _ => Err(Error::config("the path of a network namespace is missing")),
+    };
+    match answer.and_then(|document| print(&document)) {
+        Ok(()) => 0,
+        Err(error) => {
+            // Without a reader nobody can be told.
+            let _ = print(&Json::object([("error", Some(error.to_string().into()))]));
+            1
+        }
+    }
+}
+
+/// Prints a document; nothing for `Null`.
+fn print(document: &Json) -> Result<()> {
+    let text = if document.is_null() { String::new() } else { document.to_compact() + "\n" };
+    let written = sys::write_all(io::stdout().as_fd(), text.as_bytes());
+    written.map_err(|error| Error::internal(format_args!("cannot write to stdout: {error}")))
+}
+
+fn info() -> Json {
+    Json::object([
+        ("version", Some(VERSION.into())),
+        ("api_version", Some(API_VERSION.into())),
+        ("about", Some("networks of CNI plugins, in one executable".into())),
+    ])
+}
+
+/// The runtime for a network. Only for the network of a file CNI_PATH decides which plugins are executed.
+fn runtime_for(object: &Object) -> Runtime {
+    let mut runtime = parameters::runtime(TIMEOUT_S);
+    if object.option(list::NETWORK).is_none() {
+        runtime.settings.path.clear();
+    }
+    runtime
+}
+
+fn input() -> Result<Json> {
+    let bytes = file::read_to_end(io::stdin(), INPUT_BYTES_MAX)
+        .map_err(|error| Error::internal(format_args!("cannot read the request: {error}")))?;
+    Json::parse(&bytes)
+}
+
+/// Validates a network, and prints its object with what was chosen. Writes nothing: podman never says that a network was removed.
+fn create() -> Result<Json> {
+    let json = input()?;
+    let object: Object = json.read("the network")?;
+    let Json::Object(entries) = json else { return Err(Error::config("not an object")) };
+    completed(entries, &object)
+        .map_err(|error| error.context(format!("cannot create network {}", object.name)))
+}
+
+fn completed(mut entries: Vec<(String, Json)>, object: &Object) -> Result<Json> {
+    let runtime = runtime_for(object);
+    let mut ipam = list::IPAM;
+    if object.option(list::NETWORK).is_none() {
+        let (mut new, _) = list::new_network(object)?;
+        list::complete(&runtime, object, &mut new)?;
+        ipam = match new.addresses {
+            Addresses::HostLocal => list::IPAM,
+            Addresses::Dhcp => "dhcp",
+            Addresses::Nobody => "none",
+        };
+        let link = new.bridge.as_ref().or(new.parent.as_ref());
+        set(&mut entries, "network_interface", link.map(|name| name.to_string().into()));
+        set(&mut entries, "subnets", list::subnets(&new));
+    }
+    set(&mut entries, "ipam_options", Some(Json::object([("driver", Some(ipam.into()))])));
+    set(&mut entries, "dns_enabled", Some(Json::Bool(false)));
+    move_servers(&mut entries, object);
+    let completed = Json::Object(entries);
+    // What was chosen must make a list, without values that a plugin refuses.
+    let network = list::network(&runtime, &completed.read("the network")?, &[])?;
+    if object.option(list::NETWORK).is_none() {
+        lint::refuse(&Json::parse(&network.bytes)?, &[])?;
+    }
+    Ok(completed)
+}
+
+/// Moves the DNS servers to the options: podman refuses them for a network whose names are not served.
+fn move_servers(entries: &mut Vec<(String, Json)>, object: &Object) {
+    if object.dns_servers.is_empty() {
+        return;
+    }
+    let (servers, name) = (object.dns_servers.join(","), &object.name);
+    sys::warn(format_args!(
+        "note: containers of network {name} ask {servers}; the names of containers are not served"
+    ));
+    let others = object.options.0.iter().filter(|(key, _)| key != list::DNS).cloned();
+    let options = others.chain([(list::DNS.to_owned(), servers)]);
+    let options = options.map(|(key, value)| (key, value.into())).collect();
+    set(entries, "options", Some(Json::Object(options)));
+    set(entries, "network_dns_servers", None);
+}
+
+fn set(entries: &mut Vec<(String, Json)>, key: &str, value: Option<Json>) {
+    entries.retain(|(known, _)| known != key);
+    entries.extend(value.map(|value| (key.to_owned(), value)));
+}
+
+/// The container and the interface of a call.
+fn attachment(call: &Call) -> Result<Attachment> {
+    Ok(Attachment {
+        container_id: ContainerId::new(call.container_id.as_str())?,
+        ifname: IfName::new(call.own.ifname.as_str())?,
+    })
+}
+
+fn setup(netns: &Path) -> Result<Json> {
+    let call: Call = input()?.read("the request")?;
+    let at = attachment(&call)?;
+    if let Some((key, value)) = call.own.options.0.first() {
+        return Err(Error::config(format_args!(
+            "--network {}:{key}={value}: a driver has no options of a container",
+            call.network.name
+        )));
+    }
+    let runtime = runtime_for(&call.network);
+    let network = list::network(&runtime, &call.network, &call.own.ips)?;
+    // podman was killed, or the host was shut down, and this container has another namespace now.
+    delete(&runtime, &at, None)?;
+    let own = &call.own;
+    let texts = own.aliases.iter().map(|alias| alias.as_str().into()).collect();
+    let aliases = Json::object([(call.network.name.as_str(), Some(Json::Array(texts)))]);
+    let mut new = NewAttachment {
+        network,
+        at,
+        args: format!("IgnoreUnknown=1;K8S_POD_NAME={}", call.container_name),
+        capability_args: Json::object([("aliases", Some(aliases))]),
+    };
+    let publish: Vec<String> = call.port_mappings.iter().flat_map(PortMapping::options).collect();
+    let mac = Some(own.mac.as_str()).filter(|mac| !mac.is_empty());
+    AddOptions { publish: &publish, ip: &own.ips, mac }.apply(&mut new)?;
+    let added = runtime.add(&new, netns)?;
+    let told = status(&added.success, &new, netns, call.network.option(list::DNS));
+    // netavark calls no teardown for what it was not told.
+    match told.and_then(|status| print(&status)) {
+        Ok(()) => added.keep().map(|()| Json::Null),
+        Err(error) => Err(added.undo_after(error)),
+    }
+}
+
+/// The interfaces, addresses and DNS settings of a result, as netavark reads them.
+fn status(success: &Success, new: &NewAttachment, netns: &Path, dns: Option<&str>) -> Result<Json> {
+    let mut interfaces = Vec::new();
+    for (index, interface) in success.interfaces.iter().enumerate() {
+        if interface.sandbox.is_empty() {
+            continue;
+        }
+        let subnets = success.ips_of(index).map(|ip| {
+            Json::object([
+                ("ipnet", Some(ip.address.to_string().into())),
+                ("gateway", ip.gateway.map(|gateway| gateway.to_string().into())),
+            ])
+        });
+        let subnets = Json::Array(subnets.collect());
+        let mac = match interface.mac.as_str() {
+            "" => mac_of(netns, &interface.name)?,
+            mac => mac.to_owned(),
+        };
+        let keys = [("mac_address", Some(mac.into())), ("subnets", Some(subnets))];
+        interfaces.push((interface.name.clone(), Json::object(keys)));
+    }
+    if interfaces.is_empty() {
+        let mac = mac_of(netns, &new.at.ifname)?;
+        let nothing = Json::object([
+            ("mac_address", Some(mac.into())),
+            ("subnets", Some(Json::Array(vec![]))),
+        ]);
+        interfaces.push((new.at.ifname.to_string(), nothing));
+    }
+    let given = dns.into_iter().flat_map(|dns| dns.split(','));
+    let servers = success.dns.nameservers.iter().map(String::as_str).chain(given);
+    let mut all: Vec<Json> = Vec::new();
+    for server in servers.map(Json::from) {
+        if !all.contains(&server) {
+            all.push(server);
+        }
+    }
+    let search = success.dns.search.iter().map(|word| word.as_str().into()).collect();
+    Ok(Json::object([
+        ("interfaces", Some(Json::Object(interfaces))),
+        ("dns_server_ips", Some(Json::Array(all))),
+        ("dns_search_domains", Some(Json::Array(search))),
+    ]))
+}
+
+fn mac_of(netns: &Path, name: &str) -> Result<String> {
+    let link = NetNs::own()?.open(netns)?.rtnl()?.link(name)?;
+    Ok(link.and_then(|link| link.mac).map_or_else(String::new, |mac| mac.to_string()))
+}
+
+fn teardown(netns: &Path) -> Result<Json> {
+    let call: Call = input()?.read("the request")?;
+    let runtime = runtime_for(&call.network);
+    let netns = Some(netns).filter(|netns| netns.exists());
+    delete(&runtime, &attachment(&call)?, netns).map(|()| Json::Null)
+}
+
+/// Deletes the attachments of an interface of a container, to whatever network: the object may have changed since.
+fn delete(runtime: &Runtime, at: &Attachment, netns: Option<&Path>) -> Result<()> {
+    let known = runtime.attachments_of(&at.container_id, None, Some(&at.ifname))?;
+    let deleted = known
+        .iter()
+        .map(|(name, at)| runtime.del(&Choice::Named(name.clone()), &Target::cached(at, netns)));
+    Error::joined(deleted.filter_map(Result::err).collect())
+}

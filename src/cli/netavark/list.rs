@@ -1,0 +1,357 @@
+//! The list of plugins of a network of podman: that of a file, or one that is made from podman's network object.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use ipnet::{IpNet, Ipv6Net};
+
+use super::object::Object;
+use crate::cni::json::Json;
+use crate::error::{Error, Result};
+use crate::ipam::range::{self, RangeConf};
+use crate::kernel::file;
+use crate::names::{IfName, NetworkName};
+use crate::runtime::Runtime;
+use crate::runtime::conf::Network;
+use crate::runtime::new_network::{Addresses, Kind, NewNetwork};
+
+/// The option that names a network of the directory of configurations.
+pub const NETWORK: &str = "network";
+/// The option with the DNS servers of a network. podman refuses `network_dns_servers` without DNS of its own.
+pub const DNS: &str = "dns";
+/// The word of `ipam_options` where the plugins choose the addresses. podman chooses none then.
+pub const IPAM: &str = "cnibox";
+const OPTIONS: &str = "known are network, type, parent, mode, mtu, vlan, isolate, metric, plugins, dns and PLUGIN.KEY";
+/// The options of a network that a file configures.
+const OF_FILE: [&str; 3] = [NETWORK, DNS, "metric"];
+/// The metric of default routes, as netavark has it: of several networks, each has one.
+const METRIC: u32 = 100;
+
+/// A key of a plugin, by the option `PLUGIN.KEY=VALUE`.
+pub struct Key {
+    plugin: String,
+    key: String,
+    value: Json,
+}
+
+impl Key {
+    fn new(plugin: &str, key: &str, value: Json) -> Self {
+        Self { plugin: plugin.into(), key: key.into(), value }
+    }
+}
+
+/// The network of an object that `create` accepted, for a container that asks for these addresses.
+pub fn network(runtime: &Runtime, object: &Object, ips: &[String]) -> Result<Network> {
+    match object.option(NETWORK) {
+        Some(name) => of_file(runtime, object, name),
+        None => {
+            let (mut new, keys) = new_network(object)?;
+            // Only addresses that nobody asked for are of the range of leases.
+            let ips: Vec<IpAddr> = ips.iter().filter_map(|ip| ip.parse().ok()).collect();
+            if let Some(ip) = ips.iter().find(|ip| !is_in(&new.subnets, ip))
+                && new.addresses == Addresses::HostLocal
+            {
+                let nets: Vec<String> = new.subnets.iter().map(IpNet::to_string).collect();
+                let (nets, name) = (nets.join(", "), &object.name);
+                let msg = format!("cannot give address {ip}: network {name} has {nets}");
+                return Err(Error::config(msg));
+            }
+            let is_asked = |net: &IpNet| ips.iter().any(|ip| net.contains(ip));
+            new.leases.retain(|(net, _)| !is_asked(net));
+            let subnets: Vec<IpNet> = new.subnets.clone();
+            let bridge = new.bridge.as_ref().map_or("", |bridge| bridge);
+            let name = NetworkName::new(object.name.as_str())?;
+            let mut list = new.list(&name, &subnets, bridge)?;
+            // podman does not say that a network was removed. A bridge that the user named can be somebody else's.
+            if bridge == own_bridge(object) {
+                set_keys(&mut list, vec![Key::new("bridge", "removeUnused", Json::Bool(true))])?;
+            }
+            set_keys(&mut list, keys)?;
+            Network::from_cache(list.to_compact().as_bytes())
+        }
+    }
+}
+
+/// The network of a file, with the metric of its default routes.
+fn of_file(runtime: &Runtime, object: &Object, name: &str) -> Result<Network> {
+    for (key, _) in &object.options.0 {
+        if !OF_FILE.contains(&key.as_str()) {
+            let all = OF_FILE.join(", ");
+            return Err(Error::config(format_args!(
+                "option {key}: not one of {all}, the options beside network=NAME"
+            )));
+        }
+    }
+    let of_podman = [
+        ("--subnet", !object.subnets.is_empty()),
+        ("--interface-name", !object.interface.is_empty()),
+        ("--route", !object.routes.is_empty()),
+        ("--ipv6", object.has_ipv6),
+        ("--internal", object.is_internal),
+        ("--ipam-driver", object.ipam_driver().is_some_and(|word| word != IPAM)),
+    ];
+    if let Some((flag, _)) = of_podman.iter().find(|(_, is_set)| *is_set) {
+        let msg = format!("{flag}: the file of network {name} decides that");
+        return Err(Error::config(msg));
+    }
+    if name.is_empty() {
+        return Err(Error::config("option network=: the name of a network is missing"));
+    }
+    if let Some(servers) = object.option(DNS) {
+        addresses(servers)?;
+    }
+    let network = crate::cli::attach::find(runtime, name)?;
+    let metric = object.option("metric").map(|metric| parse("metric", metric, "a number"));
+    let mut list = Json::parse(&network.bytes)?;
+    set_metric(&mut list, metric.transpose()?.unwrap_or(METRIC));
+    Network::from_cache(list.to_compact().as_bytes())
+}
+
+/// Sets the metric of default routes without one, in the routes of IPAM plugins.
+fn set_metric(json: &mut Json, metric: u32) {
+    match json {
+        Json::Array(values) => values.iter_mut().for_each(|value| set_metric(value, metric)),
+        Json::Object(entries) => {
+            let is_default = |(key, value): &(String, Json)| {
+                key == "dst" && matches!(value, Json::String(dst) if dst.ends_with("/0"))
+            };
+            let has_metric = entries.iter().any(|(key, _)| key == "priority");
+            if entries.iter().any(is_default) && !has_metric {
+                entries.push(("priority".into(), metric.into()));
+            }
+            for (key, value) in entries {
+                if ["plugins", "ipam", "routes"].contains(&key.as_str()) {
+                    set_metric(value, metric);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The parameters of a network that podman's object configures, and the keys of its plugins.
+pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
+    let kind = match object.option("type") {
+        None => Kind::Bridge,
+        Some(word) => {
+            let named = Kind::ALL.into_iter().find(|(name, _)| *name == word);
+            named.map(|(_, kind)| kind).ok_or_else(|| {
+                let all = Kind::ALL.map(|(name, _)| name).join(", ");
+                Error::config(format_args!("option type={word}: not one of {all}"))
+            })?
+        }
+    };
+    let mut new = NewNetwork {
+        kind,
+        is_internal: object.is_internal,
+        metric: Some(METRIC),
+        ..NewNetwork::default()
+    };
+    for subnet in &object.subnets {
+        let net = subnet.subnet.trunc();
+        if let Some(gateway) = subnet.gateway.filter(|gateway| !net.contains(gateway)) {
+            return Err(Error::config(format_args!("--gateway {gateway}: not in subnet {net}")));
+        }
+        new.subnets.push(net);
+        new.gateways.extend(subnet.gateway);
+        new.leases.push((net, [subnet.lease.start, subnet.lease.end]));
+    }
+    let routes = object.routes.iter();
+    new.routes = routes.map(|route| (route.destination, route.gateway, route.metric)).collect();
+    new.addresses = match object.ipam_driver() {
+        Some("none") => Addresses::Nobody,
+        Some("dhcp") => Addresses::Dhcp,
+        Some("" | "host-local" | IPAM) | None => Addresses::HostLocal,
+        Some(word) => {
+            return Err(Error::config(format_args!(
+                "--ipam-driver {word}: not host-local, dhcp or none"
+            )));
+        }
+    };
+    let mut keys = Vec::new();
+    for (key, value) in &object.options.0 {
+        set_option(&mut new, &mut keys, key, value)?;
+    }
+    if !object.interface.is_empty() {
+        let name = IfName::new(object.interface.as_str())?;
+        if kind == Kind::Bridge { new.bridge = Some(name) } else { new.parent = Some(name) }
+    }
+    if kind == Kind::Vlan && (new.parent.is_none() || new.vlan.is_none()) {
+        return Err(Error::config("a vlan needs the options parent=LINK and vlan=ID"));
+    }
+    Ok((new, keys))
+}
+
+fn set_option(new: &mut NewNetwork, keys: &mut Vec<Key>, key: &str, value: &str) -> Result<()> {
+    match (key, new.kind) {
+        ("type", _) => {}
+        (DNS, _) => new.dns = addresses(value)?,
+        ("mtu", _) => new.mtu = Some(parse(key, value, "a number")?),
+        ("metric", _) => new.metric = Some(parse(key, value, "a number")?),
+        ("plugins", _) => new.chained = Some(words(value).map(str::to_owned).collect()),
+        ("parent", kind) if kind.has_parent() => new.parent = Some(IfName::new(value)?),
+        ("mode", Kind::Macvlan | Kind::Ipvlan) => new.mode = Some(value.into()),
+        ("vlan", Kind::Bridge | Kind::Vlan) => {
+            new.vlan = Some(parse::<u16>(key, value, "the number of a VLAN")?.into());
+        }
+        // netavark also has `strict`, which is what it is here.
+        ("isolate", Kind::Bridge) => {
+            new.isolate = value == "strict" || parse(key, value, "true, false or strict")?;
+        }
+        _ => match key.split_once('.') {
+            Some((plugin, key)) if !key.is_empty() => {
+                let value = Json::parse(value.as_bytes()).unwrap_or_else(|_| value.into());
+                keys.push(Key::new(plugin, key, value));
+            }
+            _ => {
+                let of_type = ["parent", "mode", "vlan", "isolate"].contains(&key);
+                let kind = Kind::ALL.iter().find(|(_, kind)| *kind == new.kind);
+                let kind = kind.map_or("", |(name, _)| name);
+                return Err(match of_type {
+                    true => Error::config(format_args!(
+                        "option {key}={value}: type {kind} does not have it"
+                    )),
+                    false => Error::config(format_args!("option {key}={value}: unknown"))
+                        .with_details(OPTIONS),
+                });
+            }
+        },
+    }
+    Ok(())
+}
+
+fn addresses(servers: &str) -> Result<Vec<IpAddr>> {
+    words(servers).map(|word| parse(DNS, word, "an IP address")).collect()
+}
+
+fn words(list: &str) -> impl Iterator<Item = &str> {
+    list.split([',', ' ']).filter(|word| !word.is_empty())
+}
+
+fn parse<T: FromStr>(key: &str, value: &str, what: &str) -> Result<T> {
+    value.parse().map_err(|_| Error::config(format_args!("option {key}={value}: not {what}")))
+}
+
+/// Sets keys of plugins. Fails for a plugin that the list does not have.
+fn set_keys(list: &mut Json, keys: Vec<Key>) -> Result<()> {
+    let Json::Object(entries) = list else { return Ok(()) };
+    let Some((_, Json::Array(plugins))) = entries.iter_mut().find(|(key, _)| key == "plugins")
+    else {
+        return Ok(());
+    };
+    for Key { plugin: kind, key, value } in keys {
+        let mut all = plugins.iter_mut();
+        let Some(Json::Object(entries)) = all.find(|plugin| plugin.text_at("type") == Some(&kind))
+        else {
+            return Err(Error::config(format_args!(
+                "option {kind}.{key}: the network has no plugin {kind}"
+            )));
+        };
+        entries.retain(|(known, _)| *known != key);
+        entries.push((key, value));
+    }
+    Ok(())
+}
+
+/// Chooses what the object leaves open: the bridge, and subnets.
+pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Result<()> {
+    if new.kind == Kind::Bridge && new.bridge.is_none() {
+        new.bridge = Some(IfName::new(own_bridge(object))?);
+    }
+    if new.addresses != Addresses::HostLocal {
+        return Ok(());
+    }
+    if new.subnets.is_empty() && new.kind == Kind::Macvlan {
+        new.addresses = Addresses::Dhcp;
+        return Ok(());
+    }
+    let others = networks_of_podman();
+    let others: Vec<&Object> = others.iter().filter(|other| other.id != object.id).collect();
+    // Networks on a link of the host can share its subnet.
+    for other in others.iter().filter(|_| !new.kind.has_parent()) {
+        let theirs = || other.subnets.iter().map(|subnet| subnet.subnet.trunc());
+        for own in &new.subnets {
+            if let Some(net) = theirs().find(|net| net.contains(own) || own.contains(net)) {
+                let msg = format!("subnet {own} overlaps with {net} of network {}", other.name);
+                return Err(Error::config(msg));
+            }
+        }
+    }
+    let taken = others.iter().flat_map(|other| &other.subnets);
+    let taken: Vec<IpNet> = taken.map(|subnet| subnet.subnet.trunc()).collect();
+    new.subnets = runtime.free_subnets(new, &taken)?;
+    if object.has_ipv6 && !new.subnets.iter().any(|net| matches!(net, IpNet::V6(_))) {
+        new.subnets.push(unique_local(&object.id));
+    }
+    for (destination, gateway, _) in &new.routes {
+        if let Some(gateway) = gateway.filter(|gateway| !is_in(&new.subnets, gateway)) {
+            let msg = format!("--route {destination},{gateway}: {gateway} is in no subnet of it");
+            return Err(Error::config(msg));
+        }
+    }
+    Ok(())
+}
+
+/// The bridge of a network without `network_interface`. Other networks of podman may have a bridge that does not exist yet, so
+/// its name is from the id of the network.
+fn own_bridge(object: &Object) -> String {
+    let id: String = object.id.chars().take(12).collect();
+    format!("cnb{id}")
+}
+
+fn is_in(subnets: &[IpNet], address: &IpAddr) -> bool {
+    subnets.iter().any(|net| net.contains(address))
+}
+
+/// A subnet of unique local addresses (RFC 4193). The id of the network is random.
+fn unique_local(id: &str) -> IpNet {
+    let mut octets = [0; 16];
+    octets[0] = 0xfd;
+    for (octet, digits) in octets[1..8].iter_mut().zip(id.as_bytes().chunks(2).skip(1)) {
+        let digits = str::from_utf8(digits).unwrap_or_default();
+        *octet = u8::from_str_radix(digits, 16).unwrap_or_default();
+    }
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::from(octets), 64))
+}
+
+/// podman's networks, where podman keeps them by default. They can be without an interface yet.
+fn networks_of_podman() -> Vec<Object> {
+    let mut directories = vec![PathBuf::from("/etc/containers/networks")];
+    directories.extend(
+        std::env::home_dir().map(|home| home.join(".local/share/containers/storage/networks")),
+    );
+    let files = directories.iter().filter_map(|directory| std::fs::read_dir(directory).ok());
+    files.flat_map(|files| files.flatten()).filter_map(|file| read(&file.path())).collect()
+}
+
+fn read(path: &Path) -> Option<Object> {
+    Json::parse(&file::read(path).ok()?).ok()?.read("a network").ok()
+}
+
+/// The subnets of a network, as podman keeps them. `None` without subnets.
+pub fn subnets(new: &NewNetwork) -> Option<Json> {
+    let subnets = new.subnets.iter().map(|subnet| {
+        let lease = new.leases.iter().find(|(net, _)| net == subnet).map(|(_, range)| *range);
+        let text = |address: Option<IpAddr>| address.map(|address| Json::from(address.to_string()));
+        let [start, end] = lease.unwrap_or_default().map(text);
+        let has_range = start.is_some() || end.is_some();
+        let range = || Json::object([("start_ip", start), ("end_ip", end)]);
+        Json::object([
+            ("subnet", Some(subnet.to_string().into())),
+            ("gateway", text(gateway_of(new, subnet))),
+            ("lease_range", has_range.then(range)),
+        ])
+    });
+    (!new.subnets.is_empty()).then(|| Json::Array(subnets.collect()))
+}
+
+/// The gateway of a subnet, as the plugins will have it.
+fn gateway_of(new: &NewNetwork, subnet: &IpNet) -> Option<IpAddr> {
+    let given = new.gateways.iter().copied().find(|gateway| subnet.contains(gateway));
+    given.or_else(|| {
+        let conf = RangeConf { subnet: subnet.to_string(), ..RangeConf::default() };
+        let sets = range::parse(&[vec![conf]], &[]).ok()?;
+        Some(sets.first()?.ranges().first()?.gateway)
+    })
+}
