@@ -136,9 +136,8 @@ fn reserve_requested<'a>(
     {
         return Ok((ip, range));
     }
-    Err(Error::internal(format_args!(
-        "requested IP address {ip} is not available in range set {set}"
-    )))
+    let msg = format!("requested IP address {ip} is not available in range set {set}");
+    Err(Error::internal(msg).with_details(locked.holder(ip)))
 }
 
 fn reserve_any<'a>(

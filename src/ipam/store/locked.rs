@@ -173,6 +173,14 @@ impl<'a> Locked<'a> {
         }
     }
 
+    /// Says in words which container has an address. Empty if its file does not say it.
+    pub fn holder(&self, ip: IpAddr) -> String {
+        let content = files::read(&self.path_of(ip)).unwrap_or_default();
+        let content = String::from_utf8_lossy(&content);
+        let first = content.lines().next().unwrap_or_default().trim();
+        if first.is_empty() { String::new() } else { format!("it is taken by {first}") }
+    }
+
     /// Whether an address is taken. If it is taken in the index, also reads its file, and drops an index that differs.
     fn is_taken(&mut self, ip: IpAddr) -> Result<bool> {
         loop {

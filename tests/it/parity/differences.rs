@@ -41,6 +41,11 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     known("details follow the reference's message", "failure, *", &["+ * ADD.details = *"]),
     known(
+        "the container that has a requested address is named",
+        "host-local, *",
+        &["+ * ADD.details = \"it is taken by *"],
+    ),
+    known(
         "a value that makes no sense is an invalid configuration",
         "failure, *",
         &["- * *.code = 999", "+ * *.code = 7"],
