@@ -67,6 +67,18 @@ address_of() {
     podman inspect --format "{{(index .NetworkSettings.Networks \"$2\").IPAddress}}" "$1"
 }
 
+# Ends what a restart of the host ends: processes, namespaces, links, rules, and the files below /run.
+restart_host() {
+    local link
+    # shellcheck disable=SC2046
+    kill -KILL $(pidof conmon httpd) || true
+    umount --lazy /run/netns/* /run/netns || true
+    nft flush ruleset
+    ip -o link | sed -nE 's/^[0-9]+: ([^:@]+).*/\1/p' | grep -vx lo | while read -r link; do ip link delete "$link" || true; done
+    find /run /dev/shm -mindepth 1 -maxdepth 1 -exec rm -rf {} +
+    mkdir /run/netns
+}
+
 # Of containers there is nothing left.
 nothing_is_left() {
     not grep -E '^[0-9]+: veth' <<<"$(ip -o link)"
@@ -170,8 +182,23 @@ test_a_network_of_a_file_is_used() {
     nothing_is_left
 }
 
+# A driver that kills podman at the end of each setup.
+driver_kills_podman() {
+    rm /usr/libexec/netavark/cnibox
+    cat >/usr/libexec/netavark/cnibox <<-'SH'
+	#!/bin/sh
+	/usr/bin/cnibox "$@"
+	case $1 in setup) kill -KILL $(pidof podman) ;; esac
+	SH
+    chmod +x /usr/libexec/netavark/cnibox
+}
+
+driver_is_ours() {
+    ln -sf ../../bin/cnibox /usr/libexec/netavark/cnibox
+}
+
 test_killed_processes_leave_nothing() {
-    local id pid
+    local pid
     podman network create --driver cnibox web
     web c1 --network web -p 8080:80
     pid=$(podman inspect --format '{{.State.Pid}}' c1)
@@ -179,14 +206,15 @@ test_killed_processes_leave_nothing() {
     kill -KILL "$pid"
     podman rm --force --time 0 c1 || podman rm --force --time 0 c1
     nothing_is_left
-    # podman is killed during the setup.
-    web c2 --network web -p 8080:80
-    podman stop --time 0 c2
-    timeout --signal KILL 0.15 podman start c2 || true
-    id=$(podman inspect --format '{{.Id}}' c2)
+    # podman is killed after the setup, before it knows.
+    podman create --name c2 --network web -p 8080:80 "$image" /bin/httpd -f -p 80 -h /www
+    driver_kills_podman
+    podman start c2 || true
+    driver_is_ours
+    [[ $(cnibox attachments --json | grep -c containerID) == 1 ]]
     podman start c2
     eventually serves 127.0.0.1:8080
-    [[ $(cnibox attachments) == *"$id"* ]]
+    [[ $(cnibox attachments --json | grep -c containerID) == 1 ]]
     podman rm --force --time 0 c2
     cnibox gc
     nothing_is_left
@@ -196,13 +224,7 @@ test_a_restarted_host_starts_its_containers_again() {
     podman network create --driver cnibox web
     web c1 --network web -p 8080:80
     web c2 --network web -p 8082:80
-    # What a reboot ends: processes, namespaces, links, rules, and the files below /run.
-    kill -KILL "$(podman inspect --format '{{.State.ConmonPid}}' c1)" "$(podman inspect --format '{{.State.ConmonPid}}' c2)"
-    kill -KILL "$(podman inspect --format '{{.State.Pid}}' c1)" "$(podman inspect --format '{{.State.Pid}}' c2)"
-    umount /run/netns/*
-    rm /run/netns/*
-    nft flush ruleset
-    find /run -mindepth 1 -maxdepth 1 ! -name netns -exec rm -rf {} +
+    restart_host
     podman start c1
     eventually serves 127.0.0.1:8080
     podman rm --force --time 0 c1 c2
@@ -229,14 +251,4 @@ test_forty_containers_at_once_all_have_an_address() {
     for number in {1..40}; do address_of "c$number" web; done | sort | uniq | wc -l | grep -qx 40
     podman rm --force --all --time 0
     nothing_is_left
-}
-
-test_refusals_are_readable() {
-    not podman network create --driver cnibox --opt nonsense=1 web 2>/tmp/error
-    grep 'option nonsense=1: not an option of this type' /tmp/error
-    not podman network create --driver cnibox --opt network=nowhere web 2>/tmp/error
-    grep 'nowhere' /tmp/error
-    not podman network create --driver cnibox --opt type=ipvlan web 2>/tmp/error
-    grep 'needs a subnet' /tmp/error
-    [[ $(podman network ls --format '{{.Name}}') == podman ]]
 }
