@@ -1,0 +1,66 @@
+# What containers and networks leave when podman removes them, and what a restart brings back.
+
+test_a_prune_removes_stopped_containers_and_unused_networks() {
+    podman network create --driver cnibox one
+    podman network create --driver cnibox two
+    web c1 --network one -p 8080:80
+    web c2 --network two
+    podman stop --time 0 c2
+    podman system prune --force
+    [[ $(podman network ls --format '{{.Name}}') == one*podman ]]
+    [[ $(podman ps --all --format '{{.Names}}') == c1 ]]
+    serves 127.0.0.1:8080
+    podman rm --force --time 0 c1
+    podman system prune --force
+    nothing_is_left
+}
+
+test_a_killed_process_is_restarted_with_its_port() {
+    local before
+    podman network create --driver cnibox web
+    web c1 --network web -p 8080:80 --restart on-failure
+    before=$(podman inspect --format '{{.State.Pid}}' c1)
+    kill -KILL "$before"
+    eventually serves 127.0.0.1:8080
+    [[ $(podman inspect --format '{{.State.Pid}}' c1) != "$before" ]]
+    [[ $(cnibox attachments --json | grep -c containerID) == 1 ]]
+    serves 127.0.0.1:8080 "$(address_of c1 web)"
+    podman rm --force --time 0 c1
+    nothing_is_left
+}
+
+test_a_network_in_use_is_not_removed() {
+    podman network create --driver cnibox web
+    web c1 --network web -p 8080:80
+    not podman network rm web
+    serves 127.0.0.1:8080
+    podman network rm --force --time 0 web
+    not podman container exists c1
+    nothing_is_left
+}
+
+# both NAME: the container is reachable in both networks, and has one default route for each, of which one is used.
+both() {
+    serves "$(address_of "$1" ours)" "$(address_of "$1" theirs)"
+    podman exec "$1" ip route
+    [[ $(podman exec "$1" ip route | grep -c '^default') == "$2" ]]
+    [[ $(podman exec "$1" ip route | grep '^default' | grep -c 'metric 100') == "$2" ]]
+}
+
+test_a_network_of_netavark_and_ours_are_in_one_container() {
+    podman network create --driver cnibox ours
+    podman network create theirs
+    web c1 --network ours --network theirs -p 8080:80
+    web c2 --network theirs --network ours -p 8081:80
+    both c1 2
+    both c2 2
+    serves 127.0.0.1:8080 127.0.0.1:8081
+    [[ $(podman exec c1 wget -qO- "http://$(address_of c2 ours)/") == hello ]]
+    [[ $(podman exec c1 wget -qO- "http://$(address_of c2 theirs)/") == hello ]]
+    podman network disconnect theirs c1
+    serves 127.0.0.1:8080
+    podman rm --force --time 0 c1
+    serves 127.0.0.1:8081
+    podman rm --force --time 0 c2
+    nothing_is_left
+}
