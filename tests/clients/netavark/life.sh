@@ -64,3 +64,22 @@ test_a_network_of_netavark_and_ours_are_in_one_container() {
     podman rm --force --time 0 c2
     nothing_is_left
 }
+
+test_a_reload_of_firewalld_keeps_the_ports() {
+    local reload
+    mkdir -p /run/dbus
+    dbus-daemon --system --fork --nopidfile
+    firewalld --nofork --nopid &
+    eventually firewall-cmd --state
+    podman network create --driver cnibox web
+    web c1 --network web -p 8080:80
+    for reload in --state --reload --complete-reload; do
+        firewall-cmd "$reload"
+        serves 127.0.0.1:8080 10.89.0.1:8080 "$(address_of c1 web)"
+        [[ $(podman run --rm --network web "$image" wget -qO- "http://$(address_of c1 web)/") == hello ]]
+    done
+    podman network reload c1
+    serves 127.0.0.1:8080
+    podman rm --force --time 0 c1
+    nothing_is_left
+}

@@ -63,3 +63,50 @@ test_the_commands_of_quadlet_serve_a_page() {
     podman rm --force --time 0 systemd-page
     nothing_is_left
 }
+
+# systemd is the first process of a machine in namespaces, in the network of the node. Its control group outlives them.
+boot() {
+    mkdir /cgroup
+    mount -t cgroup2 cgroup2 /cgroup
+    cgroup=$(mktemp -d "/cgroup/$(sed -n 's/^0:://p' /proc/self/cgroup)/netavark-XXXXXX")
+    trap 'kill -KILL "$(pgrep -P "$machine")"; eventually find "$cgroup" -depth -type d -exec rmdir {} +' EXIT
+    # shellcheck disable=SC2016
+    bash -euc '
+        echo $$ >"$1/cgroup.procs"
+        exec unshare --pid --mount --cgroup --ipc --uts --fork --kill-child --mount-proc bash -euc "
+            umount -l /sys/fs/cgroup
+            mount -t cgroup2 cgroup2 /sys/fs/cgroup
+            for directory in /proc/sys/fs /proc/sys/kernel; do
+                mount --bind \$directory \$directory
+                mount -o remount,bind,ro \$directory
+            done
+            touch /run/console
+            mount --bind /run/console /dev/console
+            exec env container=test /lib/systemd/systemd --system --unit=multi-user.target --log-target=console --show-status=false
+        "' boot "$cgroup" &
+    machine=$!
+    eventually machine systemctl is-active multi-user.target
+}
+
+# machine COMMAND...: runs it there.
+machine() {
+    nsenter --target "$(pgrep -P "$machine")" --mount --pid --cgroup --ipc --uts "$@"
+}
+
+test_the_units_of_quadlet_serve_a_page_after_a_boot() {
+    local target
+    quadlet_files
+    sed -i 's/^Exec=/PodmanArgs=--cgroups=disabled --stop-timeout=0\nExec=/' /etc/containers/systemd/page.container
+    mount -t tmpfs tmpfs /etc/systemd
+    mkdir /etc/systemd/system
+    for target in sysinit basic shutdown umount network network-online timers multi-user; do
+        echo '[Unit]' >"/etc/systemd/system/$target.target"
+    done
+    export SYSTEMD_UNIT_PATH=/etc/systemd/system:/run/systemd/generator
+    boot
+    eventually serves 127.0.0.1:8080 10.50.0.9
+    machine systemctl restart page
+    eventually serves 127.0.0.1:8080 10.50.0.9
+    machine systemctl stop page
+    nothing_is_left
+}
