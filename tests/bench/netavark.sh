@@ -56,7 +56,7 @@ rounds() {
 }
 
 measure() {
-    local count=$1 name round network
+    local count=$commands name round network
     prepare_requests
     rounds "$count" ''
     for network in theirs ours; do call setup "$network" "$network"; done

@@ -22,10 +22,10 @@ refuses_container() {
 }
 
 test_a_network_that_cannot_be_made_says_why() {
-    local options='network, type, parent, mode, mtu, vlan, isolate, metric, plugins, and PLUGIN.KEY'
+    local options='network, type, parent, mode, mtu, vlan, isolate, metric, plugins, dns and PLUGIN.KEY'
     cnibox networks create --subnet 10.70.0.0/24 mynet
-    refuses_network "option nonsense=1: not an option of this type: $options" --opt nonsense=1
-    refuses_network "option vlan=7: not an option of this type: $options" --opt type=macvlan --opt vlan=7
+    refuses_network "option nonsense=1: unknown: known are $options" --opt nonsense=1
+    refuses_network "option vlan=7: type macvlan does not have it" --opt type=macvlan --opt vlan=7
     refuses_network 'option type=other: not one of bridge, veth, ptp, macvlan, ipvlan, vlan' --opt type=other
     refuses_network 'option mtu=large: not a number' --opt mtu=large
     refuses_network 'option isolate=perhaps: not true, false or strict' --opt isolate=perhaps
@@ -35,7 +35,14 @@ test_a_network_that_cannot_be_made_says_why() {
     refuses_network 'subnet 10.70.0.0/25 overlaps with 10.70.0.0/24 of network mynet: /etc/cni/net.d/mynet.conflist' --subnet 10.70.0.0/25
     refuses_network 'invalid range set 0: RangeStart 10.52.0.1 not in network 10.51.0.0/24' --subnet 10.51.0.0/24 --ip-range 10.52.0.0/25
     refuses_network 'option dns=other: not an IP address' --dns other
+    refuses_network 'there is no plugin "nothing"' --opt plugins=nothing
+    refuses_network 'portmap has no key nonsense' --opt portmap.nonsense=1
+    refuses_network '--route 10.99.0.0/24,10.6.0.1: 10.6.0.1 is in no subnet of it' --route 10.99.0.0/24,10.6.0.1
     [[ $(podman network ls --format '{{.Name}}') == podman ]]
+    podman network create --driver cnibox --subnet 10.53.0.0/24 other
+    podman network create --subnet 10.54.0.0/24 theirs
+    refuses_network 'subnet 10.53.0.0/25 overlaps with 10.53.0.0/24 of network other' --subnet 10.53.0.0/25
+    refuses_network 'subnet 10.54.0.0/16 overlaps with 10.54.0.0/24 of network theirs' --subnet 10.54.0.0/16
 }
 
 test_a_network_of_a_file_that_cannot_be_used_says_why() {
@@ -55,8 +62,8 @@ test_a_container_that_cannot_be_connected_says_why() {
     podman network create --driver cnibox --subnet 10.50.0.0/29 web
     podman network create --driver cnibox --opt type=macvlan --opt parent=missing --subnet 10.52.0.0/24 lan
     web c1 --network web:ip=10.50.0.3 -p 8080:80
-    refuses_container "$bridge all requested IPs: 10.51.0.7: an ADD allocates one address from each range set" --network web:ip=10.51.0.7
-    refuses_container "$bridge for range 0: requested IP address 10.50.0.3 is not available in range set 10.50.0.1-10.50.0.6*" \
+    refuses_container 'cannot give address 10.51.0.7: network web has 10.50.0.0/29' --network web:ip=10.51.0.7
+    refuses_container "$bridge for range 0: requested IP address 10.50.0.3 is not available in range set 10.50.0.1-10.50.0.6: it is taken by $(podman inspect --format '{{.Id}}' c1)" \
         --network web:ip=10.50.0.3
     refuses_container "$bridge for range 0: requested ip 10.50.0.1 is subnet's gateway" --network web:ip=10.50.0.1
     refuses_container 'plugin type="macvlan" name="lan" failed (add): Link not found: master missing' --network lan

@@ -81,7 +81,7 @@ restart_host() {
 
 # Of containers there is nothing left.
 nothing_is_left() {
-    not grep -E '^[0-9]+: veth' <<<"$(ip -o link)"
+    not grep -E '^[0-9]+: (veth|cnb)' <<<"$(ip -o link)"
     not grep -E 'elements =|comment "(id|name|dnat)' <<<"$(nft list ruleset 2>/dev/null | sed '/set portmap-localnet {/,/^\t}/d')"
     not grep -E '/([0-9.]+|[0-9a-f:]+)$' <<<"$(find /var/lib/cni/networks -type f 2>/dev/null)"
     [[ -z $(find /var/lib/cni/results /var/lib/cni/attachments -type f 2>/dev/null) ]]
