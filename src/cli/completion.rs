@@ -88,8 +88,8 @@ fn candidates(words: &[&str]) -> Vec<String> {
         ("completion", _, 0) => &["bash", "zsh", "fish"],
         ("ipam", _, 0) => &["list", "leaks", "release", "reserve"],
         ("ipam", _, _) if before.first() == Some(&"release") => return reserved(),
-        ("networks", _, 0) => &["create", "rm"],
-        ("networks", _, _) if before.first() == Some(&"rm") => return networks(),
+        ("networks", _, 0) => &["create", "rm", "export"],
+        ("networks", _, _) if matches!(before, ["rm" | "export", ..]) => return networks(),
         ("add" | "check" | "del" | "gc" | "reconcile" | "explain" | "status", _, 0) => {
             return networks();
         }

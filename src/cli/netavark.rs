@@ -3,6 +3,7 @@
 //!
 //! Source: netavark, plugin-API.md.
 
+pub(super) mod command;
 mod list;
 mod object;
 

@@ -39,6 +39,8 @@ pub(super) struct Networks {
 enum Action {
     Create(Create),
     Remove(Remove),
+    #[cfg(feature = "netavark")]
+    Export(Export),
 }
 
 /// Write the configuration of a network.
@@ -49,7 +51,8 @@ enum Action {
     help_triggers("-h", "--help", "help"),
     example = "{command_name} mynet",
     example = "{command_name} mynet --subnet 10.5.0.0/24 --subnet fd00:5::/64",
-    example = "{command_name} lan --type macvlan --parent eth0 --subnet 192.168.1.0/24 --gateway 192.168.1.1"
+    example = "{command_name} lan --type macvlan --parent eth0 --subnet 192.168.1.0/24 --gateway 192.168.1.1",
+    example = "{command_name} --podman mynet"
 )]
 struct Create {
     /// the network's name
@@ -73,6 +76,10 @@ struct Create {
     /// KEY=VALUE: parent, mode, mtu, vlan or isolate; may be repeated
     #[argh(option, short = 'o', long = "opt")]
     options: Vec<String>,
+    /// write nothing, and print the command that creates the same network with podman's driver
+    #[cfg(feature = "netavark")]
+    #[argh(switch)]
+    podman: bool,
 }
 
 /// Remove the configurations of networks, and their bridges.
@@ -92,6 +99,26 @@ struct Remove {
     force: bool,
 }
 
+/// Print the commands that create the configured networks with podman's driver.
+#[cfg(feature = "netavark")]
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "export",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} --podman",
+    example = "{command_name} --podman mynet",
+    note = "podman then uses the network of the file. Nothing is executed or written."
+)]
+struct Export {
+    /// the names of networks; all if not given
+    #[argh(positional)]
+    names: Vec<String>,
+    /// print `podman network create` for each
+    #[argh(switch)]
+    podman: bool,
+}
+
 impl Networks {
     pub(super) fn run(&self) -> Result<u8> {
         let runtime = parameters::runtime(TIMEOUT_S);
@@ -99,6 +126,8 @@ impl Networks {
             None => list(&runtime, self.json)?,
             Some(Action::Create(create)) => create.run(&runtime)?,
             Some(Action::Remove(remove)) => remove.run(&runtime)?,
+            #[cfg(feature = "netavark")]
+            Some(Action::Export(export)) => export.run(&runtime)?,
         }
         Ok(0)
     }
@@ -148,6 +177,13 @@ impl Create {
     fn run(&self, runtime: &Runtime) -> Result<()> {
         let new = self.network()?;
         let name = NetworkName::new(&*self.name).map_err(usage_error)?;
+        #[cfg(feature = "netavark")]
+        if self.podman {
+            let command = self.command(runtime, &name, &new);
+            let cannot = |error: Error| error.context(format!("cannot create network {name}"));
+            print_line(command.map_err(cannot)?);
+            return Ok(());
+        }
         runtime.create_network(&name, &new)?;
         print_line(&name);
         let (listed, _) = runtime.networks()?;
@@ -160,6 +196,20 @@ impl Create {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The command of podman. Fails for what would be refused without `--podman`, and chooses no subnet.
+    #[cfg(feature = "netavark")]
+    fn command(&self, runtime: &Runtime, name: &NetworkName, new: &NewNetwork) -> Result<String> {
+        if new.subnets.is_empty() && !new.gateways.is_empty() {
+            return Err(Error::config("podman needs the subnet of a gateway"));
+        }
+        new.list(name, &runtime.free_subnets(new, &[])?, "")?;
+        let options =
+            self.options.iter().map(|option| option.split_once('=').unwrap_or((option, "")));
+        let others = options.filter(|(key, _)| *key != "parent");
+        let others = others.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        Ok(super::netavark::command::of_new(name, new, others.collect()))
     }
 
     fn network(&self) -> Result<NewNetwork> {
@@ -222,6 +272,20 @@ fn ifname(option: &str, name: &str) -> Result<IfName> {
 
 fn parse<T: FromStr>(option: &str, value: &str, what: &str) -> Result<T> {
     value.parse().map_err(|_| usage_error(format!("{option}: {value:?} is not {what}")))
+}
+
+#[cfg(feature = "netavark")]
+impl Export {
+    fn run(&self, runtime: &Runtime) -> Result<()> {
+        if !self.podman {
+            return Err(usage_error("--podman is missing"));
+        }
+        let names = self.names.iter().map(|name| NetworkName::new(name.as_str()));
+        let names: Vec<NetworkName> = names.collect::<Result<_, _>>().map_err(usage_error)?;
+        let (lines, missing) = super::netavark::command::of_files(runtime, &names)?;
+        lines.iter().for_each(print_line);
+        Error::joined(missing)
+    }
 }
 
 impl Remove {

@@ -347,7 +347,7 @@ pub fn subnets(new: &NewNetwork) -> Option<Json> {
 }
 
 /// The gateway of a subnet, as the plugins will have it.
-fn gateway_of(new: &NewNetwork, subnet: &IpNet) -> Option<IpAddr> {
+pub fn gateway_of(new: &NewNetwork, subnet: &IpNet) -> Option<IpAddr> {
     let given = new.gateways.iter().copied().find(|gateway| subnet.contains(gateway));
     given.or_else(|| {
         let conf = RangeConf { subnet: subnet.to_string(), ..RangeConf::default() };

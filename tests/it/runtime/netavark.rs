@@ -455,3 +455,64 @@ fn without_root_the_state_is_below_run() {
     assert!(during.contains("web "), "{during}");
     assert_eq!(after.lines().filter(|line| !line.starts_with("lo ")).count(), 0, "{after}");
 }
+
+#[test]
+fn the_command_of_podman_for_a_new_network_is_printed() {
+    let host = Host::new();
+    let before = host.state();
+    let printed = |args: &str| {
+        let words: Vec<&str> = args.split(' ').collect();
+        host.cnibox(&[&["networks", "create", "--podman"], &words[..]].concat()).run()
+    };
+    let create = "podman network create --driver cnibox";
+    for (args, command) in [
+        ("web", "web"),
+        (
+            "web --subnet 10.5.0.0/24 --subnet fd00:5::/64 --gateway 10.5.0.9",
+            "--subnet 10.5.0.0/24 --gateway 10.5.0.9 --subnet fd00:5::/64 --gateway fd00:5::1 web",
+        ),
+        ("web --interface-name br7 -o mtu=1400", "--interface-name br7 --opt mtu=1400 web"),
+        (
+            "lan --type macvlan --parent eth0 --subnet 10.5.0.0/24 -o mode=private",
+            "--interface-name eth0 --subnet 10.5.0.0/24 --opt type=macvlan --opt mode=private lan",
+        ),
+    ] {
+        assert_eq!(printed(args).output(), format!("{create} {command}\n"));
+    }
+    for (args, reason) in [
+        ("web --subnet 224.0.0.0/24", "subnet 224.0.0.0/24 overlaps with"),
+        ("lan --type ipvlan --parent eth0", "needs a subnet"),
+        ("web --subnet 10.5.0.0/24 --gateway 10.6.0.1", "10.6.0.1"),
+    ] {
+        let outcome = printed(args);
+        assert!(outcome.status != 0 && outcome.stderr.contains(reason), "{}", outcome.report());
+    }
+    assert_eq!(host.state(), before);
+}
+
+#[test]
+fn the_commands_of_podman_for_the_networks_of_files_are_printed() {
+    let host = Host::new();
+    let list = |name: &str, plugins: Value| json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins});
+    let bridge = json!({"type": "bridge"});
+    host.configure("1.conflist", &list("mynet", json!([bridge])));
+    host.configure("2.conflist", &list("named", json!([bridge, {"type": "dnsname"}])));
+    host.configure("3.conflist", &list("podman", json!([bridge])));
+    host.world.write("/run/net.d/4.conflist", "{");
+    let create = "podman network create --driver cnibox --opt network=";
+    let outcome = host.cnibox(&["networks", "export", "--podman"]).run();
+    assert!(outcome.stderr.contains("4.conflist"), "{}", outcome.report());
+    let expected = format!(
+        "{create}mynet mynet\n\
+         # named: cnibox does not have the plugin dnsname of /run/net.d/2.conflist\n\
+         {create}named named\n\
+         # podman: each podman has a network of this name\n"
+    );
+    assert_eq!(outcome.stdout, expected);
+    let one = host.cnibox(&["networks", "export", "--podman", "mynet"]).run();
+    assert_eq!(one.stdout, format!("{create}mynet mynet\n"));
+    let missing = host.cnibox(&["networks", "export", "--podman", "mynet", "gone"]).run();
+    assert!(missing.status == 1 && missing.stderr.contains("no file configures network gone"));
+    let created = host.created(&with_options("mynet", json!({"network": "mynet"})));
+    assert_eq!(created["options"], json!({"network": "mynet"}));
+}
