@@ -5,6 +5,7 @@
 //! again completes it.
 
 mod directory;
+mod driver;
 mod existing;
 mod manifest;
 mod plan;
@@ -24,6 +25,7 @@ use crate::plugins::{self, PLUGINS};
 use super::output::{USAGE_ERROR, usage_error};
 use directory::Directory;
 pub(in crate::cli) use directory::failed;
+use driver::Driver;
 pub(in crate::cli) use existing::ExistingFile;
 use manifest::is_plain;
 pub(in crate::cli) use manifest::{Installed, Manifest};
@@ -41,6 +43,7 @@ use timer::Timer;
     example = "{command_name} --force --backup /opt/cni/bin",
     example = "{command_name} --only bridge,host-local,portmap /usr/lib/cni",
     example = "{command_name} --prefix buildkit-cni- /usr/local/bin",
+    example = "{command_name} --netavark /usr/local/libexec/netavark",
     note = "On a file system without hard links, each name is a copy. An alias has the prefix buildkit-cni- or cnv-."
 )]
 pub(super) struct Install {
@@ -72,6 +75,10 @@ pub(super) struct Install {
     #[cfg(feature = "runtime")]
     #[argh(option)]
     timer: Option<String>,
+    /// also put a link `cnibox` into this directory of netavark's drivers, such as /usr/local/libexec/netavark
+    #[cfg(feature = "netavark")]
+    #[argh(option)]
+    netavark: Option<String>,
     /// print the changes, and make none
     #[argh(switch)]
     dry_run: bool,
@@ -100,6 +107,10 @@ pub(super) struct Uninstall {
     #[cfg(feature = "runtime")]
     #[argh(option)]
     timer: Option<String>,
+    /// also remove the link that install --netavark made in this directory
+    #[cfg(feature = "netavark")]
+    #[argh(option)]
+    netavark: Option<String>,
     /// print the changes, and make none
     #[argh(switch)]
     dry_run: bool,
@@ -141,13 +152,23 @@ impl Install {
         if !self.force && self.prefix.is_empty() {
             directory::refuse_path(path, names.iter().map(|(name, _)| name.as_str()))?;
         }
+        #[cfg(feature = "netavark")]
+        let driver = driver(&self.netavark, path)?;
+        #[cfg(not(feature = "netavark"))]
+        let driver = None;
         let directory = if self.dry_run { None } else { Some(Directory::make(path)?) };
         let mut plan = Plan::new(path, self.method(), self.backup, names)?;
-        plan.refuse(self.force)?;
+        let refusal = |driver: &Driver| driver.refusal(self.force);
+        let of_driver = driver.as_ref().map(refusal).transpose()?.flatten();
+        plan.refuse(of_driver, self.force)?;
         if let Some(directory) = &directory {
             stage::carry_out(&mut plan, directory)?;
         }
-        Ok(Report { changes: plan.changes(), left: Vec::new() })
+        let mut report = Report { changes: plan.changes(), left: Vec::new() };
+        if let Some(driver) = driver {
+            driver.place(directory.as_ref(), self.backup, &mut report)?;
+        }
+        Ok(report)
     }
 
     /// The names that the arguments select, each with the plugin that a call under it runs. The aliases are the last.
@@ -203,8 +224,12 @@ impl Uninstall {
         let path = directory::path(&self.directory);
         #[cfg(feature = "runtime")]
         let timer = self.timer.as_ref().map(|root| Timer::new(root, path)).transpose()?;
+        #[cfg(feature = "netavark")]
+        let driver = driver(&self.netavark, path)?;
+        #[cfg(not(feature = "netavark"))]
+        let driver = None;
         #[cfg_attr(not(feature = "runtime"), expect(unused_mut))]
-        let mut report = removal::uninstall(path, self.dry_run)
+        let mut report = removal::uninstall(path, driver.as_ref(), self.dry_run)
             .map_err(|error| in_directory(error, path, "un"))?;
         #[cfg(feature = "runtime")]
         let disabled = timer.map_or(Ok(()), |timer| timer.disable(self.dry_run, &mut report));
@@ -213,6 +238,11 @@ impl Uninstall {
         disabled.map_err(|error| timer::context(error, "disable"))?;
         Ok(0)
     }
+}
+
+#[cfg(feature = "netavark")]
+fn driver(directory: &Option<String>, plugins: &Path) -> Result<Option<Driver>> {
+    directory.as_ref().map(|directory| Driver::new(directory, plugins)).transpose()
 }
 
 /// Adds `cannot install into DIRECTORY` to an error that is no usage error.

@@ -43,14 +43,8 @@ pub(super) struct Directory {
 impl Directory {
     /// Locks a directory, and makes it if it does not exist.
     pub(super) fn make(path: &Path) -> Result<Self> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o755);
-        match fault::file_operation().and_then(|()| builder.create(path)) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                Err(failed("make", path, &error))
-            }
-            _ => Self::open(path),
-        }
+        make(path)?;
+        Self::open(path)
     }
 
     pub(super) fn open(path: &Path) -> Result<Self> {
@@ -115,13 +109,27 @@ impl Directory {
     }
 }
 
+/// Makes a directory if it does not exist.
+pub(super) fn make(path: &Path) -> Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o755);
+    match fault::file_operation().and_then(|()| builder.create(path)) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed("make", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// The path without symbolic links. A path that does not exist stays as it is.
+pub(super) fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
 /// Fails if the directory is on PATH, before the directory of a program with one of the names, such as `bridge` of iproute2: a
 /// shell would run the plugin.
 pub(super) fn refuse_path<'a>(
     directory: &Path,
     names: impl Iterator<Item = &'a str> + Clone,
 ) -> Result<()> {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own = real(directory);
     let is_own = |entry: &PathBuf| real(entry) == own;

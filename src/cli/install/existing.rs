@@ -1,6 +1,5 @@
 //! The file that a plugin directory already has under a name.
 
-use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +29,7 @@ impl ExistingFile {
         let target = if is_link { Some(fs::read_link(path)?) } else { None };
         let Ok(metadata) = fs::metadata(path) else {
             // A broken link to the name `cnibox` is of an earlier installation whose executable is missing.
-            let kind = match target.as_deref().map(Path::as_os_str) == Some(OsStr::new(NAME)) {
+            let kind = match target.as_ref().is_some_and(|target| target.ends_with(NAME)) {
                 true => FileKind::Cnibox,
                 false => FileKind::Damaged("its link leads to no file"),
             };
@@ -42,6 +41,14 @@ impl ExistingFile {
     /// Whether the file is a build of cnibox, or a link to one.
     pub(in crate::cli) fn is_ours(&self) -> bool {
         matches!(self.kind, FileKind::Own | FileKind::Cnibox)
+    }
+
+    /// The name and the reason for an error, if an installation must not replace the file: it is a directory or, unless `is_forced`,
+    /// of another program.
+    pub(super) fn refusal(&self, name: &str, is_forced: bool) -> Option<String> {
+        let is_directory = self.metadata.as_ref().is_some_and(Metadata::is_dir);
+        let is_refused = is_directory || !is_forced && !self.is_ours();
+        is_refused.then(|| format!("{name} ({})", self.reason()))
     }
 
     /// The reason why the file is not a file of cnibox, in words.

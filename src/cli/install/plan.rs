@@ -137,18 +137,12 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Fails if the changes would replace directories or, unless `is_forced`, files of other programs. The error names all of
-    /// them.
-    pub(super) fn refuse(&self, is_forced: bool) -> Result<()> {
-        let mut refused = Vec::new();
-        for Planned { name, found, .. } in &self.entries {
-            if let Some(found) = found
-                && (found.metadata.as_ref().is_some_and(Metadata::is_dir)
-                    || !is_forced && !found.is_ours())
-            {
-                refused.push(format!("{name} ({})", found.reason()));
-            }
-        }
+    /// Fails if the changes would replace directories or, unless `is_forced`, files of other programs, or if that of the driver is
+    /// refused. The error names all of them.
+    pub(super) fn refuse(&self, of_driver: Option<String>, is_forced: bool) -> Result<()> {
+        let refusal = |entry: &Planned| entry.found.as_ref()?.refusal(&entry.name, is_forced);
+        let refused: Vec<String> =
+            self.entries.iter().filter_map(refusal).chain(of_driver).collect();
         if refused.is_empty() {
             return Ok(());
         }
@@ -179,11 +173,7 @@ impl<'a> Plan<'a> {
     pub(super) fn changes(&self) -> Vec<Change> {
         let changed = self.entries.iter().filter(|entry| entry.is_changed);
         let change = |entry: &Planned| {
-            let replaced = entry.found.as_ref().map_or("", ExistingFile::noun);
-            let is_new = replaced.is_empty();
-            let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
-            let (kind, has_backup) = (entry.method.text(), entry.needs_backup);
-            Change { kind, replaced, has_backup, ..Change::of(verb, &entry.name) }
+            Change::to(&entry.name, entry.method.text(), entry.found.as_ref(), entry.needs_backup)
         };
         changed.map(change).collect()
     }

@@ -10,6 +10,8 @@ use crate::cli;
 use crate::kernel::sys::warn;
 use crate::plugin::VERSION;
 
+use super::existing::ExistingFile;
+
 /// The change of one name.
 #[derive(Serialize)]
 pub(super) struct Change {
@@ -31,6 +33,19 @@ pub(super) struct Change {
 impl Change {
     pub(super) fn of([action, done]: [&'static str; 2], name: &str) -> Self {
         Self { action, done, name: name.into(), kind: "", replaced: "", has_backup: false }
+    }
+
+    /// A new file in place of the existing one.
+    pub(super) fn to(
+        name: &str,
+        kind: &'static str,
+        found: Option<&ExistingFile>,
+        has_backup: bool,
+    ) -> Self {
+        let replaced = found.map_or("", ExistingFile::noun);
+        let is_new = replaced.is_empty();
+        let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
+        Self { kind, replaced, has_backup, ..Self::of(verb, name) }
     }
 }
 

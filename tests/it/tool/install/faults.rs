@@ -7,7 +7,7 @@ const OPERATIONS_MAX: u32 = 300;
 
 /// A failed installation that did not write its manifest has changed nothing. The command again ends with the files that it makes
 /// without a failure. Returns how often the command failed.
-fn sweep(words: &[&str], prepare: &dyn Fn(&Node)) -> u32 {
+pub(super) fn sweep(words: &[&str], prepare: &dyn Fn(&Node)) -> u32 {
     let node = Node::new();
     let begin = || {
         node.sh("rm -rf ./* ./.cnibox*");

@@ -13,7 +13,12 @@ type Files = BTreeMap<String, String>;
 
 /// Kills a command at each change. After each, every name is the file before or the file after, and works. Then the commands
 /// of `completions` end with these files, the manifest not counted.
-fn sweep(node: &Node, words: &[&str], prepare: &dyn Fn(), completions: &[(&[&str], &Files)]) {
+pub(super) fn sweep(
+    node: &Node,
+    words: &[&str],
+    prepare: &dyn Fn(),
+    completions: &[(&[&str], &Files)],
+) {
     prepare();
     let before = node.files();
     node.command(NEW, words).run().output();
@@ -47,7 +52,7 @@ fn sweep(node: &Node, words: &[&str], prepare: &dyn Fn(), completions: &[(&[&str
     assert!(killed > 5, "{killed}");
 }
 
-fn files_after(node: &Node, prepare: &dyn Fn()) -> Files {
+pub(super) fn files_after(node: &Node, prepare: &dyn Fn()) -> Files {
     prepare();
     let files = node.files();
     node.world.host(["rm", "-rf", DIR]);

@@ -3,6 +3,7 @@
 mod faults;
 mod file_systems;
 mod killed;
+mod netavark;
 mod options;
 mod switch;
 mod timer;
