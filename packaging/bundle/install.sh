@@ -4,7 +4,7 @@
 #     install.sh [OPTION...] [DIRECTORY]
 #
 # DIRECTORY is /opt/cni/bin if not given. The options are those of `cnibox install`: --force --backup takes the place of
-# other plugins and keeps them.
+# other plugins and keeps them, and --netavark /usr/local/libexec/netavark adds the driver for podman without CNI.
 set -eu
 cd "$(dirname "$0")"
 

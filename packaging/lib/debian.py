@@ -36,7 +36,8 @@ def ar(members, epoch):
 
 
 def data(build, texts, bill):
-    """The plugins are hard links, which containers see that have only their directory. The command is a link there."""
+    """The plugins are hard links, which containers see that have only their directory. The command and netavark's driver are
+    links there."""
     project, tree = build.project, Tree()
     directory = project.debian["plugins"]
     first = min(project.plugins)
@@ -45,6 +46,7 @@ def data(build, texts, bill):
         if name != first:
             tree.hard_link(f"{directory}/{name}", f"{directory}/{first}")
     tree.symbolic_link(f"usr/bin/{project.name}", f"../lib/cni/{project.name}")
+    tree.symbolic_link(f"usr/libexec/netavark/{project.name}", f"../../lib/cni/{project.name}")
     for path, text, mode in project.files("deb"):
         text = text.replace("/opt/cni/bin", f"/{directory}")
         tree.add(path, gz(text.encode(), 9) if path.endswith(".gz") else text, mode)

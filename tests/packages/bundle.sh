@@ -30,6 +30,9 @@ test_the_bundle_verifies_and_installs_with_busybox_alone() {
     # Again, into another directory, with an option of `cnibox install`.
     on_host "$bundle/install.sh -s /opt/other"
     [[ -L $host/opt/other/bridge ]]
+    on_host "$bundle/install.sh --netavark /usr/local/libexec/netavark"
+    [[ $(ls -A "$host/usr/local/libexec/netavark") == cnibox ]]
+    [[ $(on_host '/usr/local/libexec/netavark/cnibox info') == *'"api_version":"1.0.0"'* ]]
 }
 
 test_a_bundle_with_a_changed_or_missing_file_installs_nothing() {

@@ -81,6 +81,14 @@ serves_a_container() {
     [[ $(machine podman inspect web) == *'"IPAddress": "10.88.0.'* ]]
 }
 
+# Podman reads the hook of the package without a configuration.
+serves_a_container_by_the_hook() {
+    machine cnibox networks create dbnet
+    machine podman run --detach --name hooked --network none --annotation cnibox.networks=dbnet \
+        --annotation cnibox.ports=18081:80 --rootfs /srv/web /bin/busybox httpd -f -p 80 -h /www
+    eventually page 127.0.0.1:18081
+}
+
 test_podman_publishes_a_port_with_no_other_package_and_removal_leaves_state_only() {
     local path
     boot
@@ -90,8 +98,13 @@ test_podman_publishes_a_port_with_no_other_package_and_removal_leaves_state_only
     machine bash -ec 'not() { ! "$@"; }; for tool in iptables nft ip netavark; do not command -v $tool; done'
     [[ $(machine cnibox --version) == *"cnibox.$version"* ]]
     serves_a_container
-    machine podman rm --force --time 0 web
+    serves_a_container_by_the_hook
+    machine podman rm --force --time 0 web hooked
     not page 127.0.0.1:18080
+    not page 127.0.0.1:18081
+    # The package has the only driver.
+    [[ $(ls -A "$root/usr/libexec/netavark") == cnibox ]]
+    [[ $(machine /usr/libexec/netavark/cnibox info) == *'"api_version":"1.0.0"'* ]]
     machine dpkg --listfiles cnibox >"$node/files"
     apt remove cnibox
     while read -r path; do
@@ -100,7 +113,7 @@ test_podman_publishes_a_port_with_no_other_package_and_removal_leaves_state_only
     # The names of an attachment, of a package that can be purged, and of networks that podman made.
     not grep -iE 'cnibox|/cni(/|-|$)' <<<"$(paths | grep -vE '^(./)?(var/lib/cni|run/(cni|cnibox)|etc/cni|var/lib/dpkg/info/cnibox[.]|run/lock)' |
         grep -vE '^./var/lib/systemd/deb-systemd-helper-enabled')"
-    [[ ! -e $root/usr/lib/cni && ! -e $root/usr/libexec/cnibox ]]
+    [[ ! -e $root/usr/lib/cni && ! -e $root/usr/libexec/cnibox && ! -e $root/usr/libexec/netavark ]]
     apt purge cnibox
     not grep -i cnibox <<<"$(paths | grep -vE '^(run/cnibox|./var/lib/cni)')"
 }

@@ -36,6 +36,7 @@ test_the_recipe_of_alpine_is_a_script_that_installs_all() {
     # shellcheck disable=SC2016
     env -i PATH="$PATH" pkgdir="$node/alpine" busybox sh -euc '. "$1"; package' sh "$recipes/alpine/APKBUILD"
     has_all_plugins "$node/alpine/usr/libexec/cni"
+    cmp "$node/alpine/usr/libexec/netavark/cnibox" "$executable"
     [[ $(grep -c '' "$node/alpine/usr/share/man/man8/cnibox-bridge.8") -gt 20 ]]
     grep -q /usr/libexec/cni/dhcp "$node/alpine/etc/init.d/cnibox-dhcp"
     grep -q :/usr/libexec/cni$ "$node/alpine/usr/libexec/cnibox/gc-loop"
@@ -64,6 +65,7 @@ test_the_makefile_of_buildroot_installs_all() {
     [[ $("${make[@]}" -n build) == *"cargo build --release --frozen --target triple --no-default-features --features "*plugins* ]]
     "${make[@]}" target sysv openrc systemd
     has_all_plugins "$node/buildroot/opt/cni/bin"
+    cmp "$node/buildroot/usr/libexec/netavark/cnibox" "$executable"
     # The timer and the watcher are off: rcS does not call files of these names.
     [[ -x $node/buildroot/etc/init.d/cnibox-reconcile ]]
     [[ -x $node/buildroot/etc/init.d/cnibox-gc && -x $node/buildroot/usr/libexec/cnibox/gc-loop ]]
@@ -82,6 +84,7 @@ test_the_recipe_of_yocto_can_be_read_and_its_task_installs_all() {
     env -i PATH="$PATH" B="$sources" S="$sources" D="$node/yocto" CARGO_TARGET_SUBDIR=release libexecdir=/usr/libexec \
         bindir=/usr/bin systemd_system_unitdir=/lib/systemd/system sh -eu "$task"
     has_all_plugins "$node/yocto/opt/cni/bin"
+    cmp "$node/yocto/usr/libexec/netavark/cnibox" "$executable"
     [[ $(readlink "$node/yocto/usr/bin/cnibox") == ../libexec/cni/cnibox ]]
 }
 

@@ -24,8 +24,9 @@ define CNIBOX_INSTALL_TARGET_CMDS
 	for link in $(@D)/symlinks/*; do \
 		ln -sf cnibox $(TARGET_DIR)/opt/cni/bin/$${link##*/} || exit 1; \
 	done
-	mkdir -p $(TARGET_DIR)/usr/bin
+	mkdir -p $(TARGET_DIR)/usr/bin $(TARGET_DIR)/usr/libexec/netavark
 	ln -sf ../../opt/cni/bin/cnibox $(TARGET_DIR)/usr/bin/cnibox
+	ln -sf ../../../opt/cni/bin/cnibox $(TARGET_DIR)/usr/libexec/netavark/cnibox
 	$(INSTALL) -D -m 0755 $(@D)/packaging/netns $(TARGET_DIR)/usr/libexec/cnibox/netns
 	$(INSTALL) -D -m 0755 $(@D)/packaging/gc-loop $(TARGET_DIR)/usr/libexec/cnibox/gc-loop
 endef

@@ -22,9 +22,10 @@ rustPlatform.buildRustPackage rec {
 
   # The plugins are not in bin: one of them has the name of a command of iproute2.
   postInstall = ''
-    mkdir -p $out/lib/cni
+    mkdir -p $out/lib/cni $out/libexec/netavark
     mv $out/bin/cnibox $out/lib/cni/cnibox
     ln -s ../lib/cni/cnibox $out/bin/cnibox
+    ln -s ../../lib/cni/cnibox $out/libexec/netavark/cnibox
     for link in symlinks/*; do
       ln -s cnibox $out/lib/cni/$(basename $link)
     done

@@ -26,8 +26,9 @@ do_install() {
     for link in ${S}/symlinks/*; do
         ln ${D}${libexecdir}/cni/cnibox ${D}${libexecdir}/cni/$(basename $link)
     done
-    install -d ${D}${bindir} ${D}/opt/cni
+    install -d ${D}${bindir} ${D}${libexecdir}/netavark ${D}/opt/cni
     ln -rs ${D}${libexecdir}/cni/cnibox ${D}${bindir}/cnibox
+    ln -rs ${D}${libexecdir}/cni/cnibox ${D}${libexecdir}/netavark/cnibox
     ln -rs ${D}${libexecdir}/cni ${D}/opt/cni/bin
     install -D -m 0755 ${S}/packaging/netns ${D}${libexecdir}/cnibox/netns
     for unit in cnibox-dhcp.socket cnibox-dhcp.service cnibox-gc.service cnibox-gc.timer cnibox-netns@.service cnibox-reconcile.service; do
