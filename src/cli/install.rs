@@ -5,6 +5,7 @@
 //! again completes it.
 
 mod directory;
+#[cfg(feature = "netavark")]
 mod driver;
 mod existing;
 mod manifest;
@@ -25,6 +26,7 @@ use crate::plugins::{self, PLUGINS};
 use super::output::{USAGE_ERROR, usage_error};
 use directory::Directory;
 pub(in crate::cli) use directory::failed;
+#[cfg(feature = "netavark")]
 use driver::Driver;
 pub(in crate::cli) use existing::ExistingFile;
 use manifest::is_plain;
@@ -128,11 +130,17 @@ impl Install {
         let path = directory::path(&self.directory);
         #[cfg(feature = "runtime")]
         let timer = self.timer.as_ref().map(|root| Timer::new(root, path)).transpose()?;
+        #[cfg(feature = "netavark")]
+        let driver = driver(&self.netavark, path, Driver::refuse)?;
         #[cfg_attr(not(feature = "runtime"), expect(unused_mut))]
         let mut report = self.install(path).map_err(|error| in_directory(error, path, ""))?;
+        #[cfg(feature = "netavark")]
+        let placed = driver.map_or(Ok(()), |driver| driver.place(self.dry_run, &mut report));
         #[cfg(feature = "runtime")]
         let enabled = timer.map_or(Ok(()), |timer| timer.enable(self.dry_run, &mut report));
         report.print(path, self.dry_run, self.json);
+        #[cfg(feature = "netavark")]
+        placed.map_err(|error| error.context("cannot place the driver"))?;
         #[cfg(feature = "runtime")]
         enabled.map_err(|error| timer::context(error, "enable"))?;
         if let Some(signals) = signals {
@@ -152,23 +160,13 @@ impl Install {
         if !self.force && self.prefix.is_empty() {
             directory::refuse_path(path, names.iter().map(|(name, _)| name.as_str()))?;
         }
-        #[cfg(feature = "netavark")]
-        let driver = driver(&self.netavark, path)?;
-        #[cfg(not(feature = "netavark"))]
-        let driver = None;
         let directory = if self.dry_run { None } else { Some(Directory::make(path)?) };
         let mut plan = Plan::new(path, self.method(), self.backup, names)?;
-        let refusal = |driver: &Driver| driver.refusal(self.force);
-        let of_driver = driver.as_ref().map(refusal).transpose()?.flatten();
-        plan.refuse(of_driver, self.force)?;
+        plan.refuse(self.force)?;
         if let Some(directory) = &directory {
             stage::carry_out(&mut plan, directory)?;
         }
-        let mut report = Report { changes: plan.changes(), left: Vec::new() };
-        if let Some(driver) = driver {
-            driver.place(directory.as_ref(), self.backup, &mut report)?;
-        }
-        Ok(report)
+        Ok(Report { changes: plan.changes(), left: Vec::new() })
     }
 
     /// The names that the arguments select, each with the plugin that a call under it runs. The aliases are the last.
@@ -225,15 +223,17 @@ impl Uninstall {
         #[cfg(feature = "runtime")]
         let timer = self.timer.as_ref().map(|root| Timer::new(root, path)).transpose()?;
         #[cfg(feature = "netavark")]
-        let driver = driver(&self.netavark, path)?;
-        #[cfg(not(feature = "netavark"))]
-        let driver = None;
+        let driver = driver(&self.netavark, path, |_| Ok(()))?;
         #[cfg_attr(not(feature = "runtime"), expect(unused_mut))]
-        let mut report = removal::uninstall(path, driver.as_ref(), self.dry_run)
+        let mut report = removal::uninstall(path, self.dry_run)
             .map_err(|error| in_directory(error, path, "un"))?;
+        #[cfg(feature = "netavark")]
+        let removed = driver.map_or(Ok(()), |driver| driver.remove(self.dry_run, &mut report));
         #[cfg(feature = "runtime")]
         let disabled = timer.map_or(Ok(()), |timer| timer.disable(self.dry_run, &mut report));
         report.print(path, self.dry_run, self.json);
+        #[cfg(feature = "netavark")]
+        removed.map_err(|error| error.context("cannot remove the driver"))?;
         #[cfg(feature = "runtime")]
         disabled.map_err(|error| timer::context(error, "disable"))?;
         Ok(0)
@@ -241,8 +241,15 @@ impl Uninstall {
 }
 
 #[cfg(feature = "netavark")]
-fn driver(directory: &Option<String>, plugins: &Path) -> Result<Option<Driver>> {
-    directory.as_ref().map(|directory| Driver::new(directory, plugins)).transpose()
+fn driver(
+    directory: &Option<String>,
+    plugins: &Path,
+    examine: fn(&Driver) -> Result<()>,
+) -> Result<Option<Driver>> {
+    let Some(directory) = directory else { return Ok(None) };
+    let driver = Driver::new(directory, plugins)?;
+    examine(&driver)?;
+    Ok(Some(driver))
 }
 
 /// Adds `cannot install into DIRECTORY` to an error that is no usage error.

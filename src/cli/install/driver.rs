@@ -4,78 +4,96 @@
 //! backup, no temporary file. A symbolic link needs none of them: it shows which installation it belongs to, and an upgrade of
 //! the installation upgrades the driver.
 
-use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 
 use crate::cli::output::{NAME, usage_error};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fault;
 
-use super::directory::{self, Directory, duplicate, existing, failed, make, real, remove, sync};
+use super::directory::{failed, make, real, remove, sync};
 use super::existing::ExistingFile;
 use super::plan::LinkMethod;
-use super::report::{Change, Report};
+use super::report::{Change, Left, Report};
 
 pub(super) struct Driver {
-    pub(super) directory: PathBuf,
-    pub(super) link: PathBuf,
+    directory: PathBuf,
+    link: PathBuf,
     /// The executable of the plugin directory.
     executable: PathBuf,
-    /// The backup of the file that the link replaced. It is in the plugin directory. The dot separates it from the plugins.
-    pub(super) backup: PathBuf,
+    /// The link leads to the executable.
+    is_of_this_installation: bool,
 }
 
 impl Driver {
     pub(super) fn new(directory: &str, plugins: &Path) -> Result<Self> {
-        let directory = PathBuf::from(directory);
-        if real(&directory) == real(plugins) {
-            let path = directory.display();
-            return Err(usage_error(format!("--netavark {path}: it is the plugin directory")));
-        }
+        let (directory, executable) = (PathBuf::from(directory), plugins.join(NAME));
         let link = directory.join(NAME);
-        let executable = plugins.join(NAME);
-        let backup = directory::backup(plugins, ".cnibox.driver");
-        Ok(Self { directory, link, executable, backup })
+        let leads_to = link.canonicalize();
+        let is_of_this_installation = leads_to.is_ok_and(|path| path == real(&executable));
+        let driver = Self { directory, link, executable, is_of_this_installation };
+        driver.refuse_plugin_directory()?;
+        Ok(driver)
     }
 
-    /// The name and the reason for an error, if the installation must not replace the file.
-    pub(super) fn refusal(&self, is_forced: bool) -> Result<Option<String>> {
-        let found = ExistingFile::examine(&self.link)?;
-        Ok(found.and_then(|found| found.refusal(&self.name(), is_forced)))
-    }
-
-    /// Makes the link to the executable, in place of an existing file. Without a locked plugin directory it changes nothing. Adds the
-    /// change to the report.
-    pub(super) fn place(
-        &self,
-        directory: Option<&Directory>,
-        makes_backup: bool,
-        report: &mut Report,
-    ) -> Result<()> {
-        let found = ExistingFile::examine(&self.link)?;
-        let is_link = found.as_ref().is_some_and(|found| found.target.is_some());
-        if is_link && self.is_of_this_installation() {
+    fn refuse_plugin_directory(&self) -> Result<()> {
+        if self.executable.parent().map(real) != Some(real(&self.directory)) {
             return Ok(());
         }
-        let needs_backup = makes_backup && found.as_ref().is_some_and(|found| !found.is_ours());
-        if let Some(directory) = directory {
+        let path = self.directory.display();
+        Err(usage_error(format!("--netavark {path}: it is the plugin directory")))
+    }
+
+    /// Fails if the file is of another program. No option replaces that: its backup would be a driver, too.
+    pub(super) fn refuse(&self) -> Result<()> {
+        match ExistingFile::examine(&self.link)? {
+            Some(found) if !found.is_ours() => Err(Error::internal(format_args!(
+                "cannot replace {}: {}",
+                self.link.display(),
+                found.reason()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the link to the executable, in place of an existing one of cnibox. A dry run changes nothing. Adds the change to the
+    /// report.
+    pub(super) fn place(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
+        let found = ExistingFile::examine(&self.link)?;
+        let is_link = found.as_ref().is_some_and(|found| found.target.is_some());
+        if is_link && self.is_of_this_installation {
+            return Ok(());
+        }
+        if !is_dry_run {
             make(&self.directory)?;
-            if needs_backup {
-                directory.make_backups()?;
-                existing("remove", &self.backup, fs::remove_file(&self.backup))?;
-                duplicate(&self.link, &self.backup)?;
-                sync(&directory.path)?;
-            }
+            // Now that both directories exist, their symbolic links are known.
+            self.refuse_plugin_directory()?;
             // Not by a temporary link and a rename: after a kill podman would show the temporary link as a driver.
             if found.is_some() {
                 remove(&self.link)?;
             }
             self.make_link()?;
         }
-        let change =
-            Change::to(&self.name(), LinkMethod::Symbolic.text(), found.as_ref(), needs_backup);
+        let change = Change::to(&self.name(), LinkMethod::Symbolic.text(), found.as_ref(), false);
         report.changes.push(change);
+        Ok(())
+    }
+
+    /// Removes the link. A file of another program, and the link of another installation stay.
+    pub(super) fn remove(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
+        let Some(found) = ExistingFile::examine(&self.link)? else { return Ok(()) };
+        let is_of_another = found.metadata.is_some() && !self.is_of_this_installation;
+        if !found.is_ours() || is_of_another {
+            let reason =
+                if found.is_ours() { "it is of another installation" } else { found.reason() };
+            report.left.push(Left { name: self.name(), reason });
+            return Ok(());
+        }
+        if !is_dry_run {
+            remove(&self.link)?;
+            sync(&self.directory)?;
+        }
+        report.changes.push(Change::of(["remove", "removed"], &self.name()));
         Ok(())
     }
 
@@ -87,19 +105,7 @@ impl Driver {
         sync(&self.directory)
     }
 
-    /// Whether the link leads to the executable of another directory.
-    pub(super) fn is_of_another_installation(&self) -> Result<bool> {
-        let found = ExistingFile::examine(&self.link)?;
-        let is_ours = found.is_some_and(|found| found.is_ours() && found.metadata.is_some());
-        Ok(is_ours && !self.is_of_this_installation())
-    }
-
-    /// Whether the link leads to the executable of the plugin directory.
-    fn is_of_this_installation(&self) -> bool {
-        self.link.canonicalize().is_ok_and(|path| path == real(&self.executable))
-    }
-
-    pub(super) fn name(&self) -> String {
+    fn name(&self) -> String {
         self.link.to_string_lossy().into()
     }
 }

@@ -43,14 +43,6 @@ impl ExistingFile {
         matches!(self.kind, FileKind::Own | FileKind::Cnibox)
     }
 
-    /// The name and the reason for an error, if an installation must not replace the file: it is a directory or, unless `is_forced`,
-    /// of another program.
-    pub(super) fn refusal(&self, name: &str, is_forced: bool) -> Option<String> {
-        let is_directory = self.metadata.as_ref().is_some_and(Metadata::is_dir);
-        let is_refused = is_directory || !is_forced && !self.is_ours();
-        is_refused.then(|| format!("{name} ({})", self.reason()))
-    }
-
     /// The reason why the file is not a file of cnibox, in words.
     pub(super) fn reason(&self) -> &'static str {
         match self.kind {

@@ -137,12 +137,18 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Fails if the changes would replace directories or, unless `is_forced`, files of other programs, or if that of the driver is
-    /// refused. The error names all of them.
-    pub(super) fn refuse(&self, of_driver: Option<String>, is_forced: bool) -> Result<()> {
-        let refusal = |entry: &Planned| entry.found.as_ref()?.refusal(&entry.name, is_forced);
-        let refused: Vec<String> =
-            self.entries.iter().filter_map(refusal).chain(of_driver).collect();
+    /// Fails if the changes would replace directories or, unless `is_forced`, files of other programs. The error names all of
+    /// them.
+    pub(super) fn refuse(&self, is_forced: bool) -> Result<()> {
+        let mut refused = Vec::new();
+        for Planned { name, found, .. } in &self.entries {
+            if let Some(found) = found
+                && (found.metadata.as_ref().is_some_and(Metadata::is_dir)
+                    || !is_forced && !found.is_ours())
+            {
+                refused.push(format!("{name} ({})", found.reason()));
+            }
+        }
         if refused.is_empty() {
             return Ok(());
         }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::cli::executable;
@@ -11,22 +10,17 @@ use crate::cli::output::NAME;
 use crate::error::{Error, Result};
 use crate::plugins::PLUGINS;
 
-use super::directory::{
-    self, Directory, MANIFEST, duplicate, existing, failed, remove, rename, sync,
-};
-use super::driver::Driver;
+use super::directory::{self, Directory, MANIFEST, existing, failed, remove, rename, sync};
 use super::existing::ExistingFile;
 use super::manifest::{Installed, Manifest, is_plain};
 use super::report::{Change, Left, Report};
 
-pub(super) fn uninstall(path: &Path, driver: Option<&Driver>, is_dry_run: bool) -> Result<Report> {
+pub(super) fn uninstall(path: &Path, is_dry_run: bool) -> Result<Report> {
     let mut report = Report::default();
-    let directory = if path.exists() { Some(Directory::open(path)?) } else { None };
-    // The driver is the first: until then, its link works.
-    if let Some(driver) = driver {
-        remove_driver(driver, is_dry_run, &mut report)?;
+    if !path.exists() {
+        return Ok(report);
     }
-    let Some(directory) = directory else { return Ok(report) };
+    let directory = Directory::open(path)?;
     let Some(manifest) = Manifest::read(path)? else {
         refuse_without_manifest(&directory)?;
         return Ok(report);
@@ -45,23 +39,6 @@ pub(super) fn uninstall(path: &Path, driver: Option<&Driver>, is_dry_run: bool) 
         finish(&directory, &mut report)?;
     }
     Ok(report)
-}
-
-/// Removes the link of the driver, and restores the file that it replaced.
-fn remove_driver(driver: &Driver, is_dry_run: bool, report: &mut Report) -> Result<()> {
-    if driver.is_of_another_installation()? {
-        report.left.push(Left { name: driver.name(), reason: "it is of another installation" });
-        return Ok(());
-    }
-    let path = &driver.backup;
-    let has_backup = existing("examine", path, fs::symlink_metadata(path))?.is_some();
-    let backup = has_backup.then_some(path.as_path());
-    let count = report.changes.len();
-    put_back(&driver.name(), &driver.link, backup, is_dry_run, report)?;
-    match report.changes.len() > count && !is_dry_run {
-        true => sync(&driver.directory),
-        false => Ok(()),
-    }
 }
 
 /// The names with a backup.
@@ -120,21 +97,10 @@ fn put_back(
         (_, None) => ["remove", "removed"],
     };
     if !is_dry_run {
-        backup.map_or_else(|| remove(file), |backup| restore(backup, file))?;
+        backup.map_or_else(|| remove(file), |backup| rename(backup, file))?;
     }
     report.changes.push(Change::of(verb, name));
     Ok(())
-}
-
-/// Moves a backup to its path. That of a driver can be on another file system.
-fn restore(backup: &Path, file: &Path) -> Result<()> {
-    let device = |path: &Path| fs::symlink_metadata(path).ok().map(|metadata| metadata.dev());
-    if device(backup) == file.parent().and_then(device) {
-        return rename(backup, file);
-    }
-    existing("remove", file, fs::remove_file(file))?;
-    duplicate(backup, file)?;
-    remove(backup)
 }
 
 /// Removes the directory of the backups and the manifest.
