@@ -91,6 +91,9 @@ use vlan::{Trunk, Vlans};
 /// to remove a link.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// The timeout of the lock before a bridge is removed. Every ADD of any bridge holds it, and no later DEL may come.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The index of the container's interface in the result of ADD.
 const CONTAINER: u32 = 2;
 

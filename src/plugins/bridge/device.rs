@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::{Bridge, HostState, LOCK_TIMEOUT, vlan};
+use super::{Bridge, HostState, REMOVAL_TIMEOUT, vlan};
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
 use crate::names::{IfName, IpFamily, Mac};
@@ -89,7 +89,7 @@ impl Bridge {
             return Ok(());
         }
         // An ADD holds the lock until its container has a port.
-        let Some(_lock) = cx.session.host_netns()?.lock_exclusive(LOCK_TIMEOUT)? else {
+        let Some(_lock) = cx.session.host_netns()?.lock_exclusive(REMOVAL_TIMEOUT)? else {
             return Ok(());
         };
         if is_unused()? { host.del_link(bridge.index) } else { Ok(()) }
