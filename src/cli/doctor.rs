@@ -28,6 +28,8 @@ use crate::runtime::Runtime;
 
 use super::output::{self, print_line, usage_error};
 use super::parameters;
+#[cfg(feature = "netavark")]
+pub(super) use finding::quoted;
 use finding::{Finding, Findings, Harm};
 use host::Host;
 

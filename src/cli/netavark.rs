@@ -25,6 +25,7 @@ use crate::kernel::{file, sys};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::VERSION;
 use crate::runtime::Runtime;
+use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
 use crate::runtime::new_network::Addresses;
 
@@ -99,6 +100,9 @@ fn create() -> Result<Json> {
 }
 
 fn completed(mut entries: Vec<(String, Json)>, object: &Object) -> Result<Json> {
+    if !object.dns_servers.is_empty() && object.option(list::DNS).is_some() {
+        return Err(Error::config("--dns and the option dns exclude each other"));
+    }
     let runtime = runtime_for(object);
     let mut ipam = list::IPAM;
     if object.option(list::NETWORK).is_none() {
@@ -134,8 +138,7 @@ fn move_servers(entries: &mut Vec<(String, Json)>, object: &Object) {
     sys::warn(format_args!(
         "note: containers of network {name} ask {servers}; the names of containers are not served"
     ));
-    let others = object.options.0.iter().filter(|(key, _)| key != list::DNS).cloned();
-    let options = others.chain([(list::DNS.to_owned(), servers)]);
+    let options = object.options.0.iter().cloned().chain([(list::DNS.to_owned(), servers)]);
     let options = options.map(|(key, value)| (key, value.into())).collect();
     set(entries, "options", Some(Json::Object(options)));
     set(entries, "network_dns_servers", None);
@@ -169,14 +172,14 @@ fn setup(netns: &Path) -> Result<Json> {
     delete(&runtime, &at, None)?;
     let own = &call.own;
     let texts = own.aliases.iter().map(|alias| alias.as_str().into()).collect();
-    let aliases = Json::object([(call.network.name.as_str(), Some(Json::Array(texts)))]);
+    let aliases = Json::object([(&*network.name, Some(Json::Array(texts)))]);
+    let publish = published(&call, &network);
     let mut new = NewAttachment {
         network,
         at,
         args: format!("IgnoreUnknown=1;K8S_POD_NAME={}", call.container_name),
         capability_args: Json::object([("aliases", Some(aliases))]),
     };
-    let publish: Vec<String> = call.port_mappings.iter().flat_map(PortMapping::options).collect();
     let mac = Some(own.mac.as_str()).filter(|mac| !mac.is_empty());
     AddOptions { publish: &publish, ip: &own.ips, mac }.apply(&mut new)?;
     let added = runtime.add(&new, netns)?;
@@ -186,6 +189,21 @@ fn setup(netns: &Path) -> Result<Json> {
         Ok(()) => added.keep().map(|()| Json::Null),
         Err(error) => Err(added.undo_after(error)),
     }
+}
+
+/// The ports to publish. podman hands the ports of a container to each of its networks, also to those that cannot publish any.
+fn published(call: &Call, network: &Network) -> Vec<String> {
+    let all = call.port_mappings.iter().flat_map(PortMapping::options);
+    if network.is_capable_of("portMappings") {
+        return all.collect();
+    }
+    for port in all {
+        let name = &call.network.name;
+        sys::warn(format_args!(
+            "note: network {name} does not publish port {port}: no plugin of it can"
+        ));
+    }
+    Vec::new()
 }
 
 /// The interfaces, addresses and DNS settings of a result, as netavark reads them.
@@ -217,10 +235,11 @@ fn status(success: &Success, new: &NewAttachment, netns: &Path, dns: Option<&str
         ]);
         interfaces.push((new.at.ifname.to_string(), nothing));
     }
-    let given = dns.into_iter().flat_map(|dns| dns.split(','));
-    let servers = success.dns.nameservers.iter().map(String::as_str).chain(given);
+    let own = success.dns.nameservers.iter().map(String::as_str);
+    let mut servers = list::addresses(own)?;
+    servers.extend(list::addresses(dns.into_iter().flat_map(list::words))?);
     let mut all: Vec<Json> = Vec::new();
-    for server in servers.map(Json::from) {
+    for server in servers.iter().map(|server| Json::from(server.to_string())) {
         if !all.contains(&server) {
             all.push(server);
         }

@@ -1,6 +1,8 @@
 //! Writes and removes the configuration file of a network, as `podman network create` and `rm` do. The file appears atomically,
 //! because other runtimes read the directory at any time.
 //!
+//! It also makes the list of a network without a file, for the driver of netavark.
+//!
 //! The directory is locked during a call, so concurrent calls choose different subnets.
 
 use std::fmt::Display;
@@ -106,7 +108,8 @@ impl Kind {
         ("vlan", Self::Vlan),
     ];
 
-    fn text(self) -> &'static str {
+    /// The name of the plugin.
+    pub fn text(self) -> &'static str {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(text, _)| text)
     }
 
@@ -245,7 +248,10 @@ impl NewNetwork {
     pub fn list(&self, name: &NetworkName, subnets: &[IpNet], bridge: &str) -> Result<Json> {
         let ipam = match self.addresses {
             Addresses::HostLocal => Some(self.ipam(subnets)?),
-            Addresses::Dhcp => Some(Json::object([("type", text("dhcp"))])),
+            Addresses::Dhcp => Some(Json::object([
+                ("type", text("dhcp")),
+                ("priority", self.metric.map(Json::from)),
+            ])),
             Addresses::Nobody => None,
         };
         let mut plugins = vec![self.interface(bridge, ipam)];

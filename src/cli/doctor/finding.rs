@@ -71,7 +71,7 @@ impl Finding {
 }
 
 /// Quotes a word for a shell, if it has special characters.
-pub(super) fn quoted(word: impl Display) -> String {
+pub(in crate::cli) fn quoted(word: impl Display) -> String {
     let word = word.to_string();
     if word.is_empty() {
         return "''".into();

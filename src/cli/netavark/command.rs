@@ -5,6 +5,7 @@ use ipnet::IpNet;
 
 use super::list;
 use super::object::{LeaseRange, Object, Subnet};
+use crate::cli::doctor::quoted;
 use crate::cni::json::Map;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
@@ -42,8 +43,8 @@ pub fn of_new(name: &NetworkName, new: &NewNetwork, options: Vec<(String, String
 }
 
 fn type_of(kind: Kind) -> Vec<(String, String)> {
-    let named = Kind::ALL.into_iter().find(|(_, known)| *known == kind && kind != Kind::default());
-    named.into_iter().map(|(name, _)| ("type".into(), name.into())).collect()
+    let is_default = kind == Kind::default();
+    if is_default { Vec::new() } else { vec![("type".into(), kind.text().into())] }
 }
 
 /// The command that creates the network of an object.
@@ -66,15 +67,6 @@ fn command(object: &Object) -> String {
     }
     words.push(object.name.clone());
     words.join(" ")
-}
-
-/// A word for a POSIX shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 /// The lines for the networks of these names, or of all, in the order of `networks`: commands, and comments before them. A file

@@ -99,7 +99,7 @@ fn of_file(runtime: &Runtime, object: &Object, name: &str) -> Result<Network> {
         return Err(Error::config("option network=: the name of a network is missing"));
     }
     if let Some(servers) = object.option(DNS) {
-        addresses(servers)?;
+        addresses(words(servers))?;
     }
     let network = crate::cli::attach::find(runtime, name)?;
     let metric = object.option("metric").map(|metric| parse("metric", metric, "a number"));
@@ -113,8 +113,11 @@ fn set_metric(json: &mut Json, metric: u32) {
     match json {
         Json::Array(values) => values.iter_mut().for_each(|value| set_metric(value, metric)),
         Json::Object(entries) => {
-            let is_default = |(key, value): &(String, Json)| {
-                key == "dst" && matches!(value, Json::String(dst) if dst.ends_with("/0"))
+            // A DHCP server gives the default route of its lease.
+            let is_default = |(key, value): &(String, Json)| match (key.as_str(), value) {
+                ("dst", Json::String(dst)) => dst.ends_with("/0"),
+                ("type", Json::String(kind)) => kind == "dhcp",
+                _ => false,
             };
             let has_metric = entries.iter().any(|(key, _)| key == "priority");
             if entries.iter().any(is_default) && !has_metric {
@@ -175,7 +178,15 @@ pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
     }
     if !object.interface.is_empty() {
         let name = IfName::new(object.interface.as_str())?;
+        if new.parent.as_ref().is_some_and(|parent| *parent != name) {
+            return Err(Error::config("--interface-name and the option parent exclude each other"));
+        }
         if kind == Kind::Bridge { new.bridge = Some(name) } else { new.parent = Some(name) }
+    }
+    if new.isolate
+        && new.chained.as_ref().is_some_and(|kinds| kinds.iter().all(|kind| kind != "firewall"))
+    {
+        return Err(Error::config("option isolate: it needs the plugin firewall"));
     }
     if kind == Kind::Vlan && (new.parent.is_none() || new.vlan.is_none()) {
         return Err(Error::config("a vlan needs the options parent=LINK and vlan=ID"));
@@ -186,7 +197,7 @@ pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
 fn set_option(new: &mut NewNetwork, keys: &mut Vec<Key>, key: &str, value: &str) -> Result<()> {
     match (key, new.kind) {
         ("type", _) => {}
-        (DNS, _) => new.dns = addresses(value)?,
+        (DNS, _) => new.dns = addresses(words(value))?,
         ("mtu", _) => new.mtu = Some(parse(key, value, "a number")?),
         ("metric", _) => new.metric = Some(parse(key, value, "a number")?),
         ("plugins", _) => new.chained = Some(words(value).map(str::to_owned).collect()),
@@ -200,14 +211,17 @@ fn set_option(new: &mut NewNetwork, keys: &mut Vec<Key>, key: &str, value: &str)
             new.isolate = value == "strict" || parse(key, value, "true, false or strict")?;
         }
         _ => match key.split_once('.') {
+            Some((_, "type" | "bridge" | "master" | "ipam" | "capabilities")) => {
+                let msg = format!("option {key}={value}: podman's other options say that");
+                return Err(Error::config(msg));
+            }
             Some((plugin, key)) if !key.is_empty() => {
                 let value = Json::parse(value.as_bytes()).unwrap_or_else(|_| value.into());
                 keys.push(Key::new(plugin, key, value));
             }
             _ => {
                 let of_type = ["parent", "mode", "vlan", "isolate"].contains(&key);
-                let kind = Kind::ALL.iter().find(|(_, kind)| *kind == new.kind);
-                let kind = kind.map_or("", |(name, _)| name);
+                let kind = new.kind.text();
                 return Err(match of_type {
                     true => Error::config(format_args!(
                         "option {key}={value}: type {kind} does not have it"
@@ -221,11 +235,12 @@ fn set_option(new: &mut NewNetwork, keys: &mut Vec<Key>, key: &str, value: &str)
     Ok(())
 }
 
-fn addresses(servers: &str) -> Result<Vec<IpAddr>> {
-    words(servers).map(|word| parse(DNS, word, "an IP address")).collect()
+/// The addresses of DNS servers.
+pub fn addresses<'a>(servers: impl Iterator<Item = &'a str>) -> Result<Vec<IpAddr>> {
+    servers.map(|word| parse(DNS, word, "an IP address")).collect()
 }
 
-fn words(list: &str) -> impl Iterator<Item = &str> {
+pub fn words(list: &str) -> impl Iterator<Item = &str> {
     list.split([',', ' ']).filter(|word| !word.is_empty())
 }
 
@@ -259,15 +274,19 @@ pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Res
     if new.kind == Kind::Bridge && new.bridge.is_none() {
         new.bridge = Some(IfName::new(own_bridge(object))?);
     }
-    if new.addresses != Addresses::HostLocal {
-        return Ok(());
-    }
-    if new.subnets.is_empty() && new.kind == Kind::Macvlan {
+    if new.subnets.is_empty() && new.kind == Kind::Macvlan && object.ipam_driver().is_none() {
         new.addresses = Addresses::Dhcp;
-        return Ok(());
+    }
+    if new.addresses != Addresses::HostLocal {
+        return refuse_addresses(object, new);
     }
     let others = networks_of_podman();
     let others: Vec<&Object> = others.iter().filter(|other| other.id != object.id).collect();
+    let has_bridge = |other: &&&Object| new.bridge.as_deref() == Some(&*other.interface);
+    if let Some(other) = others.iter().find(has_bridge) {
+        let (bridge, name) = (&other.interface, &other.name);
+        return Err(Error::config(format_args!("network {name} has the bridge {bridge}")));
+    }
     // Networks on a link of the host can share its subnet.
     for other in others.iter().filter(|_| !new.kind.has_parent()) {
         let theirs = || other.subnets.iter().map(|subnet| subnet.subnet.trunc());
@@ -298,6 +317,24 @@ pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Res
 fn own_bridge(object: &Object) -> String {
     let id: String = object.id.chars().take(12).collect();
     format!("cnb{id}")
+}
+
+/// Fails for flags about addresses, if a DHCP server chooses them, or nobody.
+fn refuse_addresses(object: &Object, new: &NewNetwork) -> Result<()> {
+    let is_dhcp = new.addresses == Addresses::Dhcp;
+    let flags = [
+        ("--subnet", !object.subnets.is_empty()),
+        ("--route", !object.routes.is_empty()),
+        ("--ipv6", object.has_ipv6),
+        ("--internal", object.is_internal && is_dhcp),
+    ];
+    match flags.iter().find(|(_, is_set)| *is_set) {
+        Some((flag, _)) if is_dhcp => {
+            Err(Error::config(format_args!("{flag}: a DHCP server decides that")))
+        }
+        Some((flag, _)) => Err(Error::config(format_args!("{flag}: there are no addresses"))),
+        None => Ok(()),
+    }
 }
 
 fn is_in(subnets: &[IpNet], address: &IpAddr) -> bool {

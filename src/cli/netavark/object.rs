@@ -18,7 +18,6 @@ keys! {
         "routes" => pub routes: Vec<Route>,
         "ipv6_enabled" => pub has_ipv6: bool,
         "internal" => pub is_internal: bool,
-        "dns_enabled" => pub has_dns: bool,
         "network_dns_servers" => pub dns_servers: Vec<String>,
         "options" => pub options: Map<String>,
         "ipam_options" => pub ipam_options: Map<String>,
