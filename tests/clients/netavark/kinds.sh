@@ -26,7 +26,8 @@ needs_link() {
 
 # The container and the host of the LAN reach each other.
 reaches_lan() {
-    [[ $(podman exec "$1" wget -qO- "http://$2/") == hello ]]
+    # In an `if` nothing ends at the first failure.
+    [[ $(podman exec "$1" wget -qO- "http://$2/") == hello ]] || return 1
     [[ $(on_lan busybox wget -qO- "http://$(address_of "$1" web)/") == hello ]]
 }
 

@@ -37,6 +37,7 @@ test_without_root_containers_have_ports_and_addresses() {
     [[ $(as_user podman port c1) == *'80/tcp -> 0.0.0.0:8080'* ]]
     [[ $(inside cnibox attachments) == *'10.89.0.77/24'*'alive'* ]]
     [[ $(inside find /run/cnibox/lib/attachments -type f | wc -l) == 2 && ! -e /var/lib/cni ]]
+    grep 8080 <<<"$(inside nft list ruleset)"
     as_user podman restart --time 0 c1
     eventually serves 127.0.0.1:8080
     as_user podman rm --force --time 0 c1
