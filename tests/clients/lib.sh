@@ -127,30 +127,9 @@ descriptor() {
 
 # --- Claims ---------------------------------------------------------------------------------------------------------
 
-not() {
-    if "$@"; then return 1; fi
-}
-
-eventually() {
-    local try
-    for try in {1..600}; do
-        if "$@" >/dev/null 2>&1; then return 0; fi
-        sleep 0.1
-    done
-    echo "not within 60 s: $*" >&2
-    return 1
-}
-
-# page ADDRESS [SECONDS]: the page of a container's web server, by an address and port of it or of the host. The limit is a minute,
-# and shorter where no answer is expected.
-page() {
-    timeout "${2:-60}" busybox wget -qO- "http://$1/"
-}
-
-serves() {
-    local address
-    for address in "$@"; do [[ $(page "$address") == hello ]]; done
-}
+# shellcheck source=tests/claims.sh
+source tests/claims.sh
+readonly patience_s=60
 
 # recipe_of PAGE TITLE [COMMAND]: the indented lines of docs/PAGE.md after a line that begins with this word in bold, with the image of
 # the tests in place of IMAGE, and the command behind it where the line has none.

@@ -1,5 +1,8 @@
 # systemd is the first process of a machine in namespaces. Its units are those of packaging/systemd and of the tests.
 
+# shellcheck source=tests/clients/machine.sh
+source tests/clients/machine.sh
+
 readonly units=/etc/systemd/system
 
 prepare() {
@@ -29,31 +32,9 @@ remove_cgroup() {
     find "$cgroup" -depth -type d -exec rmdir {} +
 }
 
-# systemd would change sysctls of the tests' machine, so they are read-only for it.
 boot() {
-    # shellcheck disable=SC2016
-    local script='
-        echo $$ >"$1/cgroup.procs"
-        exec unshare --pid --mount --cgroup --ipc --uts --fork --kill-child --mount-proc bash -euc "
-            umount -l /sys/fs/cgroup
-            mount -t cgroup2 cgroup2 /sys/fs/cgroup
-            for directory in /proc/sys/fs /proc/sys/kernel; do
-                mount --bind \$directory \$directory
-                mount -o remount,bind,ro \$directory
-            done
-            touch /run/console
-            mount --bind /run/console /dev/console
-            exec env container=test /lib/systemd/systemd --system --unit=multi-user.target \
-                --log-target=console --show-status=false
-        "'
-    bash -euc "$script" boot "$cgroup" &
-    machine=$!
+    start_machine "$cgroup"
     eventually machine systemctl is-system-running --wait
-}
-
-# machine COMMAND...: runs it there.
-machine() {
-    nsenter --target "$(pgrep -P "$machine")" --mount --pid --cgroup --ipc --uts "$@"
 }
 
 cut_power() {

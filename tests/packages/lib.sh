@@ -15,19 +15,9 @@ readonly node=/run/node
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 readonly version image=localhost/cnibox:$version
 
-not() {
-    if "$@"; then return 1; fi
-}
-
-eventually() {
-    local try
-    for try in {1..300}; do
-        if "$@" >/dev/null 2>&1; then return 0; fi
-        sleep 0.1
-    done
-    echo "not within 30 s: $*" >&2
-    return 1
-}
+# shellcheck source=tests/claims.sh
+source tests/claims.sh
+readonly patience_s=30
 
 # Debian's python has Debian's YAML.
 look() {

@@ -22,7 +22,7 @@ mkdir -p usr/libexec/netavark run/netns
 ln -s ../../bin/cnibox usr/libexec/netavark/cnibox
 cp -r "$OLDPWD/tests/clients/netavark" tmp/tests
 rm tmp/tests/node.sh
-cp "$OLDPWD/tests/bench/netavark.sh" tmp/tests/bench.sh
+cp "$OLDPWD"/tests/claims.sh "$OLDPWD"/tests/clients/machine.sh "$OLDPWD"/tests/bench/netavark.sh tmp/tests
 ip link set lo up
 # As on a real node, nothing is above its root directory: the OCI runtimes would mount files at paths of the machine.
 pivot_root . mnt

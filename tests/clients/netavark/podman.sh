@@ -5,7 +5,7 @@
 # `! command` never fails: write `not command`.
 set -euo pipefail
 
-readonly image=localhost/web
+readonly image=localhost/web patience_s=30
 
 prepare() {
     # There may be no right to raise limits, nor control groups of our own.
@@ -31,31 +31,6 @@ prepare() {
     for word in cat httpd ip nc sh sleep wget; do ln -s busybox "/tmp/image/bin/$word"; done
     echo hello >/tmp/image/www/index.html
     tar --directory /tmp/image --create . | podman import --quiet - "$image" >/dev/null
-}
-
-not() {
-    if "$@"; then return 1; fi
-}
-
-eventually() {
-    local try
-    for try in {1..300}; do
-        if "$@" >/dev/null 2>&1; then return 0; fi
-        sleep 0.1
-    done
-    echo "not within 30 s: $*" >&2
-    return 1
-}
-
-# page ADDRESS [SECONDS]
-page() {
-    timeout "${2:-30}" busybox wget -qO- "http://$1/"
-}
-
-serves() {
-    local address
-    # In an `if` nothing ends at the first failure.
-    for address in "$@"; do [[ $(page "$address") == hello ]] || return 1; done
 }
 
 # web NAME OPTION...: a container that serves its page.

@@ -70,27 +70,8 @@ boot() {
     mount -t cgroup2 cgroup2 /cgroup
     cgroup=$(mktemp -d "/cgroup/$(sed -n 's/^0:://p' /proc/self/cgroup)/netavark-XXXXXX")
     trap 'kill -KILL "$(pgrep -P "$machine")"; eventually find "$cgroup" -depth -type d -exec rmdir {} +' EXIT
-    # shellcheck disable=SC2016
-    bash -euc '
-        echo $$ >"$1/cgroup.procs"
-        exec unshare --pid --mount --cgroup --ipc --uts --fork --kill-child --mount-proc bash -euc "
-            umount -l /sys/fs/cgroup
-            mount -t cgroup2 cgroup2 /sys/fs/cgroup
-            for directory in /proc/sys/fs /proc/sys/kernel; do
-                mount --bind \$directory \$directory
-                mount -o remount,bind,ro \$directory
-            done
-            touch /run/console
-            mount --bind /run/console /dev/console
-            exec env container=test /lib/systemd/systemd --system --unit=multi-user.target --log-target=console --show-status=false
-        "' boot "$cgroup" &
-    machine=$!
+    start_machine "$cgroup"
     eventually machine systemctl is-active multi-user.target
-}
-
-# machine COMMAND...: runs it there.
-machine() {
-    nsenter --target "$(pgrep -P "$machine")" --mount --pid --cgroup --ipc --uts "$@"
 }
 
 test_the_units_of_quadlet_serve_a_page_after_a_boot() {
