@@ -131,7 +131,9 @@ impl Install {
         #[cfg(feature = "runtime")]
         let timer = self.timer.as_ref().map(|root| Timer::new(root, path)).transpose()?;
         #[cfg(feature = "netavark")]
-        let driver = driver(&self.netavark, path, Driver::refuse)?;
+        let driver = driver(&self.netavark, path)?;
+        #[cfg(feature = "netavark")]
+        driver.as_ref().map_or(Ok(()), Driver::refuse)?;
         #[cfg_attr(not(feature = "runtime"), expect(unused_mut))]
         let mut report = self.install(path).map_err(|error| in_directory(error, path, ""))?;
         #[cfg(feature = "netavark")]
@@ -223,7 +225,7 @@ impl Uninstall {
         #[cfg(feature = "runtime")]
         let timer = self.timer.as_ref().map(|root| Timer::new(root, path)).transpose()?;
         #[cfg(feature = "netavark")]
-        let driver = driver(&self.netavark, path, |_| Ok(()))?;
+        let driver = driver(&self.netavark, path)?;
         #[cfg_attr(not(feature = "runtime"), expect(unused_mut))]
         let mut report = removal::uninstall(path, self.dry_run)
             .map_err(|error| in_directory(error, path, "un"))?;
@@ -241,15 +243,8 @@ impl Uninstall {
 }
 
 #[cfg(feature = "netavark")]
-fn driver(
-    directory: &Option<String>,
-    plugins: &Path,
-    examine: fn(&Driver) -> Result<()>,
-) -> Result<Option<Driver>> {
-    let Some(directory) = directory else { return Ok(None) };
-    let driver = Driver::new(directory, plugins)?;
-    examine(&driver)?;
-    Ok(Some(driver))
+fn driver(directory: &Option<String>, plugins: &Path) -> Result<Option<Driver>> {
+    directory.as_ref().map(|directory| Driver::new(directory, plugins)).transpose()
 }
 
 /// Adds `cannot install into DIRECTORY` to an error that is no usage error.

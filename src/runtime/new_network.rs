@@ -384,7 +384,8 @@ fn if_set(is_set: bool) -> Option<Json> {
     is_set.then_some(Json::Bool(true))
 }
 
-fn overlap(one: &IpNet, other: &IpNet) -> bool {
+/// Whether two subnets have addresses in common.
+pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 

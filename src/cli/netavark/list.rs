@@ -14,7 +14,7 @@ use crate::kernel::file;
 use crate::names::{IfName, NetworkName};
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
-use crate::runtime::new_network::{Addresses, Kind, NewNetwork};
+use crate::runtime::new_network::{Addresses, Kind, NewNetwork, overlap};
 
 /// The option that names a network of the directory of configurations.
 pub const NETWORK: &str = "network";
@@ -282,23 +282,8 @@ pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Res
     }
     let others = networks_of_podman();
     let others: Vec<&Object> = others.iter().filter(|other| other.id != object.id).collect();
-    let has_bridge = |other: &&&Object| new.bridge.as_deref() == Some(&*other.interface);
-    if let Some(other) = others.iter().find(has_bridge) {
-        let (bridge, name) = (&other.interface, &other.name);
-        return Err(Error::config(format_args!("network {name} has the bridge {bridge}")));
-    }
-    // Networks on a link of the host can share its subnet.
-    for other in others.iter().filter(|_| !new.kind.has_parent()) {
-        let theirs = || other.subnets.iter().map(|subnet| subnet.subnet.trunc());
-        for own in &new.subnets {
-            if let Some(net) = theirs().find(|net| net.contains(own) || own.contains(net)) {
-                let msg = format!("subnet {own} overlaps with {net} of network {}", other.name);
-                return Err(Error::config(msg));
-            }
-        }
-    }
-    let taken = others.iter().flat_map(|other| &other.subnets);
-    let taken: Vec<IpNet> = taken.map(|subnet| subnet.subnet.trunc()).collect();
+    refuse_taken(new, &others)?;
+    let taken: Vec<IpNet> = others.iter().flat_map(|other| other.nets()).collect();
     new.subnets = runtime.free_subnets(new, &taken)?;
     if object.has_ipv6 && !new.subnets.iter().any(|net| matches!(net, IpNet::V6(_))) {
         new.subnets.push(unique_local(&object.id));
@@ -307,6 +292,24 @@ pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Res
         if let Some(gateway) = gateway.filter(|gateway| !is_in(&new.subnets, gateway)) {
             let msg = format!("--route {destination},{gateway}: {gateway} is in no subnet of it");
             return Err(Error::config(msg));
+        }
+    }
+    Ok(())
+}
+
+/// Fails if another network of podman has the bridge, or a part of a subnet.
+fn refuse_taken(new: &NewNetwork, others: &[&Object]) -> Result<()> {
+    for other in others {
+        let (bridge, name) = (&other.interface, &other.name);
+        if new.bridge.as_deref() == Some(&**bridge) {
+            return Err(Error::config(format_args!("network {name} has the bridge {bridge}")));
+        }
+        // Networks on a link of the host can share its subnet.
+        for own in new.subnets.iter().filter(|_| !new.kind.has_parent()) {
+            if let Some(net) = other.nets().find(|net| overlap(net, own)) {
+                let msg = format!("subnet {own} overlaps with {net} of network {name}");
+                return Err(Error::config(msg));
+            }
         }
     }
     Ok(())
