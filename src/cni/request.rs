@@ -74,6 +74,8 @@ pub struct Parameters {
     pub args: String,
     /// The directories of CNI_PATH.
     pub path: Vec<PathBuf>,
+    /// The plugins of cnibox that made the attachment, as far as the runtime of cnibox knows them.
+    pub makers: Vec<String>,
     /// The number of nested plugin processes that called this one (CNIBOX_DEPTH).
     pub depth: u32,
     /// DBUS_SYSTEM_BUS_ADDRESS; None when empty.
@@ -313,6 +315,7 @@ impl Parameters {
             netns_path,
             netns_override: text("CNI_NETNS_OVERRIDE")?
                 .is_some_and(|value| is_true(value.as_ref())),
+            makers: Vec::new(),
             depth: text(DEPTH)?.and_then(|depth| depth.parse().ok()).unwrap_or_default(),
             args: text("CNI_ARGS")?.unwrap_or_default(),
             bus_address: env("DBUS_SYSTEM_BUS_ADDRESS"),

@@ -43,8 +43,14 @@ pub enum Program {
 type Variable = (&'static str, Option<OsString>);
 
 impl Program {
-    /// Looks the type up in the directories of CNI_PATH, and then among the plugins of cnibox.
-    pub fn find(kind: &str, path: &[PathBuf], plugins: &'static [Entry]) -> Result<Self> {
+    /// Looks the type up in the directories of CNI_PATH, and then among the plugins of cnibox. A plugin of cnibox that made the
+    /// attachment, and so is among `makers`, is found whatever is in the directories now.
+    pub fn find(
+        kind: &str,
+        makers: &[String],
+        path: &[PathBuf],
+        plugins: &'static [Entry],
+    ) -> Result<Self> {
         if kind.is_empty() {
             return Err(Error::config("no plugin name provided"));
         }
@@ -53,6 +59,9 @@ impl Program {
             return Err(Error::config(format_args!("invalid plugin name: {kind}")));
         }
         let ours = plugins.iter().find(|entry| entry.name == kind);
+        if let Some(entry) = ours.filter(|_| makers.iter().any(|maker| maker == kind)) {
+            return Ok(Self::Ours(entry));
+        }
         for candidate in path.iter().map(|directory| directory.join(kind)) {
             let Ok(found) = fs::metadata(&candidate) else { continue };
             if found.is_file() {

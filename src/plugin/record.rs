@@ -60,7 +60,7 @@ pub struct Record {
     /// The names of the claims that the attachment may have, see `claims`.
     #[serde(skip)]
     pub claims: Vec<String>,
-    /// The plugins of cnibox in the ADD. Empty if they are unknown: other plugins made the attachment, or a release up to 0.2.0.
+    /// The plugins of cnibox in the ADD; if the runtime of cnibox called them, also those that they delegate to. Empty if they are unknown: other plugins made the attachment, or a release up to 0.2.0.
     #[serde(skip)]
     pub plugins: Vec<String>,
     /// The DEL of the attachment has begun.

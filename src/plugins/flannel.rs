@@ -291,7 +291,6 @@ impl Keys {
 }
 
 /// The types of the delegate and of its IPAM plugin.
-#[cfg(feature = "tool")]
 pub fn delegates(plugin: &Json) -> [&str; 2] {
     let kind = |key: &str, default| match plugin.get(key).and_then(|config| config.text_at("type"))
     {

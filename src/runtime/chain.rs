@@ -18,6 +18,7 @@ use crate::names::Attachment;
 use crate::plugin::execute::{Program, execute, supported_versions};
 use crate::plugin::log::{Call, Log};
 use crate::plugin::parts::Parts;
+use crate::plugin::record::Record;
 use crate::plugin::{Context, Session};
 use crate::plugins::{self, PLUGINS};
 use crate::runtime::conf::{self, Network};
@@ -55,6 +56,9 @@ pub struct Chain<'a> {
     pub args: &'a str,
     /// The capability arguments: an object, or `Null`.
     pub capability_args: &'a Json,
+    /// The record of an attachment that exists. What a plugin of this executable made, it checks, restores and removes itself,
+    /// also if CNI_PATH leads to another executable now.
+    pub record: Option<&'a Record>,
     /// The session that the plugins of this executable share. The first of them opens it.
     pub session: OnceCell<Session>,
 }
@@ -73,12 +77,12 @@ impl<'a> Chain<'a> {
         network: &'a Network,
         verb: Verb,
     ) -> Self {
-        let (netns, session) = (Path::new(""), OnceCell::new());
-        Self { settings, network, verb, netns, args: "", capability_args: &Json::Null, session }
+        let (netns, capability_args, session) = (Path::new(""), &Json::Null, OnceCell::new());
+        Self { settings, network, verb, netns, args: "", capability_args, record: None, session }
     }
 
     /// Fails if a plugin of the list does not exist, or does not support the CNI version of the list. Calls VERSION of each
-    /// other executable once. Returns the plugins in this executable.
+    /// other executable once. Returns the plugins in this executable, also those that they delegate to.
     pub fn require_plugins(&self) -> Result<Vec<String>> {
         let (mut ours, mut checked): (Vec<String>, Vec<PathBuf>) = Default::default();
         let version = self.network.version.text();
@@ -86,6 +90,8 @@ impl<'a> Chain<'a> {
             let kind = conf::kind(plugin);
             let Program::Executable(file) = self.program(kind)? else {
                 ours.push(kind.into());
+                let delegates = conf::delegates(plugin).into_iter();
+                ours.extend(delegates.filter(|kind| self.has(kind)).map(str::to_owned));
                 continue;
             };
             if checked.contains(&file) {
@@ -202,10 +208,17 @@ impl<'a> Chain<'a> {
         Error::joined(errors)
     }
 
-    /// Whether all plugins of the list are in this executable.
+    /// Whether all plugins of the list are in this executable, also the interface plugins that they delegate to.
     pub fn is_ours(&self) -> bool {
-        let is_ours = |plugin| matches!(self.program(conf::kind(plugin)), Ok(Program::Ours(_)));
-        self.network.plugins.iter().all(is_ours)
+        self.network.plugins.iter().all(|plugin| {
+            let [delegate, _] = conf::delegates(plugin);
+            self.has(conf::kind(plugin)) && (delegate.is_empty() || self.has(delegate))
+        })
+    }
+
+    /// Whether a plugin is in this executable.
+    fn has(&self, kind: &str) -> bool {
+        matches!(self.program(kind), Ok(Program::Ours(_)))
     }
 
     /// Deletes several ended attachments together. All plugins of the list must be in this executable. Continues after a plugin
@@ -223,13 +236,11 @@ impl<'a> Chain<'a> {
         Error::joined(errors)
     }
 
-    /// Passes the parts of each plugin on the host to `Parts`, which `new` makes. `known` are the plugins of this executable in the
-    /// ADD; if it is empty, CNI_PATH decides. Continues after a plugin that fails.
+    /// Passes the parts of each plugin on the host to `Parts`, which `new` makes. Continues after a plugin that fails.
     pub fn reconcile(
         self,
         at: &Attachment,
         result: &Json,
-        known: &[String],
         new: &dyn Fn() -> Parts,
     ) -> Vec<(String, Parts)> {
         let result = self.parse_result_of_add(result);
@@ -241,7 +252,7 @@ impl<'a> Chain<'a> {
             let mut parts = new();
             let reconciled = result
                 .clone()
-                .and_then(|result| self.reconcile_one((plugin, known), at, result, &mut parts));
+                .and_then(|result| self.reconcile_one(plugin, at, result, &mut parts));
             parts.errors.extend(reconciled.err());
             let with_plugin = |error| self.with_plugin("restore", plugin, error);
             parts.errors = parts.errors.into_iter().map(with_plugin).collect();
@@ -260,9 +271,14 @@ impl<'a> Chain<'a> {
         converted.map(Some).map_err(|error| error.context("cannot convert the cached result"))
     }
 
-    /// The program of a plugin, as CNI_PATH says.
+    /// The program of a plugin, as the record or else CNI_PATH says.
     pub fn program(&self, kind: &str) -> Result<Program> {
-        Program::find(kind, &self.settings.path, PLUGINS)
+        Program::find(kind, self.makers(), &self.settings.path, PLUGINS)
+    }
+
+    /// The plugins of this executable that made the attachment. Empty if they are unknown.
+    fn makers(&self) -> &[String] {
+        self.record.map_or(&[], |record| &record.plugins)
     }
 
     /// Adds the type of the plugin and the name of the network to an error, in libcni's words.
@@ -290,7 +306,7 @@ impl<'a> Chain<'a> {
 
     fn reconcile_one(
         &self,
-        (plugin, known): (&Json, &[String]),
+        plugin: &Json,
         at: &Attachment,
         result: Option<Success>,
         parts: &mut Parts,
@@ -300,14 +316,9 @@ impl<'a> Chain<'a> {
         // Where the plugins of the ADD are known, a plugin that CNI_PATH leads to now does not count. What a plugin makes in the
         // container needs no DEL, and the plugin need not have noted its name.
         let is_in_container = plugins::named(kind).is_some_and(|entry| entry.is_in_container);
-        let program = match known {
-            known if known.is_empty() || is_in_container => self.program(kind).ok(),
-            known if known.iter().any(|known| known == kind) => {
-                Program::find(kind, &[], PLUGINS).ok()
-            }
-            _ => None,
-        };
-        match program {
+        let makers = self.makers();
+        let counts = makers.is_empty() || is_in_container || makers.iter().any(|own| own == kind);
+        match self.program(kind).ok().filter(|_| counts) {
             Some(Program::Ours(entry)) => entry.reconcile(&self.context(&request)?, at, parts),
             // DEL, not this function, reports a plugin that cannot be found.
             Some(Program::Executable(_)) | None => {
@@ -343,6 +354,7 @@ impl<'a> Chain<'a> {
             bus_address: self.settings.bus_address.clone(),
             args: self.args.into(),
             path: self.settings.path.clone(),
+            makers: self.makers().to_vec(),
             ..Parameters::default()
         };
         Ok(request)

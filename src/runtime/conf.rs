@@ -235,7 +235,6 @@ pub fn ipam_kind(plugin: &Json) -> &str {
 }
 
 /// The types of the delegate and of the IPAM plugin; empty if a plugin has none.
-#[cfg(feature = "tool")]
 pub fn delegates(plugin: &Json) -> [&str; 2] {
     if kind(plugin) == "flannel" { flannel::delegates(plugin) } else { ["", ipam_kind(plugin)] }
 }

@@ -18,7 +18,7 @@ use crate::plugin::parts::Parts;
 use crate::plugin::record::{Record, Records};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry};
-use crate::runtime::chain::{CallSettings, PATH};
+use crate::runtime::chain::{CallSettings, Chain, PATH};
 use crate::runtime::conf;
 use crate::runtime::lock::Lock;
 use crate::steps::lease_change::{Follow, LeaseChange};
@@ -81,15 +81,13 @@ fn follow(runtime: &Runtime, prefix: &Path, change: &LeaseChange) -> Result<Stri
     }
     let network = entry.network_of_add()?;
     let netns = file::below(prefix, &entry.netns);
-    let chain = runtime.chain(&entry, &network, &netns, Verb::Add(at.clone()));
     let pairs = change.address_pairs().into_iter();
     let moved = pairs.filter(|(from, to)| from.addr() != to.addr());
     let former: Vec<IpAddr> = moved.map(|(from, _)| from.addr()).collect();
-    let known = record.map_or(&[][..], |record| &record.plugins);
+    let verb = Verb::Add(at.clone());
+    let chain = Chain { record, ..runtime.chain(&entry, &network, &netns, verb) };
     let (mut changed, mut errors) = (Vec::new(), Vec::new());
-    for (plugin, parts) in
-        chain.reconcile(at, &entry.result, known, &|| Parts::to_put(former.clone()))
-    {
+    for (plugin, parts) in chain.reconcile(at, &entry.result, &|| Parts::to_put(former.clone())) {
         changed.extend((!parts.restored.is_empty()).then_some(plugin));
         errors.extend(parts.errors);
     }

@@ -104,6 +104,12 @@ impl Runtime {
         self.records.read(network, at).map_or_else(String::new, |record| record.generation)
     }
 
+    /// The record that the ADD of an entry wrote.
+    pub(super) fn record_of(&self, entry: &CacheEntry) -> Option<Record> {
+        let record = self.records.read(&entry.network, &entry.at);
+        record.filter(|record| is_record_of(record, entry, &self.cache))
+    }
+
     /// Writes a record with maker `Adopted` for an attachment that has none.
     fn adopt(&self, witness: &Witness, entry: &CacheEntry, netns: &NetNs) -> Result<()> {
         let (rtnl, by) = (netns.rtnl()?, (Maker::Adopted, Vec::new()));
@@ -130,10 +136,10 @@ impl Runtime {
         if netns.is(&home)? {
             return Ok(Some(netns).filter(|_| self.settings.netns_override));
         }
-        let record = self.records.read(&entry.network, &entry.at);
-        let record = record.filter(|record| is_record_of(record, entry, &self.cache));
-        let recorded =
-            record.map(|record| record.identity).filter(|identity| identity.cookie.is_some());
+        let recorded = self
+            .record_of(entry)
+            .map(|record| record.identity)
+            .filter(|identity| identity.cookie.is_some());
         let Some(recorded) = recorded else { return Ok(Some(netns)) };
         let now = Identity::of(netns.rtnl()?.netns_cookie());
         Ok(Some(netns).filter(|_| recorded.is(&now)))

@@ -310,7 +310,9 @@ impl Runtime {
         }
         let entry = merged_entry(&network, target, Some(known));
         let netns = target.netns.unwrap_or(&entry.netns);
-        self.chain(&entry, &network, netns, Verb::Check(entry.at.clone())).check(&entry.result)
+        let (record, verb) = (self.record_of(&entry), Verb::Check(entry.at.clone()));
+        Chain { record: record.as_ref(), ..self.chain(&entry, &network, netns, verb) }
+            .check(&entry.result)
     }
 
     /// Runs CHECK of an attachment, with the parameters of its ADD. Returns false if the version of its configuration has no
@@ -339,8 +341,10 @@ impl Runtime {
         let is_of_add = self.is_list_of_add(entry, network);
         let generation = self.generation(&entry.network, &entry.at);
         let operation = Operation { is_del: true, generation };
+        let record = self.record_of(entry);
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
-        let chain = self.chain(entry, network, netns, Verb::Del(entry.at.clone()));
+        let verb = Verb::Del(entry.at.clone());
+        let chain = Chain { record: record.as_ref(), ..self.chain(entry, network, netns, verb) };
         // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
         let removes_all = is_of_add && chain.is_ours();
         chain.del(&entry.result)?;

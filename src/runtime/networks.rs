@@ -101,7 +101,7 @@ fn add(names: &mut Vec<NetworkName>, name: &NetworkName) -> Option<usize> {
 fn unresolved(network: &Network, path: &[PathBuf]) -> (Vec<String>, Vec<String>) {
     let (mut missing, mut built_in) = (Vec::new(), Vec::new());
     for kind in types(network) {
-        let list = match Program::find(kind, path, PLUGINS) {
+        let list = match Program::find(kind, &[], path, PLUGINS) {
             Err(_) => &mut missing,
             Ok(_) if path.iter().any(|directory| directory.join(kind).is_file()) => continue,
             Ok(_) => &mut built_in,

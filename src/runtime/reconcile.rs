@@ -17,6 +17,7 @@ use crate::plugin::life::{Life, Witness};
 use crate::plugin::parts::Parts;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
+use crate::runtime::chain::Chain;
 
 /// What is done with an attachment while there is an operation of its container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +159,6 @@ impl Runtime {
             reconciled.skip(&entry, None, "its DEL has begun".into());
             return Ok(());
         }
-        let known = record.map_or(&[][..], |record| &record.plugins);
         let network = match entry.network_of_add() {
             Ok(network) => network,
             Err(error) => {
@@ -168,8 +168,8 @@ impl Runtime {
         };
         // The requests of ADD, because CNI versions before 0.4.0 have no CHECK. The requests of a CHECK are the same.
         let verb = Verb::Add(entry.at.clone());
-        let chain = self.chain(&entry, &network, &entry.netns, verb);
-        for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, known, new) {
+        let chain = Chain { record, ..self.chain(&entry, &network, &entry.netns, verb) };
+        for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, new) {
             reconciled.masqueraded.extend(parts.masqueraded);
             for difference in parts.restored {
                 let (network, at) = (entry.network.clone(), entry.at.clone());

@@ -145,7 +145,7 @@ fn examine_plugin<'a>(
 
 /// Reports a plugin that is neither on CNI_PATH nor in this executable.
 fn examine_type(document: &mut Document, path: &JsonPath<'_>, kind: &str, cni_path: &[PathBuf]) {
-    if Program::find(kind, cni_path, PLUGINS).is_ok() {
+    if Program::find(kind, &[], cni_path, PLUGINS).is_ok() {
         return;
     }
     let mut on_path: Vec<String> = Vec::new();

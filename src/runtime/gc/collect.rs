@@ -9,9 +9,10 @@ use crate::kernel::sys::{self, warn};
 use crate::names::Attachment;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::Maker;
+use crate::plugin::record::{Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
+use crate::runtime::chain::Chain;
 use crate::runtime::conf::Network;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{CacheSummary, GcRun, PROCESS_DIED, Removed};
@@ -25,8 +26,8 @@ pub(super) const AT_ONCE_MAX: usize = 100;
 struct Stale {
     entry: CacheEntry,
     reason: String,
-    /// Its namespace has ended, and a plugin of this executable has made it.
-    is_ours: bool,
+    /// Its record, if its namespace has ended and a plugin of this executable has made it.
+    ended: Option<Record>,
     _locks: [Lock; 2],
 }
 
@@ -116,21 +117,21 @@ impl Runtime {
         if !run.is_confirmed(found) {
             return Ok(None);
         }
-        let record = self.records.read(network, at);
-        let is_ours = has_ended
-            && record.is_some_and(|record| {
-                matches!(record.maker, Maker::Cnibox | Maker::Plugin)
-                    && life::is_record_of(&record, &entry, &self.cache)
-            });
-        Ok(Some(Stale { entry, reason, is_ours, _locks: locks }))
+        let ended = self
+            .record_of(&entry)
+            .filter(|record| has_ended && matches!(record.maker, Maker::Cnibox | Maker::Plugin));
+        Ok(Some(Stale { entry, reason, ended, _locks: locks }))
     }
 
     /// Deletes attachments, those of one configuration together: each plugin then reads the rules and links of the host once.
     fn collect(&self, mut stale: Vec<Stale>, run: &mut GcRun<'_>) {
         let is_dry_run = run.options.is_dry_run;
         stale.sort_by(|one, two| one.entry.config.cmp(&two.entry.config));
-        let are_alike = |one: &Stale, two: &Stale| {
-            one.is_ours && two.is_ours && one.entry.config == two.entry.config
+        let are_alike = |one: &Stale, two: &Stale| match (&one.ended, &two.ended) {
+            (Some(first), Some(second)) => {
+                first.plugins == second.plugins && one.entry.config == two.entry.config
+            }
+            _ => false,
         };
         for group in stale.chunk_by(are_alike) {
             let are_deleted = is_dry_run || self.delete_ended(group);
@@ -156,6 +157,7 @@ impl Runtime {
         let Ok(network) = first.entry.network_of_add() else { return false };
         let verb = Verb::Del(first.entry.at.clone());
         let chain = self.chain(&first.entry, &network, Path::new(""), verb);
+        let chain = Chain { record: first.ended.as_ref(), ..chain };
         let all: Vec<Attachment> = ended.iter().map(|stale| stale.entry.at.clone()).collect();
         chain.is_ours()
             && chain.remove_ended(&all).is_ok()

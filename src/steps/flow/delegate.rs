@@ -1,6 +1,6 @@
 //! Calls delegates: usually the IPAM plugin of `ipam.type`.
 
-use crate::cni::request::Verb;
+use crate::cni::request::{Parameters, Verb};
 use crate::cni::success::Success;
 use crate::error::{Code, Error, Result};
 use crate::kernel::sys;
@@ -148,7 +148,8 @@ const EXECUTED_THAT_NEED_LINK: [&str; 1] = ["dhcp"];
 
 /// The program of a plugin that this plugin calls.
 fn find(cx: &Context<'_>, kind: &str) -> Result<Program> {
-    Program::find(kind, &cx.request.parameters.path, cx.plugins)
+    let Parameters { path, makers, .. } = &cx.request.parameters;
+    Program::find(kind, makers, path, cx.plugins)
 }
 
 fn run(program: &Program, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {

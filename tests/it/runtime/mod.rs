@@ -15,6 +15,7 @@ mod limits;
 mod living;
 mod locks;
 mod named;
+mod makers;
 mod netavark;
 mod networks;
 mod not_regular;

@@ -429,7 +429,7 @@ fn nothing_is_added_beside_a_plugin_that_another_executable_was() {
     host_with_two(&host);
     let record = host.world.read(RECORD);
     assert!(
-        record.contains(r#""plugins":["bridge","portmap","firewall","bandwidth"]"#),
+        record.contains(r#""plugins":["bridge","host-local","portmap","firewall","bandwidth"]"#),
         "{record}"
     );
     host.world.write(RECORD, record.replace(r#""portmap","#, ""));
