@@ -170,6 +170,7 @@ fn setup(netns: &Path) -> Result<Json> {
     let network = list::network(&runtime, &call.network, &call.own.ips)?;
     // podman was killed, or the host was shut down, and this container has another namespace now.
     delete(&runtime, &at, None)?;
+    let ips = list::asked(&network, &call.network.name, &call.own.ips)?;
     let own = &call.own;
     let texts = own.aliases.iter().map(|alias| alias.as_str().into()).collect();
     let aliases = Json::object([(&*network.name, Some(Json::Array(texts)))]);
@@ -181,7 +182,7 @@ fn setup(netns: &Path) -> Result<Json> {
         capability_args: Json::object([("aliases", Some(aliases))]),
     };
     let mac = Some(own.mac.as_str()).filter(|mac| !mac.is_empty());
-    AddOptions { publish: &publish, ip: &own.ips, mac }.apply(&mut new)?;
+    AddOptions { publish: &publish, ip: &ips, mac }.apply(&mut new)?;
     let added = runtime.add(&new, netns)?;
     let told = status(&added.success, &new, netns, call.network.option(list::DNS));
     // netavark calls no teardown for what it was not told.

@@ -205,7 +205,8 @@ impl AddOptions<'_> {
     }
 }
 
-fn set_capability(caps: &mut Json, key: &str, value: Json) {
+/// Sets a key of an object of capabilities, whose names are case-sensitive. `Null` becomes an object.
+pub(super) fn set_capability(caps: &mut Json, key: &str, value: Json) {
     if *caps == Json::Null {
         *caps = Json::Object(Vec::new());
     }

@@ -89,6 +89,20 @@ impl Json {
         position(entries, key).map(|index| &entries[index].1)
     }
 
+    /// The value of a key of an object, to change it.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        let Self::Object(entries) = self else { return None };
+        position(entries, key).map(|index| &mut entries[index].1)
+    }
+
+    /// Sets a key of an object, in place of each that the readers take for the same.
+    pub fn set(&mut self, key: &str, value: Self) {
+        if let Self::Object(entries) = self {
+            entries.retain(|(name, _)| !name.eq_ignore_ascii_case(key));
+            entries.push((key.into(), value));
+        }
+    }
+
     /// The value of a key of an object, if it is a string.
     pub fn text_at(&self, key: &str) -> Option<&str> {
         match self.get(key) {

@@ -199,7 +199,7 @@ fn with_config(cx: &Context<'_>, config: Json) -> Result<Request> {
     // The version of this call decides which verbs exist.
     for key in ["cniVersion", "prevResult", "cni.dev/valid-attachments"] {
         if let Some(value) = cx.request.json.get(key) {
-            config.set(key, value.clone());
+            config.0.set(key, value.clone());
         }
     }
     let request = cx.request.with_config(config.0)?;
@@ -269,10 +269,10 @@ impl Keys {
         let route = |net: &IpNet| Json::object([("dst", Some(net.to_string().into()))]);
         self.ipam.set_ranges(env);
         self.routes.extend(env.networks.iter().map(route));
-        self.ipam.set("routes", Json::Array(self.routes));
+        self.ipam.0.set("routes", Json::Array(self.routes));
 
         let mut config = self.delegate;
-        config.set("name", Json::String(request.conf.name.clone()));
+        config.0.set("name", Json::String(request.conf.name.clone()));
         config.set_default("type", "bridge".into());
         config.set_default("ipMasq", Json::Bool(!env.ip_masq));
         config.set_default("mtu", env.mtu.into());
@@ -280,12 +280,12 @@ impl Keys {
             config.set_default("isGateway", Json::Bool(true));
         }
         if !request.conf.cni_version.is_empty() {
-            config.set("cniVersion", Json::String(request.conf.cni_version.clone()));
+            config.0.set("cniVersion", Json::String(request.conf.cni_version.clone()));
         }
         if let Some(runtime) = request.json.get("runtimeConfig") {
-            config.set("runtimeConfig", runtime.clone());
+            config.0.set("runtimeConfig", runtime.clone());
         }
-        config.set("ipam", self.ipam.0);
+        config.0.set("ipam", self.ipam.0);
         config.0
     }
 }
@@ -321,19 +321,12 @@ impl ConfigObject {
             let range = Json::object([("subnet", Some(subnet.to_string().into()))]);
             ranges.push(Json::Array(vec![range]));
         }
-        self.set("ranges", Json::Array(ranges));
-    }
-
-    fn set(&mut self, key: &str, value: Json) {
-        if let Json::Object(entries) = &mut self.0 {
-            entries.retain(|(name, _)| !name.eq_ignore_ascii_case(key));
-            entries.push((key.into(), value));
-        }
+        self.0.set("ranges", Json::Array(ranges));
     }
 
     fn set_default(&mut self, key: &str, value: Json) {
         if self.0.get(key).is_none() {
-            self.set(key, value);
+            self.0.set(key, value);
         }
     }
 }

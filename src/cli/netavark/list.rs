@@ -7,13 +7,14 @@ use std::str::FromStr;
 use ipnet::{IpNet, Ipv6Net};
 
 use super::object::Object;
+use crate::cli::parameters::set_capability;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::ipam::range::{self, RangeConf};
 use crate::kernel::file;
 use crate::names::{IfName, NetworkName};
 use crate::runtime::Runtime;
-use crate::runtime::conf::Network;
+use crate::runtime::conf::{self, Network};
 use crate::runtime::new_network::{Addresses, Kind, NewNetwork, overlap};
 
 /// The option that names a network of the directory of configurations.
@@ -52,10 +53,7 @@ pub fn network(runtime: &Runtime, object: &Object, ips: &[String]) -> Result<Net
             if let Some(ip) = ips.iter().find(|ip| !is_in(&new.subnets, ip))
                 && new.addresses == Addresses::HostLocal
             {
-                let nets: Vec<String> = new.subnets.iter().map(IpNet::to_string).collect();
-                let (nets, name) = (nets.join(", "), &object.name);
-                let msg = format!("cannot give address {ip}: network {name} has {nets}");
-                return Err(Error::config(msg));
+                return Err(cannot_give(ip, &object.name, &new.subnets));
             }
             let is_asked = |net: &IpNet| ips.iter().any(|ip| net.contains(ip));
             new.leases.retain(|(net, _)| !is_asked(net));
@@ -105,7 +103,54 @@ fn of_file(runtime: &Runtime, object: &Object, name: &str) -> Result<Network> {
     let metric = object.option("metric").map(|metric| parse("metric", metric, "a number"));
     let mut list = Json::parse(&network.bytes)?;
     set_metric(&mut list, metric.transpose()?.unwrap_or(METRIC));
+    accept_addresses(&mut list);
     Network::from_cache(list.to_compact().as_bytes())
+}
+
+fn cannot_give(ip: &IpAddr, network: &str, nets: &[IpNet]) -> Error {
+    let nets: Vec<String> = nets.iter().map(IpNet::to_string).collect();
+    let nets = nets.join(", ");
+    Error::config(format_args!("cannot give address {ip}: network {network} has {nets}"))
+}
+
+/// The addresses to ask the plugins of a network for. podman also asks for those that a container has already, when it reloads a
+/// network: `static` gives those of its configuration, and a DHCP server those that it chooses.
+pub fn asked(network: &Network, name: &str, ips: &[String]) -> Result<Vec<String>> {
+    let has_dhcp = network.plugins.iter().any(|plugin| conf::delegates(plugin)[1] == "dhcp");
+    let configured: Vec<IpNet> = network.plugins.iter().flat_map(addresses_of_static).collect();
+    for ip in ips.iter().filter_map(|ip| ip.parse().ok()).filter(|_| !configured.is_empty()) {
+        if !configured.iter().any(|net| net.addr() == ip) {
+            return Err(cannot_give(&ip, name, &configured));
+        }
+    }
+    Ok(if has_dhcp || !configured.is_empty() { Vec::new() } else { ips.to_vec() })
+}
+
+/// The addresses in the configuration of the IPAM plugin `static`.
+fn addresses_of_static(plugin: &Json) -> Vec<IpNet> {
+    let ipam = plugin.get("ipam").filter(|ipam| conf::kind(ipam) == "static");
+    let Some(Json::Array(all)) = ipam.and_then(|ipam| ipam.get("addresses")) else {
+        return Vec::new();
+    };
+    all.iter().filter_map(|one| one.text_at("address")?.parse().ok()).collect()
+}
+
+/// Lets `host-local` have the addresses that podman asks for, also several.
+fn accept_addresses(list: &mut Json) {
+    for plugin in plugins_of(list) {
+        if conf::delegates(plugin)[1] == "host-local" {
+            let mut all = plugin.get("capabilities").cloned().unwrap_or(Json::Null);
+            set_capability(&mut all, "ips", Json::Bool(true));
+            plugin.set("capabilities", all);
+        }
+    }
+}
+
+fn plugins_of(list: &mut Json) -> &mut [Json] {
+    match list.get_mut("plugins") {
+        Some(Json::Array(plugins)) => plugins,
+        _ => &mut [],
+    }
 }
 
 /// Sets the metric of default routes without one, in the routes of IPAM plugins.
@@ -250,21 +295,14 @@ fn parse<T: FromStr>(key: &str, value: &str, what: &str) -> Result<T> {
 
 /// Sets keys of plugins. Fails for a plugin that the list does not have.
 fn set_keys(list: &mut Json, keys: Vec<Key>) -> Result<()> {
-    let Json::Object(entries) = list else { return Ok(()) };
-    let Some((_, Json::Array(plugins))) = entries.iter_mut().find(|(key, _)| key == "plugins")
-    else {
-        return Ok(());
-    };
     for Key { plugin: kind, key, value } in keys {
-        let mut all = plugins.iter_mut();
-        let Some(Json::Object(entries)) = all.find(|plugin| plugin.text_at("type") == Some(&kind))
-        else {
+        let mut plugins = plugins_of(list).iter_mut();
+        let Some(plugin) = plugins.find(|plugin| conf::kind(plugin) == kind) else {
             return Err(Error::config(format_args!(
                 "option {kind}.{key}: the network has no plugin {kind}"
             )));
         };
-        entries.retain(|(known, _)| *known != key);
-        entries.push((key, value));
+        plugin.set(&key, value);
     }
     Ok(())
 }

@@ -51,7 +51,7 @@ pub fn write(
         (record, before)
     };
     let mut config = ConfigObject(config.clone());
-    config.set(OWNER, owner.to_string().into());
+    config.0.set(OWNER, owner.to_string().into());
     record.write(config.0.sorted().to_compact().as_bytes())?;
     Ok((record, before))
 }
