@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::process;
 
 use object::{Call, Object, PortMapping};
 
@@ -21,6 +22,7 @@ use crate::cni::request::INPUT_BYTES_MAX;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
+use crate::kernel::process::Process;
 use crate::kernel::{file, sys};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::VERSION;
@@ -166,11 +168,12 @@ fn setup(netns: &Path) -> Result<Json> {
             call.network.name
         )));
     }
-    let runtime = runtime_for(&call.network);
+    let mut runtime = runtime_for(&call.network);
     let network = list::network(&runtime, &call.network, &call.own.ips)?;
-    // podman was killed, or the host was shut down, and this container has another namespace now.
-    delete(&runtime, &at, None)?;
     let ips = list::asked(&network, &call.network.name, &call.own.ips)?;
+    runtime.starter = podman(netns)?;
+    // podman was killed, or the host was shut down, and this container has another namespace now.
+    delete(&at, None)?;
     let own = &call.own;
     let texts = own.aliases.iter().map(|alias| alias.as_str().into()).collect();
     let aliases = Json::object([(&*network.name, Some(Json::Array(texts)))]);
@@ -184,12 +187,49 @@ fn setup(netns: &Path) -> Result<Json> {
     let mac = Some(own.mac.as_str()).filter(|mac| !mac.is_empty());
     AddOptions { publish: &publish, ip: &ips, mac }.apply(&mut new)?;
     let added = runtime.add(&new, netns)?;
-    let told = status(&added.success, &new, netns, call.network.option(list::DNS));
+    let told = match &runtime.starter {
+        Some(podman) if podman.has_ended() => Err(podman_has_ended()),
+        _ => status(&added.success, &new, netns, call.network.option(list::DNS)),
+    };
     // netavark calls no teardown for what it was not told.
     match told.and_then(|status| print(&status)) {
         Ok(()) => added.keep().map(|()| Json::Null),
         Err(error) => Err(added.undo_after(error)),
     }
+}
+
+/// The podman that executed netavark: it starts the container in the namespace. `None` if another program executed netavark.
+fn podman(netns: &Path) -> Result<Option<Process>> {
+    let Some(parent) = parent_of_netavark().map_err(sys::failed("cannot find podman"))? else {
+        return Ok(None);
+    };
+    match parent.executable().map_err(sys::failed("cannot find podman"))?.as_deref() {
+        Some("podman") => Ok(Some(parent)),
+        None => Err(podman_has_ended()),
+        // Process 1 took over netavark. podman names its namespaces `netns-UUID`.
+        Some(_) if parent.id == 1 && is_of_podman(netns) => Err(podman_has_ended()),
+        Some(_) => Ok(None),
+    }
+}
+
+fn parent_of_netavark() -> io::Result<Option<Process>> {
+    let mut process = Process::of(process::id())?;
+    while let Some(current) = process {
+        process = current.parent()?;
+        if matches!(current.executable(), Ok(Some(name)) if name == "netavark") {
+            return Ok(process);
+        }
+    }
+    Ok(None)
+}
+
+fn is_of_podman(netns: &Path) -> bool {
+    netns.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"netns-"))
+}
+
+/// Nobody would remove what is made now.
+fn podman_has_ended() -> Error {
+    Error::internal("podman, which executed netavark, has ended")
 }
 
 /// The ports to publish. podman hands the ports of a container to each of its networks, also to those that cannot publish any.
@@ -260,13 +300,13 @@ fn mac_of(netns: &Path, name: &str) -> Result<String> {
 
 fn teardown(netns: &Path) -> Result<Json> {
     let call: Call = input()?.read("the request")?;
-    let runtime = runtime_for(&call.network);
     let netns = Some(netns).filter(|netns| netns.exists());
-    delete(&runtime, &attachment(&call)?, netns).map(|()| Json::Null)
+    delete(&attachment(&call)?, netns).map(|()| Json::Null)
 }
 
 /// Deletes the attachments of an interface of a container, to whatever network: the object may have changed since.
-fn delete(runtime: &Runtime, at: &Attachment, netns: Option<&Path>) -> Result<()> {
+fn delete(at: &Attachment, netns: Option<&Path>) -> Result<()> {
+    let runtime = parameters::runtime(TIMEOUT_S);
     let known = runtime.attachments_of(&at.container_id, None, Some(&at.ifname))?;
     let deleted = known
         .iter()

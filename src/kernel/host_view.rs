@@ -60,6 +60,11 @@ impl HostView {
         }
     }
 
+    /// Whether this process resolves paths as process 1 does.
+    pub fn has_own_root(&self) -> bool {
+        self.root.is_none()
+    }
+
     /// Whether the host can have an object at a path that this process does not see. A PID namespace other than the initial one
     /// can be that of a node, which this process sees completely. It can also be a part of the host: then the host has more
     /// processes, and other directories.

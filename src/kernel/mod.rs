@@ -12,6 +12,7 @@ pub(crate) mod launch;
 pub(crate) mod listener;
 pub(crate) mod netns;
 pub(crate) mod packet;
+pub(crate) mod process;
 pub mod sandbox;
 pub(crate) mod state_directory;
 pub(crate) mod sys;

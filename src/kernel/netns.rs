@@ -17,6 +17,7 @@ use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::flock::{self, Mode};
+use crate::kernel::process;
 use crate::kernel::sys;
 
 /// An open network namespace, and the namespace that `run` returns to. A clone costs no system call.
@@ -95,14 +96,9 @@ impl NetNs {
         Ok(self.identity()? == other.identity()?)
     }
 
-    /// Whether the main thread of any process is in the namespace. Other threads are not examined.
+    /// Whether a thread of any process is in the namespace.
     pub fn has_process(&self) -> Result<bool> {
-        let own = self.identity()?;
-        let processes = std::fs::read_dir("/proc").map_err(sys::failed("cannot read /proc"))?;
-        Ok(processes.flatten().any(|process| {
-            let netns = std::fs::metadata(process.path().join("ns/net"));
-            netns.is_ok_and(|netns| (netns.dev(), netns.ino()) == own)
-        }))
+        Ok(process::network_namespaces()?.contains(&self.identity()?))
     }
 
     /// The path at which the namespace was opened.

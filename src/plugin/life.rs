@@ -4,7 +4,8 @@
 //!
 //! The proof is the number (nsid) that the kernel keeps in the node's namespace for the container's namespace, see
 //! `netlink::rtnl::Nsid`. Processes, mounts, addresses and times are no proof of an end, because other programs can change
-//! them.
+//! them. (Which namespaces GC removes, of those that a killed process made, is another question: see `runtime::netns_lock` and
+//! `runtime::abandoned`.)
 
 use std::cell::OnceCell;
 use std::net::IpAddr;

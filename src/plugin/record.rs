@@ -25,6 +25,7 @@ use crate::cni::success::Success;
 use crate::error::Result;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
+use crate::kernel::process::Process;
 use crate::kernel::sys;
 use crate::names::{Attachment, Mac, NetworkName, hex};
 use crate::netlink::rtnl::{Nsid, Rtnl};
@@ -53,6 +54,10 @@ pub struct Record {
     /// A random value, which distinguishes one ADD from a later one of the same attachment.
     pub generation: String,
     pub maker: Maker,
+    /// The process that starts the container in the namespace after the ADD, if this is known. Only the driver of netavark knows
+    /// it, see `runtime::abandoned`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starter: Option<Process>,
     /// What the ADD made; empty until its end. The last item has the present addresses: a chained plugin can change the MAC
     /// address, and a DHCP server the IP address.
     #[serde(skip)]
@@ -177,6 +182,7 @@ impl Record {
             number: cookie.and_then(|_| host.ensure_nsid(netns, cookie).ok()),
             generation: hex(&sys::random_bytes::<8>()?),
             maker,
+            starter: None,
             made: Vec::new(),
             claims: Vec::new(),
             plugins,

@@ -175,7 +175,7 @@ impl GcRun<'_> {
         self.collected.errors.push(error.clone().context(context));
     }
 
-    fn note_attachment(&mut self, removed: Removed) {
+    pub(super) fn note_attachment(&mut self, removed: Removed) {
         let object = removed.at.title(&removed.network);
         self.note(&object, &removed.line(self.options.is_dry_run));
         self.collected.removed.push(removed);
@@ -214,7 +214,20 @@ impl Runtime {
         if !options.is_dry_run && !options.confirm {
             self.remove_dead_namespaces(&witness);
         }
-        let known = self.gc_of_cache(&witness, &dead, &mut run)?;
+        let mut owners = HashSet::new();
+        let known = loop {
+            let mut known = self.gc_of_cache(&witness, &dead, &mut run)?;
+            owners.extend(std::mem::take(&mut known.owners));
+            let removed = self.remove_abandoned_namespaces(&witness, &mut run);
+            let has_removed = removed.unwrap_or_else(|error| {
+                run.collected.errors.push(error);
+                false
+            });
+            // The attachments in a removed namespace have ended now. With `--confirm`, later runs find that.
+            if !has_removed || run.options.confirm {
+                break CacheSummary { owners, ..known };
+            }
+        };
         if options.uncached && !options.is_dry_run {
             for name in &known.networks {
                 run.collected.errors.extend(self.gc_by_plugins(name, run.chosen()).err());

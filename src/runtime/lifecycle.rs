@@ -151,6 +151,7 @@ impl Runtime {
     ) -> Result<Begun> {
         let (sockets, by) = ((&Rtnl::open()?, rtnl), (Maker::Cnibox, plugins));
         let record = Record::of(&entry.network, &entry.at, netns, sockets, by)?;
+        let record = Record { starter: self.starter, ..record };
         let begun = self.records.begin(&record)?;
         let operation = Operation { is_del: false, generation: record.generation };
         match self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() }) {
@@ -339,9 +340,9 @@ impl Runtime {
     /// Runs DEL of the list. Removes the cache entry and the records only if all plugins succeeded.
     pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
         let is_of_add = self.is_list_of_add(entry, network);
+        let record = self.record_of(entry);
         let generation = self.generation(&entry.network, &entry.at);
         let operation = Operation { is_del: true, generation };
-        let record = self.record_of(entry);
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let verb = Verb::Del(entry.at.clone());
         let chain = Chain { record: record.as_ref(), ..self.chain(entry, network, netns, verb) };

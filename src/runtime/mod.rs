@@ -1,6 +1,7 @@
 //! The CNI part of a container runtime: it reads network configurations, runs their plugins in order, and caches the
 //! attachments. Source: CNI specification 1.1.0, sections 1 and 3.
 
+mod abandoned;
 pub(crate) mod cache;
 pub mod chain;
 pub mod conf;
@@ -28,6 +29,7 @@ use hmac_sha512::Hash;
 
 use crate::error::Result;
 use crate::kernel::file;
+use crate::kernel::process::Process;
 use crate::names::{ContainerId, hex};
 use crate::plugin::record::{self, Records};
 
@@ -52,6 +54,8 @@ pub struct Runtime {
     pub state: PathBuf,
     /// The directory of network configurations.
     pub configurations: PathBuf,
+    /// The process that starts containers in the namespaces of its ADDs, for `Record::starter`.
+    pub starter: Option<Process>,
 }
 
 impl Runtime {
@@ -71,6 +75,7 @@ impl Runtime {
             locks: state.join("locks"),
             state,
             configurations,
+            starter: None,
         }
     }
 }

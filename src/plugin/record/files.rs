@@ -457,6 +457,7 @@ mod tests {
             made: Vec::new(),
             claims: Vec::new(),
             plugins: vec!["bridge".into()],
+            starter: None,
             is_deleting: false,
         }
     }

@@ -124,6 +124,73 @@ make_their_plugin() {
     chmod +x /opt/cni/bin/theirs
 }
 
+# network_of NAME IPAM: a file for a bridge, without the capability `ips`, and podman's network for it.
+network_of() {
+    mkdir -p /etc/cni/net.d
+    cat >"/etc/cni/net.d/$1.conflist" <<-JSON
+	{"cniVersion": "1.0.0", "name": "$1", "plugins": [
+	    {"type": "bridge", "bridge": "br$1", "isGateway": true, "ipMasq": true, "ipam": $2},
+	    {"type": "portmap", "capabilities": {"portMappings": true}}]}
+	JSON
+    podman network create --driver cnibox --opt "network=$1" "$1"
+}
+
+test_a_network_of_a_file_is_reloaded_with_its_addresses() {
+    local name address
+    network_of dual '{"type": "host-local", "ranges": [[{"subnet": "10.70.0.0/24"}], [{"subnet": "fd70::/64"}]]}'
+    network_of fixed '{"type": "static", "addresses": [{"address": "10.71.0.5/24", "gateway": "10.71.0.1"}, {"address": "fd71::5/64"}]}'
+    for name in dual fixed; do
+        web c1 --network "$name" -p 8080:80
+        address=$(address_of c1 "$name")
+        nft flush ruleset
+        podman network reload c1
+        serves 127.0.0.1:8080 "$address"
+        [[ $(address_of c1 "$name") == "$address" ]]
+        serves "[$(podman inspect --format "{{.NetworkSettings.Networks.$name.GlobalIPv6Address}}" c1)]"
+        podman rm --force --time 0 c1
+    done
+    [[ $address == 10.71.0.5 ]]
+    web c1 --network fixed:ip=10.71.0.5
+    podman rm --force --time 0 c1
+    web c1 --network dual:ip=10.70.0.77,ip=fd70::77
+    serves 10.70.0.77 '[fd70::77]'
+    podman rm --force --time 0 c1
+    not podman run --rm --network fixed:ip=10.71.0.6 "$image" /bin/sh -c : 2>/tmp/error
+    grep 'cannot give address 10.71.0.6: network fixed has 10.71.0.5/24, fd71::5/64' /tmp/error
+    nothing_is_left
+}
+
+# Executables on CNI_PATH that have the names of our plugins, and note their calls.
+make_other_plugins() {
+    local name
+    mkdir -p /opt/cni/bin
+    for name in bridge host-local portmap firewall tuning; do
+        printf '#!/bin/sh\necho "$0 $CNI_COMMAND" >>/run/others\nexit 1\n' >"/opt/cni/bin/$name"
+        chmod +x "/opt/cni/bin/$name"
+    done
+}
+
+test_plugins_of_another_vendor_are_not_called_for_a_network_of_podman() {
+    local container id
+    make_other_plugins
+    podman network create --driver cnibox web
+    for container in c1 c2 c3; do web "$container" --network web -p "808${container#c}:80"; done
+    id=$(podman inspect --format '{{.Id}}' c1)
+    cnibox check web --container-id "$id" "$(podman inspect --format '{{.NetworkSettings.SandboxKey}}' c1)"
+    podman network reload c1
+    serves 127.0.0.1:8081
+    # What one DEL removes, and what gc removes of several.
+    cnibox del --container-id "$id"
+    podman rm --force --time 0 c1
+    for container in c2 c3; do
+        kill -KILL "$(podman inspect --format '{{.State.ConmonPid}}' "$container")" "$(podman inspect --format '{{.State.Pid}}' "$container")"
+    done
+    eventually not pidof httpd
+    [[ $(cnibox gc | grep -c 'removed eth0') == 2 ]]
+    nothing_is_left
+    [[ ! -e /run/others ]]
+}
+
 test_a_plugin_of_a_third_party_is_chained() {
     local id
     make_their_plugin

@@ -9,14 +9,14 @@ use crate::world::{Container, Outcome, executable, parse, with};
 const ID: &str = "407c0dffaae17890a81501a93e6971e3649210a36492b8ff7b2e4916c7b4668e";
 
 /// What podman writes for `podman network create --driver cnibox NAME`.
-fn object(name: &str) -> Value {
+pub(super) fn object(name: &str) -> Value {
     json!({
         "name": name, "id": ID, "driver": "cnibox", "created": "0001-01-01T00:00:00Z", "ipv6_enabled": false,
         "internal": false, "dns_enabled": true,
     })
 }
 
-fn with_options(name: &str, options: Value) -> Value {
+pub(super) fn with_options(name: &str, options: Value) -> Value {
     with(&object(name), json!({"options": options}))
 }
 
@@ -26,7 +26,7 @@ impl Host {
     }
 
     /// The object that podman keeps. netavark writes `null` where podman wrote nothing.
-    fn created(&self, object: &Value) -> Value {
+    pub(super) fn created(&self, object: &Value) -> Value {
         parse(&self.driver(&["create"], object).output())
     }
 
@@ -50,7 +50,7 @@ fn error_of(outcome: &Outcome) -> String {
 }
 
 /// The request for a container of this network, on eth0.
-fn request(id: &str, network: &Value) -> Value {
+pub(super) fn request(id: &str, network: &Value) -> Value {
     let null = json!({
         "network_interface": null, "options": null, "ipam_options": null, "subnets": null, "routes": null,
         "network_dns_servers": null,

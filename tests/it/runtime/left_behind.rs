@@ -1,0 +1,222 @@
+//! Namespaces that podman made and left behind, because it was killed: `gc` removes those in which nobody will start a container.
+
+use serde_json::{Value, json};
+
+use super::netavark::{object, request, with_options};
+use super::{Host, network};
+use crate::world::{Container, Running, parse};
+
+const ID: &str = "9f2c00aa17e17890a81501a93e6971e3649210a36492b8ff7b2e4916c7b46f00";
+/// A container in whose namespace podman started nothing, and what podman wrote for it.
+const NETNS: &str = "netns-5256f61a";
+
+impl Host {
+    /// Makes shells with the names of programs that the driver looks for among its ancestors.
+    fn make_shells(&self, names: &[&str]) {
+        for name in names {
+            self.world.host(["install", "-D", "/bin/bash", &format!("/run/podman/{name}")]);
+        }
+    }
+
+    /// Runs a setup as `podman` does, through a process `netavark`, which first does `before`. What the driver prints is in
+    /// /run/answer. `podman` then does `after`.
+    fn start_podman(&self, podman: &str, [before, after]: [&str; 2], netns: &str) -> Running {
+        self.make_shells(&[podman, "netavark"]);
+        let script = format!(
+            "echo $$ >/run/podman.pid
+            /run/podman/netavark -c '{before}
+                /run/bin/cnibox setup {netns} </run/request >/run/answer.new; mv /run/answer.new /run/answer' &
+            {after}"
+        );
+        let program = format!("/run/podman/{podman}");
+        let call = self.world.tool(&[&program, "-c", &script], None);
+        let path = format!("{}:/run/plugins", super::OWN);
+        call.env("NETCONFPATH", super::CONFIGURATIONS).env("CNI_PATH", &path).start()
+    }
+
+    fn answer(&self) -> Value {
+        let answer = self.world.path("/run/answer");
+        self.world.eventually("the setup ends", || answer.exists());
+        parse(&self.world.read("/run/answer"))
+    }
+
+    fn ask(&self, network: &Value) {
+        self.world.write("/run/request", request(ID, network).to_string());
+    }
+
+    /// A podman that waits after its setup.
+    fn podman(&self, netns: &str, podman: &str) -> Running {
+        self.ask(&self.created(&object("web")));
+        let running = self.start_podman(podman, ["", "while :; do sleep 1; done"], netns);
+        assert!(self.answer()["interfaces"]["eth0"].is_object());
+        running
+    }
+
+    fn kill(&self, running: Running) {
+        self.world.host(["kill", "-KILL", &running.pid_in_world().to_string()]);
+        running.finish();
+    }
+
+    #[track_caller]
+    fn gc(&self, args: &[&str]) -> String {
+        self.cnibox(&[&["gc"], args].concat()).run().output()
+    }
+
+    /// The namespace is removed, and the kernel reports its end.
+    #[track_caller]
+    fn gc_removes(&self, container: &Container<'_>) {
+        let path = container.netns();
+        let dry = self.gc(&["--dry-run"]);
+        let reason = "podman and all processes of the container have ended";
+        let attachment = format!("eth0 of container {ID} from network web");
+        assert_eq!(
+            dry,
+            format!(
+                "would remove namespace {path}: {reason}\nwould remove {attachment}: {reason}\n"
+            )
+        );
+        let expected = format!(
+            "removed namespace {path}: {reason}\nremoved {attachment}: its network namespace has ended\n"
+        );
+        assert_eq!(self.gc(&[]), expected);
+        assert!(!self.world.path(&path).exists());
+        let left = self.cnibox(&["attachments", "--json"]).run().success();
+        assert_eq!(left["attachments"], json!([]));
+        assert_eq!(self.gc(&[]), "");
+    }
+}
+
+#[test]
+fn nobody_starts_a_container_after_podman() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let podman = host.podman(&container.netns(), "podman");
+    assert_eq!(host.gc(&[]), "", "podman lives");
+    host.kill(podman);
+    host.gc_removes(&container);
+}
+
+#[test]
+fn a_process_in_the_namespace_keeps_it() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let podman = host.podman(&container.netns(), "podman");
+    let process = container.tool(["sleep", "1000"]).start();
+    host.kill(podman);
+    assert_eq!(host.gc(&[]), "");
+    assert_eq!(container.addresses("eth0").len(), 1);
+    host.kill(process);
+    host.gc_removes(&container);
+}
+
+#[test]
+fn conmon_keeps_the_namespace_of_its_container() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let podman = host.podman(&container.netns(), "podman");
+    let conmon = format!("exec -a 'conmon -c {ID}' sleep 1000");
+    let conmon = host.world.tool(&["bash", "-c", &conmon], None).start();
+    host.kill(podman);
+    assert_eq!(host.gc(&[]), "");
+    host.kill(conmon);
+    host.gc_removes(&container);
+}
+
+#[test]
+fn a_namespace_with_an_attachment_of_another_maker_stays() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let podman = host.podman(&container.netns(), "podman");
+    host.configure("1.conflist", &network());
+    host.cnibox(&["add", "net", NETNS, "-i", "net1"]).run().success();
+    host.kill(podman);
+    assert_eq!(host.gc(&[]), "");
+    host.cnibox(&["del", "net", NETNS, "-i", "net1"]).run().silence();
+    host.gc_removes(&container);
+}
+
+#[test]
+fn a_namespace_that_another_program_attached_stays() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let other = host.podman(&container.netns(), "other");
+    host.kill(other);
+    assert_eq!(host.gc(&[]), "");
+    assert_eq!(container.addresses("eth0").len(), 1);
+}
+
+#[test]
+fn two_runs_confirm_the_removal() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let podman = host.podman(&container.netns(), "podman");
+    host.kill(podman);
+    let (path, confirm) = (container.netns(), ["--confirm"]);
+    let said = host.gc(&confirm);
+    assert!(said.starts_with(&format!("namespace {path} waits for a run in 600 s")), "{said}");
+    host.wait(700);
+    let said = host.gc(&confirm);
+    let reason = "podman and all processes of the container have ended";
+    assert_eq!(said, format!("removed namespace {path}: {reason}\n"));
+    let waits = format!("eth0 of container {ID} in network web waits for a run in 600 s");
+    let said = host.gc(&confirm);
+    assert!(said.starts_with(&waits), "{said}");
+    host.wait(700);
+    assert!(host.gc(&confirm).contains(&format!("removed eth0 of container {ID}")));
+}
+
+/// The id and the start time of podman are others there.
+#[test]
+fn gc_in_other_namespaces_removes_nothing() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let podman = host.podman(&container.netns(), "podman");
+    let gc_under = |words: &[&str]| {
+        let words = [&["unshare", "--fork"], words, &["/run/bin/cnibox", "gc"]].concat();
+        assert_eq!(host.world.tool(&words, None).run().output(), "", "{words:?}");
+        assert!(host.world.path(container.netns()).exists(), "{words:?}");
+    };
+    let times = ["--time", "--boottime", "1000"];
+    let pids = ["--pid", "--mount-proc"];
+    gc_under(&times);
+    gc_under(&pids);
+    let process = container.tool(["sleep", "1000"]).start();
+    host.kill(podman);
+    gc_under(&times);
+    gc_under(&pids);
+    host.kill(process);
+    host.gc_removes(&container);
+}
+
+#[test]
+fn a_setup_without_podman_makes_nothing() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    host.ask(&host.created(&object("web")));
+    let wait = "while [ $(cut -d \" \" -f 4 /proc/$$/stat) != 1 ]; do sleep 0.1; done";
+    let podman = host.start_podman("podman", [wait, "exit"], &container.netns());
+    let error = host.answer()["error"].as_str().unwrap().to_owned();
+    assert_eq!(error, "podman, which executed netavark, has ended");
+    assert_eq!(host.kept(), [""; 0]);
+    podman.finish();
+}
+
+#[test]
+fn a_setup_during_which_podman_is_killed_is_undone() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let mut list = network();
+    list["plugins"].as_array_mut().unwrap().push(json!({"type": "kills"}));
+    let answer = super::printing(&json!({"cniVersion": "1.1.0"}));
+    host.recorder("kills", &format!("kill -KILL $(cat /run/podman.pid) || true; {answer}"));
+    host.configure("1.conflist", &list);
+    host.ask(&host.created(&with_options("web", json!({"network": "net"}))));
+    let after = "while :; do sleep 1; done";
+    let podman = host.start_podman("podman", ["", after], &container.netns());
+    let error = host.answer()["error"].as_str().unwrap().to_owned();
+    assert_eq!(error, "podman, which executed netavark, has ended");
+    assert_eq!(host.titles(), ["kills ADD", "kills DEL"]);
+    assert_eq!(host.kept(), [""; 0]);
+    assert!(!container.exec(["ip", "link"]).contains("eth0"));
+    podman.finish();
+}
