@@ -234,7 +234,9 @@ impl Create {
         }
         match &self.interface_name {
             Some(bridge) if kind == Kind::Bridge => {
-                new.bridge = Some(ifname("--interface-name", bridge)?)
+                let name = IfName::new(bridge.as_str());
+                new.bridge =
+                    Some(name.map_err(|error| usage_error(format!("--interface-name: {error}")))?);
             }
             Some(parent) => set(&mut new, "parent", parent)?,
             None => {}
@@ -248,26 +250,12 @@ impl Create {
     }
 }
 
-/// Sets a `-o` option of `podman network create`. Fails if networks of this type do not have the option.
 fn set(new: &mut NewNetwork, key: &str, value: &str) -> Result<()> {
-    let option = format!("-o {key}");
-    match (key, new.kind) {
-        ("mtu", _) => new.mtu = Some(parse(&option, value, "a number")?),
-        ("parent", kind) if kind.has_parent() => new.parent = Some(ifname(&option, value)?),
-        ("mode", Kind::Macvlan | Kind::Ipvlan) if !value.is_empty() => {
-            new.mode = Some(value.into())
-        }
-        ("vlan", Kind::Bridge | Kind::Vlan) => {
-            new.vlan = Some(parse::<u16>(&option, value, "the number of a VLAN")?.into());
-        }
-        ("isolate", Kind::Bridge) => new.isolate = parse(&option, value, "true or false")?,
-        _ => return Err(usage_error(format!("-o {key}={value}: not an option of this type"))),
+    match new.set_option(key, value) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(usage_error(format!("-o {key}={value}: not an option of this type"))),
+        Err(reason) => Err(usage_error(format!("-o {reason}"))),
     }
-    Ok(())
-}
-
-fn ifname(option: &str, name: &str) -> Result<IfName> {
-    IfName::new(name).map_err(|error| usage_error(format!("{option}: {error}")))
 }
 
 fn parse<T: FromStr>(option: &str, value: &str, what: &str) -> Result<T> {

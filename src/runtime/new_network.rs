@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -74,6 +75,37 @@ pub struct NewNetwork {
     /// The chained plugins. `None`: those of podman, without a parent.
     pub chained: Option<Vec<String>>,
     pub addresses: Addresses,
+}
+
+impl NewNetwork {
+    /// Sets an option of `podman network create`: `mtu`, `parent`, `mode`, `vlan` or `isolate`. Returns false if networks of this type
+    /// do not have the option. An error is `KEY=VALUE` and what is wrong with the value.
+    pub fn set_option(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        match (key, self.kind) {
+            ("mtu", _) => self.mtu = Some(parse(key, value, "a number")?),
+            ("parent", kind) if kind.has_parent() => {
+                let name = IfName::new(value).map_err(|error| format!("{key}={value}: {error}"))?;
+                self.parent = Some(name);
+            }
+            ("mode", Kind::Macvlan | Kind::Ipvlan) if !value.is_empty() => {
+                self.mode = Some(value.into());
+            }
+            ("vlan", Kind::Bridge | Kind::Vlan) => {
+                self.vlan = Some(parse::<u16>(key, value, "the number of a VLAN")?.into());
+            }
+            // netavark also has `strict`, which is what it is here.
+            ("isolate", Kind::Bridge) => {
+                self.isolate = value == "strict" || parse(key, value, "true, false or strict")?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// The value of an option. An error says that it is not `what`.
+pub fn parse<T: FromStr>(key: &str, value: &str, what: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{key}={value}: not {what}"))
 }
 
 /// Who chooses the addresses of containers.

@@ -15,7 +15,7 @@ use crate::kernel::file;
 use crate::names::{IfName, NetworkName};
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::new_network::{Addresses, Kind, NewNetwork, overlap};
+use crate::runtime::new_network::{self, Addresses, Kind, NewNetwork, overlap};
 
 /// The option that names a network of the directory of configurations.
 pub const NETWORK: &str = "network";
@@ -240,44 +240,35 @@ pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
 }
 
 fn set_option(new: &mut NewNetwork, keys: &mut Vec<Key>, key: &str, value: &str) -> Result<()> {
-    match (key, new.kind) {
-        ("type", _) => {}
-        (DNS, _) => new.dns = addresses(words(value))?,
-        ("mtu", _) => new.mtu = Some(parse(key, value, "a number")?),
-        ("metric", _) => new.metric = Some(parse(key, value, "a number")?),
-        ("plugins", _) => new.chained = Some(words(value).map(str::to_owned).collect()),
-        ("parent", kind) if kind.has_parent() => new.parent = Some(IfName::new(value)?),
-        ("mode", Kind::Macvlan | Kind::Ipvlan) => new.mode = Some(value.into()),
-        ("vlan", Kind::Bridge | Kind::Vlan) => {
-            new.vlan = Some(parse::<u16>(key, value, "the number of a VLAN")?.into());
-        }
-        // netavark also has `strict`, which is what it is here.
-        ("isolate", Kind::Bridge) => {
-            new.isolate = value == "strict" || parse(key, value, "true, false or strict")?;
+    if new.set_option(key, value).map_err(wrong)? {
+        return Ok(());
+    }
+    match key {
+        "type" => {}
+        DNS => new.dns = addresses(words(value))?,
+        "metric" => new.metric = Some(parse(key, value, "a number")?),
+        "plugins" => new.chained = Some(words(value).map(str::to_owned).collect()),
+        "parent" | "mode" | "vlan" | "isolate" => {
+            let kind = new.kind.text();
+            return Err(wrong(format!("{key}={value}: type {kind} does not have it")));
         }
         _ => match key.split_once('.') {
             Some((_, "type" | "bridge" | "master" | "ipam" | "capabilities")) => {
-                let msg = format!("option {key}={value}: podman's other options say that");
-                return Err(Error::config(msg));
+                return Err(wrong(format!("{key}={value}: podman's other options say that")));
             }
             Some((plugin, key)) if !key.is_empty() => {
                 let value = Json::parse(value.as_bytes()).unwrap_or_else(|_| value.into());
                 keys.push(Key::new(plugin, key, value));
             }
-            _ => {
-                let of_type = ["parent", "mode", "vlan", "isolate"].contains(&key);
-                let kind = new.kind.text();
-                return Err(match of_type {
-                    true => Error::config(format_args!(
-                        "option {key}={value}: type {kind} does not have it"
-                    )),
-                    false => Error::config(format_args!("option {key}={value}: unknown"))
-                        .with_details(OPTIONS),
-                });
-            }
+            _ => return Err(wrong(format!("{key}={value}: unknown")).with_details(OPTIONS)),
         },
     }
     Ok(())
+}
+
+/// The error about an option with this `KEY=VALUE` and reason.
+fn wrong(reason: String) -> Error {
+    Error::config(format_args!("option {reason}"))
 }
 
 /// The addresses of DNS servers.
@@ -290,7 +281,7 @@ pub fn words(list: &str) -> impl Iterator<Item = &str> {
 }
 
 fn parse<T: FromStr>(key: &str, value: &str, what: &str) -> Result<T> {
-    value.parse().map_err(|_| Error::config(format_args!("option {key}={value}: not {what}")))
+    new_network::parse(key, value, what).map_err(wrong)
 }
 
 /// Sets keys of plugins. Fails for a plugin that the list does not have.

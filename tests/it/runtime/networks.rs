@@ -223,7 +223,7 @@ fn a_wrong_network_is_refused_and_nothing_is_written() {
     misread("a vlan needs", &["x", "--type", "vlan", "--parent", "lo", "--subnet", "10.7.0.0/24"]);
     misread("-o parent=lo: not an option of this type", &["x", "--parent", "lo"]);
     misread("-o mode=: not an option", &["x", "--type", "macvlan", "-o", "mode"]);
-    misread("-o mtu: \"-1\" is not a number", &["x", "-o", "mtu=-1"]);
+    misread("-o mtu=-1: not a number", &["x", "-o", "mtu=-1"]);
     host.refuses(2, &["rm"], "NAME is missing");
     host.refuses(1, &["rm", "x"], "cannot remove network x: no file configures it");
 }
