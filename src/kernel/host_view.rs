@@ -61,6 +61,7 @@ impl HostView {
     }
 
     /// Whether this process resolves paths as process 1 does.
+    #[cfg(feature = "netavark")]
     pub fn has_own_root(&self) -> bool {
         self.root.is_none()
     }

@@ -1,5 +1,10 @@
 //! Processes, as /proc shows them.
 
+#![cfg_attr(
+    not(feature = "netavark"),
+    expect(dead_code, reason = "the driver of netavark needs it")
+)]
+
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;

@@ -242,6 +242,12 @@ impl Runtime {
         Ok(collected)
     }
 
+    /// Only the driver of netavark records a starter.
+    #[cfg(not(feature = "netavark"))]
+    fn remove_abandoned_namespaces(&self, _: &Witness, _: &mut GcRun<'_>) -> Result<bool> {
+        Ok(false)
+    }
+
     /// The part of a GC for objects that belong to no attachment in the cache.
     fn gc_of_all(&self, known: &CacheSummary, run: &mut GcRun<'_>) -> Result<()> {
         // The record of an owner is the proof for its rules and for its reservations. `sweep` removes it last. As in a DEL, an

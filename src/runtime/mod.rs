@@ -1,6 +1,7 @@
 //! The CNI part of a container runtime: it reads network configurations, runs their plugins in order, and caches the
 //! attachments. Source: CNI specification 1.1.0, sections 1 and 3.
 
+#[cfg(feature = "netavark")]
 mod abandoned;
 pub(crate) mod cache;
 pub mod chain;
