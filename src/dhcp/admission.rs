@@ -16,7 +16,7 @@ use crate::kernel::file;
 use crate::names::reserved::reserved;
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::Witness;
-use crate::plugin::record::{self, Record, Records};
+use crate::plugin::record::{self, Record, Records, Unreadable};
 
 /// The prefix length of an IPv6 subnet (RFC 4291, section 2.5.4). A DHCPv6 lease has no prefix length.
 const SUBNET_BITS_V6: u8 = 64;
@@ -37,12 +37,23 @@ pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
     if !is_within {
         return Some("the server offered an address outside of the subnets of the network");
     }
-    let of_host = Rtnl::open().and_then(|host| host.all_addresses());
-    if of_host.is_ok_and(|all| all.contains(&address)) {
-        return Some("the server offered an address of this host");
+    match Rtnl::open().and_then(|host| host.all_addresses()) {
+        Ok(all) if all.contains(&address) => {
+            return Some("the server offered an address of this host");
+        }
+        Ok(_) => {}
+        Err(_) => return Some("the addresses of this host cannot be read"),
     }
+    let key = &site.record.request.key;
     let records = Records::in_directory(file::below(site.prefix, record::DIRECTORY.path()));
-    let is_held = records.all().iter().any(|record| is_of_other_holder(site, record, address));
+    let Ok(all) = records.all() else {
+        return Some("the records of the attachments cannot be read");
+    };
+    let mut unreadable = all.unreadable.iter();
+    let is_held = all.records.iter().any(|record| is_of_other_holder(site, record, address))
+        || unreadable.any(|Unreadable { file, .. }| {
+            *file != records.file_name(&key.network, &key.at) && records.may_claim(file, address)
+        });
     is_held.then_some("another container of this host has the offered address")
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::life::{self, Life, Witness};
-use crate::plugin::record::{Record, Records, claims};
+use crate::plugin::record::{Record, Records, Unreadable, claims};
 use crate::plugin::{Context, Scope};
 
 /// Whether only one container on a link can have the address: false for loopback and link-local addresses.
@@ -57,7 +57,11 @@ fn claim_address(
 ) -> io::Result<Option<Error>> {
     for _ in 0..claims::ATTEMPTS_MAX {
         let Some(file) = records.claim(claim, own)? else { return Ok(None) };
-        if let Some(record) = records.holder(claim) {
+        let holder = match records.holder(claim) {
+            Ok(holder) => holder,
+            Err(error) => return Ok(Some(unknown_holder(&file, error))),
+        };
+        if let Some(record) = holder {
             // Two interfaces of one container are allowed to have the same address.
             if record.at.container_id == at.container_id {
                 return Ok(None);
@@ -89,14 +93,30 @@ fn refusal(record: &Record, address: IpAddr) -> Option<Error> {
     (!is_free).then(|| Error::internal(format!("{title} has it{note}")))
 }
 
-/// Removes the claims of the attachments that a DEL or GC removes. Called before the IPAM plugin releases the addresses.
+/// The reason why an address cannot be given to a container while the record of its holder cannot be read.
+fn unknown_holder(file: &Path, error: Error) -> Error {
+    let life = Life::Unknown(error.to_string());
+    let unreadable = Unreadable { file: file.into(), error };
+    let named = unreadable.named();
+    let title = match &named {
+        Some((network, at)) => at.title(network),
+        None => "a container".into(),
+    };
+    Error::internal(format!("{title} has it{}", life::note_if_unknown(&life, named)))
+}
+
+/// Removes the claims of the attachments that a DEL or GC removes. The claims of an unreadable record stay: they are invalid as
+/// soon as there is no record, and are then replaced or swept. Called before the IPAM plugin releases the addresses.
 pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     let (network, records) = (&cx.request.network, Records::of_host());
     let stale: Vec<Record> = match scope {
-        Scope::One(at) => cx.session.record(network, at).into_iter().collect(),
-        Scope::Each(all) => all.iter().filter_map(|at| records.read(network, at)).collect(),
+        // `record::mark` and the runtime warn of an unreadable record.
+        Scope::One(at) => cx.session.record(network, at).ok().flatten().into_iter().collect(),
+        Scope::Each(all) => {
+            all.iter().filter_map(|at| cx.or_warn(records.read(network, at))).collect()
+        }
         Scope::AllExcept(keep) => {
-            let mut all = records.all();
+            let mut all = records.all()?.records;
             all.retain(|record| record.network == *network && !keep.contains(&record.at));
             all
         }

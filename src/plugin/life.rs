@@ -13,15 +13,16 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::host_view::HostView;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
+use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::owner::Owner;
-use crate::plugin::record::{self, Made, Record, Records};
+use crate::plugin::owner::{self, Owner};
+use crate::plugin::record::{self, Made, Record, Records, Unreadable};
 
 /// The state of an attachment. `docs/evidence.md` has the table of all cases.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -118,8 +119,8 @@ pub struct Attached<'a> {
     pub made: &'a Made,
     /// The names of the attachment's links on the node.
     pub links: &'a [String],
-    /// The record that the ADD of this attachment wrote.
-    pub record: Option<&'a Record>,
+    /// The record that the ADD of this attachment wrote, or the error of an unreadable one.
+    pub record: Result<Option<&'a Record>, &'a Error>,
     /// The identity of the namespace that a release up to 0.2.0 recorded, without a number.
     pub old_identity: Option<&'a Identity>,
 }
@@ -175,7 +176,7 @@ impl Witness {
             netns: &record.netns,
             made: record.made.last().unwrap_or(&none),
             links: &[],
-            record: Some(record),
+            record: Ok(Some(record)),
             old_identity: None,
         };
         self.judge(&attached).life
@@ -191,7 +192,7 @@ impl Witness {
         });
         // The ADD is in progress and configures the address later.
         let is_in_progress = record.made.is_empty();
-        is_in_progress || addresses.is_ok_and(|all| all.is_none_or(|all| all.contains(&address)))
+        is_in_progress || !matches!(addresses, Ok(Some(all)) if !all.contains(&address))
     }
 
     /// Decides whether an attachment lives.
@@ -213,8 +214,12 @@ impl Witness {
     }
 
     /// Asks the kernel whether a namespace has the number of the record.
-    fn answer(&self, record: Option<&Record>) -> Answer {
-        let Some(record) = record else { return Answer::NotRecorded };
+    fn answer(&self, record: Result<Option<&Record>, &Error>) -> Answer {
+        let record = match record {
+            Ok(Some(record)) => record,
+            Ok(None) => return Answer::NotRecorded,
+            Err(error) => return Answer::Unavailable(error.to_string()),
+        };
         if record.identity.is_of_another_boot(&self.now) {
             return match file::is_on_shared_file_system(record::DIRECTORY.path()) {
                 Ok(false) => Answer::EarlierBoot,
@@ -298,25 +303,44 @@ impl Witness {
         }
         let rtnl = netns.rtnl()?;
         let identity = self.now.with_cookie(rtnl.netns_cookie());
-        let recorded = [attached.record.map(|record| &record.identity), attached.old_identity];
+        let of_record = attached.record.ok().flatten().map(|record| &record.identity);
+        let recorded = [of_record, attached.old_identity];
         if recorded.into_iter().flatten().any(|recorded| recorded.is(&identity)) {
             return Ok(Some(AtPath::Namespace));
         }
-        Ok(has_interface(&rtnl, attached)?.then_some(AtPath::Interface))
+        let is_recorded = matches!(attached.record, Ok(Some(_)));
+        let has_interface = has_interface(&rtnl, attached.at, attached.made, is_recorded)?;
+        Ok(has_interface.then_some(AtPath::Interface))
     }
+}
+
+/// Whether the interface of an attachment is in a namespace, for a DEL whose record cannot be read: by the MAC address and the
+/// addresses of the result, or else by the alias that names the owner.
+pub fn is_attached_in(
+    rtnl: &Rtnl,
+    network: &NetworkName,
+    at: &Attachment,
+    made: &Made,
+) -> Result<bool> {
+    if !made.macs.is_empty() {
+        return has_interface(rtnl, at, made, true);
+    }
+    let link = rtnl.link(&at.ifname)?;
+    let alias = link.as_ref().and_then(|link| link.alias.as_deref()).unwrap_or_default();
+    Ok(Owner::in_alias(alias) == Some(Owner::new(network, at).as_str()))
 }
 
 /// Whether the interface of an attachment is in a namespace. The interface is found by its MAC address (without one, by its
 /// name); if the attachment has addresses, the namespace must have one of them. The interface may have been renamed.
-fn has_interface(rtnl: &Rtnl, attached: &Attached<'_>) -> Result<bool> {
-    let Made { macs, addresses, .. } = attached.made;
+fn has_interface(rtnl: &Rtnl, at: &Attachment, made: &Made, is_recorded: bool) -> Result<bool> {
+    let Made { macs, addresses, .. } = made;
     // Each network namespace has lo, so lo does not tell which namespace it is. Only without a record is lo accepted: then the
     // attachment counts as alive.
-    if *attached.at.ifname == *"lo" {
-        return Ok(attached.record.is_none());
+    if *at.ifname == *"lo" {
+        return Ok(!is_recorded);
     }
     let is_interface = |link: &Link| match macs.is_empty() {
-        true => *link.name == *attached.at.ifname,
+        true => *link.name == *at.ifname,
         false => link.mac.is_some_and(|mac| macs.contains(&mac)),
     };
     if !rtnl.links()?.iter().any(is_interface) {
@@ -329,9 +353,12 @@ fn has_interface(rtnl: &Rtnl, attached: &Attached<'_>) -> Result<bool> {
     Ok(addresses.iter().any(|address| present.contains(address)))
 }
 
-/// The life of the attachment that an object names as its owner, and its record. Without a record the life is unknown.
+/// The life of the attachment that an object names as its owner, and its record. Without a readable record the life is unknown.
 pub fn of_owner(owner: &str) -> (Life, Option<Record>) {
-    let record = Records::of_host().of_owner(owner);
+    let record = match Records::of_host().of_owner(owner) {
+        Ok(record) => record,
+        Err(error) => return (Life::Unknown(error.to_string()), None),
+    };
     let life = match (&record, Witness::new()) {
         (None, _) => Life::Unknown("it has no record".into()),
         (Some(record), Ok(witness)) => witness.life_of_record(record),
@@ -358,13 +385,15 @@ pub fn owner_note(owner: &str) -> String {
 /// the attachment's names is known.
 pub fn note_if_unknown(life: &Life, named: Option<(NetworkName, Attachment)>) -> String {
     let Life::Unknown(reason) = life else { return String::new() };
-    let fix = match named {
-        Some((network, Attachment { container_id, ifname })) => {
-            format!("cnibox gc --unknown {network}/{container_id}/{ifname} removes it")
-        }
-        None => "its DEL removes it".into(),
-    };
-    format!(", which may have ended: {reason}; {fix}")
+    format!(", which may have ended: {reason}; {} removes it", owner::remover(named))
+}
+
+/// Warns of the records that cannot be read. What they belong to stays.
+pub fn warn_of_unreadable(all: &[Unreadable]) {
+    for unreadable in all {
+        let (error, remover) = (&unreadable.error, owner::remover(unreadable.named()));
+        sys::warn(format_args!("warning: {error}; its attachment may live; {remover} removes it"));
+    }
 }
 
 /// Whether the attachment of an owner has provably ended.

@@ -88,6 +88,16 @@ impl Display for Owner {
     }
 }
 
+/// The command that removes an attachment of unknown life. `named` is `None` if only a hash of its names is known.
+pub fn remover(named: Option<(NetworkName, Attachment)>) -> String {
+    match named {
+        Some((network, Attachment { container_id, ifname })) => {
+            format!("cnibox gc --unknown {network}/{container_id}/{ifname}")
+        }
+        None => "its DEL".into(),
+    }
+}
+
 /// The owners in the scope of a DEL or GC. A clone shares the list.
 #[derive(Clone)]
 pub struct Owners {

@@ -17,12 +17,13 @@ mod files;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cni::json;
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::process::Process;
@@ -31,12 +32,18 @@ use crate::names::{Attachment, Mac, NetworkName, hex};
 use crate::netlink::rtnl::{Nsid, Rtnl};
 use crate::plugin::Context;
 
-pub use files::{Begun, DIRECTORY, Records};
+pub use files::{AllRecords, Begun, DIRECTORY, Records, Unreadable};
+
+/// The newest form of a record's file that this release reads and writes. A release that needs another form writes a higher number.
+const FORM: u32 = 1;
 
 /// The record of one attachment. It is the first line of the record's file. Each other line is a [`Made`], of which the last one
 /// counts, or a [`Note`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
+    /// The version of the form. The first key, so that the error about a later form names the form.
+    #[serde(default)]
+    pub version: Form,
     pub network: NetworkName,
     #[serde(flatten)]
     pub at: Attachment,
@@ -71,6 +78,27 @@ pub struct Record {
     /// The DEL of the attachment has begun.
     #[serde(skip)]
     pub is_deleting: bool,
+}
+
+/// The version of a record's form. Releases up to 0.2.0 wrote none: version 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Form(u32);
+
+impl Default for Form {
+    fn default() -> Self {
+        Self(FORM)
+    }
+}
+
+impl<'de> Deserialize<'de> for Form {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u32::deserialize(deserializer)? {
+            version if version <= FORM => Ok(Self(version)),
+            version => Err(D::Error::custom(format_args!(
+                "its form has version {version}, and this release reads up to version {FORM}"
+            ))),
+        }
+    }
 }
 
 /// The paths of a runtime need not be UTF-8, and the text of a JSON document is.
@@ -173,6 +201,7 @@ impl Record {
     ) -> Result<Self> {
         let cookie = rtnl.netns_cookie();
         Ok(Self {
+            version: Form::default(),
             network: network.clone(),
             at: at.clone(),
             netns: netns.path().into(),
@@ -207,9 +236,12 @@ impl Record {
         [line(self), Note { plugins, deleting, ..Note::default() }.line()].concat()
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
+    /// Reads the content of a record's file. Fails if the first line is no record of a known form.
+    fn parse(bytes: &[u8]) -> Result<Self> {
         let mut lines = bytes.split(|byte| *byte == b'\n');
-        let mut record: Self = json::read(lines.next()?).ok()?;
+        let first = lines.next().filter(|first| !first.is_empty());
+        let first = first.ok_or_else(|| Error::internal("it is empty"))?;
+        let mut record: Self = json::read(first).map_err(Error::internal)?;
         for line in lines {
             // Skip an incomplete line: its writer was killed.
             record.made.extend(json::read::<Made>(line));
@@ -218,7 +250,7 @@ impl Record {
             record.plugins.extend(note.plugins);
             record.is_deleting = note.deleting.unwrap_or(record.is_deleting);
         }
-        Some(record)
+        Ok(record)
     }
 }
 
@@ -234,7 +266,7 @@ pub(super) fn is_of_another(
     // attached the container again.
     let matches_result = |made: &Made| match request.prev_result() {
         Ok(Some(result)) => made.is(&Made::of(&result)),
-        _ => true,
+        Ok(None) | Err(_) => true,
     };
     let is_of_add = record.made.is_empty() || record.made.iter().any(matches_result);
     if record.identity.cookie.is_none() || !is_of_add {
@@ -283,7 +315,7 @@ pub(super) fn begin(
         let Ok(netns) = cx.session.required_netns() else { return Ok(None) };
         let (network, records) = (&cx.request.network, Records::of_host());
         if let Maker::Chained(_) = maker
-            && let Some(found) = records.read(network, at)
+            && let Some(found) = records.read(network, at)?
             && is_current(&found, netns, cx.session.host()?)?
         {
             return Ok(None);
@@ -311,20 +343,19 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> 
     };
     match (verb, maker) {
         (Verb::Del(at), Maker::Plugin) => records.remove(network, at),
-        (Verb::Del(at), _)
-            if cx.session.record(network, at).is_some_and(|found| !may_remove(&found)) =>
-        {
+        (Verb::Del(at), _) if matches!(cx.session.record(network, at), Ok(Some(found)) if !may_remove(&found)) => {
             Ok(())
         }
         (Verb::Del(at), _) => match records.read(network, at) {
             // Also remove the claims: the record took over the claims of the record that it replaced, and no plugin has removed
             // them.
-            Some(found) if may_remove(&found) => records.discard(&found),
-            Some(_) => Ok(()),
-            None if *maker == Maker::Ipam => records.remove(network, at),
-            None => Ok(()),
+            Ok(Some(found)) if may_remove(&found) => records.discard(&found),
+            Ok(Some(_)) => Ok(()),
+            // The runtime orders the DEL, so an unreadable record goes, too.
+            Ok(None) | Err(_) if *maker == Maker::Ipam => records.remove(network, at),
+            Ok(None) | Err(_) => Ok(()),
         },
-        (Verb::Gc(keep), _) => records.all().iter().try_for_each(|record| {
+        (Verb::Gc(keep), _) => records.all()?.records.iter().try_for_each(|record| {
             let is_stale = record.network == *network && !keep.contains(&record.at);
             if is_stale && may_remove(record) { records.discard(record) } else { Ok(()) }
         }),
@@ -336,7 +367,7 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> 
 /// record, for example another MAC address.
 pub(super) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &Success) {
     let (network, records) = (&cx.request.network, Records::of_host());
-    let Some(record) = records.read(network, at) else { return };
+    let Some(record) = cx.or_warn(records.read(network, at)) else { return };
     let made = Made::of(success);
     let is_known = |known: &Made| (&known.macs, &known.addresses) == (&made.macs, &made.addresses);
     let mut amended = records.note_add(&record, plugin);
@@ -352,7 +383,8 @@ pub fn former_addresses(cx: &Context<'_>, at: &Attachment, success: &Success) ->
     let earlier = match cx.session.is_recorded {
         true => None,
         false => {
-            cx.session.record(&cx.request.network, at).and_then(|mut record| record.made.pop())
+            let found = cx.or_warn(cx.session.record(&cx.request.network, at));
+            found.and_then(|mut record| record.made.pop())
         }
     };
     let mut former = earlier.map(|made| made.addresses).unwrap_or_default();
@@ -363,7 +395,7 @@ pub fn former_addresses(cx: &Context<'_>, at: &Attachment, success: &Success) ->
 /// Notes that the DEL of an attachment has begun, before it removes anything.
 pub(super) fn mark(cx: &Context<'_>, at: &Attachment) {
     let network = &cx.request.network;
-    if cx.session.record(network, at).is_some_and(|record| !record.is_deleting) {
+    if cx.or_warn(cx.session.record(network, at)).is_some_and(|record| !record.is_deleting) {
         cx.or_warn(Records::of_host().mark_deleting(network, at));
     }
 }

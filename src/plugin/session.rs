@@ -13,13 +13,14 @@ use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{self, Nft};
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::record::{self, Record, Records};
+use crate::plugin::life;
+use crate::plugin::record::{self, Made, Record, Records};
 
 /// The container's network namespace.
 enum Namespace {
     /// CNI_NETNS is empty, or the verb is not about a container.
     NotGiven,
-    /// The path does not exist, is not a namespace any more, or (DEL) leads to the namespace of a later container.
+    /// The path does not exist, is not a namespace any more, or leads to the namespace of a later container.
     Gone(Error),
     /// The path cannot be opened; the namespace may exist.
     Unusable(Error),
@@ -53,8 +54,8 @@ pub struct Session {
     pub is_recorded: bool,
     /// A plugin of this `reconcile` has compared the record of the attachment with its present namespace.
     pub is_renewed: Cell<bool>,
-    /// The record of the attachment of a DEL, read before the plugin runs.
-    record: OnceCell<Option<Record>>,
+    /// The record of the attachment of a DEL or CHECK, read before the plugin runs.
+    record: OnceCell<Result<Option<Record>>>,
     has_nf_tables: OnceCell<bool>,
     /// The last field, so that it is closed last. After a transaction that deletes objects, close(2) waits until the kernel has
     /// freed them; the kernel frees them while the session removes links.
@@ -76,14 +77,7 @@ impl Session {
                     if !is_check && !request.parameters.netns_override && netns.is(host)? {
                         return Err(same_netns(verb, &netns));
                     }
-                    match verb {
-                        Verb::Del(at) if session.is_of_another(request, at, &netns) => {
-                            let msg =
-                                format!("{path:?} is another network namespace than at the ADD");
-                            Namespace::Gone(Error::internal(msg))
-                        }
-                        _ => Namespace::Open(netns),
-                    }
+                    session.namespace_of(request, verb, netns)
                 }
                 Ok(None) => {
                     let msg = format!("failed to open netns {path:?}: no such file or directory");
@@ -101,20 +95,70 @@ impl Session {
         Ok(session)
     }
 
-    /// Whether the path of a DEL leads to another namespace than that of the ADD. False if this is unknown.
-    fn is_of_another(&self, request: &Request, at: &Attachment, netns: &NetNs) -> bool {
+    /// The namespace at the path of a call. Later than the ADD, the path can lead to the namespace of another container.
+    fn namespace_of(&self, request: &Request, verb: &Verb, netns: NetNs) -> Namespace {
+        let (Verb::Del(at) | Verb::Check(at)) = verb else { return Namespace::Open(netns) };
         let read = || Records::of_host().read(&request.network, at);
-        let Some(record) = self.record.get_or_init(read) else { return false };
-        let host = self.host();
-        let is_of_another =
-            host.and_then(|host| record::is_of_another(record, request, netns, host));
-        is_of_another.unwrap_or(false)
+        let compared = match self.record.get_or_init(read) {
+            Ok(None) => return Namespace::Open(netns),
+            Ok(Some(record)) => self.is_of_another(record, request, &netns),
+            Err(error) => Err(error.clone()),
+        };
+        match compared {
+            Ok(false) => Namespace::Open(netns),
+            Ok(true) => of_another(&netns),
+            Err(error) => match verb {
+                Verb::Del(at) => Self::namespace_by_interface(request, at, netns, &error),
+                _ => Namespace::Unusable(error),
+            },
+        }
     }
 
-    /// The record of an attachment: for a DEL as it was when the session was opened, else as it is now.
-    pub(super) fn record(&self, network: &NetworkName, at: &Attachment) -> Option<Record> {
+    fn is_of_another(&self, record: &Record, request: &Request, netns: &NetNs) -> Result<bool> {
+        record::is_of_another(record, request, netns, self.host()?)
+    }
+
+    /// The namespace of a DEL whose record cannot tell whether it is that of the ADD, because of `error`.
+    fn namespace_by_interface(
+        request: &Request,
+        at: &Attachment,
+        netns: NetNs,
+        error: &Error,
+    ) -> Namespace {
+        let made = Made::of(&request.prev_result().ok().flatten().unwrap_or_default());
+        let is_in_it =
+            netns.rtnl().and_then(|rtnl| life::is_attached_in(&rtnl, &request.network, at, &made));
+        match is_in_it {
+            Ok(true) => Namespace::Open(netns),
+            Ok(false) => {
+                sys::warn(format_args!(
+                    "{}: left what is in {}, which can be the namespace of another container: {error}",
+                    request.conf.kind,
+                    netns.path().display()
+                ));
+                of_another(&netns)
+            }
+            Err(error) => Namespace::Unusable(error),
+        }
+    }
+
+    /// Returns the session of an attachment that exists. Its path can lead to the namespace of another container by now; then the
+    /// session has no namespace.
+    pub fn of_recorded(mut self, record: &Record, request: &Request) -> Self {
+        if let Namespace::Open(netns) = &self.namespace {
+            match self.is_of_another(record, request, netns) {
+                Ok(false) => {}
+                Ok(true) => self.namespace = of_another(netns),
+                Err(error) => self.namespace = Namespace::Unusable(error),
+            }
+        }
+        self
+    }
+
+    /// The record of an attachment: for a DEL or CHECK as it was when the session was opened, else as it is now.
+    pub(super) fn record(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Record>> {
         let read = || Records::of_host().read(network, at);
-        self.record.get().map_or_else(read, Option::clone)
+        self.record.get().map_or_else(read, Clone::clone)
     }
 
     /// A session without a container.
@@ -275,6 +319,13 @@ impl Session {
             Namespace::NotGiven => Err(Error::internal("failed to open netns: CNI_NETNS is empty")),
         }
     }
+}
+
+fn of_another(netns: &NetNs) -> Namespace {
+    let path = netns.path();
+    Namespace::Gone(Error::internal(format!(
+        "{path:?} is another network namespace than at the ADD"
+    )))
 }
 
 fn same_netns(verb: &Verb, netns: &NetNs) -> Error {

@@ -48,7 +48,12 @@ impl Runtime {
         witness: &Witness,
         run: &mut GcRun<'_>,
     ) -> Result<bool> {
-        let records = self.records.all();
+        let all = self.records.all()?;
+        // The attachment of an unreadable record can be in any namespace.
+        if !all.unreadable.is_empty() {
+            return Ok(false);
+        }
+        let records = all.records;
         let candidates = without_starter(&records);
         let view = witness.view().ok().filter(|view| view.has_own_root());
         let Some(view) = view.filter(|_| !candidates.is_empty()) else { return Ok(false) };

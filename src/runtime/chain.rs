@@ -365,7 +365,12 @@ impl<'a> Chain<'a> {
         let session = match self.session.get() {
             Some(session) => session,
             None => {
-                let opened = Session::open(request, &self.verb)?
+                let opened = Session::open(request, &self.verb)?;
+                let opened = match self.record {
+                    Some(record) => opened.of_recorded(record, request),
+                    None => opened,
+                };
+                let opened = opened
                     .sharing(Arc::clone(&self.settings.turns))
                     .limited_to(self.settings.timeout)
                     .recorded();

@@ -23,9 +23,9 @@ use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::Nft;
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::life::{Life, Witness};
+use crate::plugin::life::{self, Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::{Maker, Record};
+use crate::plugin::record::{AllRecords, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
@@ -204,6 +204,9 @@ impl Runtime {
     ) -> Result<Collected> {
         let confirmation = options.confirm.then(|| Confirmation::open(self.confirmation()));
         let waiting = options.confirm.then(Vec::new);
+        if options.is_dry_run {
+            life::warn_of_unreadable(&self.records.all()?.unreadable);
+        }
         let collected = Collected { waiting, ..Collected::default() };
         let mut run = GcRun { options, choice, confirmation, collected, print_line };
         sys::catch_interrupts();
@@ -278,7 +281,8 @@ impl Runtime {
 
     /// Whether another runtime, which may never call GC, made an attachment of the cache.
     pub fn is_of_another_runtime(&self, entry: &CacheEntry) -> bool {
-        let record = self.records.read(&entry.network, &entry.at);
+        // Another runtime may have made one with an unreadable record.
+        let record = self.records.read(&entry.network, &entry.at).ok().flatten();
         record.is_none_or(|record| record.maker != Maker::Cnibox)
     }
 
@@ -299,14 +303,15 @@ impl Runtime {
         let (witness, known) = (Witness::new()?, self.cached_or_pending(network, at));
         let life = match (&known, self.records.read(network, at)) {
             (Some(entry), _) => self.life(&witness, entry),
-            (None, Some(record)) => witness.life_of_record(&record),
-            (None, None)
+            (None, Ok(Some(record))) => witness.life_of_record(&record),
+            (None, Err(error)) => Life::Unknown(error.to_string()),
+            (None, Ok(None))
                 if owners::is_on_host(Owner::new(network, at).as_str())?
                     || has_rules_of_reference(network, at)? =>
             {
                 Life::Unknown("it has no record".into())
             }
-            (None, None) => {
+            (None, Ok(None)) => {
                 let msg = format!("{}: it is not attached", cannot());
                 return Err(Error::new(Code::UNKNOWN_CONTAINER, msg));
             }
@@ -351,6 +356,15 @@ impl Runtime {
                 Err(error) => collected.errors.push(error),
             }
         }
+        for unreadable in self.records.all()?.unreadable {
+            let what = format!("the unreadable record {}", unreadable.file.display());
+            if !is_dry_run {
+                collected.errors.extend(self.records.remove_unreadable(&unreadable).err());
+            }
+            let reason = "forced by the operator".to_owned();
+            print_line(&format!("{} {what}: {reason}", REMOVE[usize::from(!is_dry_run)]));
+            collected.remains.push(Remainder { what, reason });
+        }
         Ok(collected)
     }
 
@@ -358,7 +372,8 @@ impl Runtime {
     /// needed. A failed removal has no effect on later calls.
     fn sweep(&self, run: &mut GcRun<'_>) -> Result<()> {
         lock::sweep(&self.locks);
-        let records = self.sweep_files();
+        let AllRecords { records, unreadable } = self.sweep_files()?;
+        life::warn_of_unreadable(&unreadable);
         // Release 0.1.0 wrote its records into these directories.
         for directory in ["namespaces", "pending"] {
             let _ = fs::remove_dir_all(self.state.join(directory));
@@ -366,7 +381,7 @@ impl Runtime {
         let witness = Witness::new()?;
         let in_use = OnceCell::new();
         for record in records {
-            if self.cached_or_pending(&record.network, &record.at).is_some() {
+            if self.has_entry(&record.network, &record.at) {
                 continue;
             }
             // The record of an ADD that was killed before it wrote its pending record.
@@ -378,7 +393,7 @@ impl Runtime {
             };
             if (made_nothing || is_ended())
                 && let Some(_locks) = self.lock_if_free(&record.network, &record.at.container_id)?
-                && self.cached_or_pending(&record.network, &record.at).is_none()
+                && !self.has_entry(&record.network, &record.at)
             {
                 let _ = self.records.discard(&record);
             }

@@ -51,7 +51,7 @@ fn follow(runtime: &Runtime, prefix: &Path, change: &LeaseChange) -> Result<Stri
     let LeaseChange { network, at, leases } = change;
     let _lock = Lock::container_if_free(&runtime.locks, &at.container_id)?;
     // The record comes before the cache entry, so the record still belongs to the entry.
-    if let Some(record) = runtime.records.read(network, at) {
+    if let Some(record) = runtime.records.read(network, at)? {
         update_record(&runtime.records, &record, change)?;
     }
     let held = runtime.records.hold(network, at)?;

@@ -13,8 +13,8 @@ use crate::kernel::file;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
-use crate::names::{Attachment, NetworkName, hex};
-use crate::plugin::life::{Attached, Life, Witness};
+use crate::names::hex;
+use crate::plugin::life::{self, Attached, Life, Witness};
 use crate::plugin::record::{Made, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry};
@@ -24,13 +24,14 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Runtime {
     /// The attachments in the cache, of all runtimes. The list is for display, so this takes no lock. Prints a warning for each
-    /// damaged entry.
+    /// entry and each record that cannot be read.
     pub fn attachments(&self) -> Result<Vec<(CacheEntry, Life)>> {
         let (witness, mut attachments) = (Witness::new()?, Vec::new());
         for entry in self.entries()? {
             let life = self.life(&witness, &entry);
             attachments.push((entry, life));
         }
+        life::warn_of_unreadable(&self.records.all()?.unreadable);
         Ok(attachments)
     }
 
@@ -58,10 +59,11 @@ impl Runtime {
     pub(super) fn judge(&self, witness: &Witness, entry: &CacheEntry) -> (Life, Option<NetNs>) {
         let success = entry.success().ok().flatten().unwrap_or_default();
         let found = self.records.read(&entry.network, &entry.at);
-        let record = found.as_ref().filter(|record| is_record_of(record, entry, &self.cache));
+        let is_of_entry = |record: &&Record| is_record_of(record, entry, &self.cache);
+        let record = found.as_ref().map(|found| found.as_ref().filter(is_of_entry));
         let old_identity = match found {
-            Some(_) => None,
-            None => self.records.old_identity(&entry.network, &entry.at, &entry.netns),
+            Ok(Some(_)) | Err(_) => None,
+            Ok(None) => self.records.old_identity(&entry.network, &entry.at, &entry.netns),
         };
         let on_host = success.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
         let links: Vec<String> = on_host.map(|interface| interface.name.clone()).collect();
@@ -76,14 +78,14 @@ impl Runtime {
         });
         // The found record is of a later ADD. If its container is alive, a DEL of this entry would remove that container's
         // objects.
-        let is_later = |found: &Record| witness.life_of_record(found) == Life::Alive;
+        let may_live = |found: &Record| !witness.life_of_record(found).is_ended();
         let life = match (verdict.life, &found) {
-            (Life::Ended(_), Some(found)) if record.is_none() && is_later(found) => {
+            (Life::Ended(_), Ok(Some(found))) if record == Ok(None) && may_live(found) => {
                 Life::Unknown("a later container of its name lives".into())
             }
             (life, _) => life,
         };
-        (life, verdict.netns.filter(|_| found.is_none()))
+        (life, verdict.netns.filter(|_| found == Ok(None)))
     }
 
     /// Like `life`, for an ADD that replaces the attachment. The kernel ends a namespace some time after its last name, process
@@ -93,21 +95,17 @@ impl Runtime {
         if life != Life::Alive || matches!(self.own_namespace(entry), Ok(Some(_))) {
             return life;
         }
-        let number = self.records.read(&entry.network, &entry.at).and_then(|record| record.number);
+        let record = self.records.read(&entry.network, &entry.at).ok().flatten();
+        let number = record.and_then(|record| record.number);
         let has_ended = number
             .is_some_and(|number| witness.host().wait_for_end(number, END_TIMEOUT) == Ok(true));
         if has_ended { self.life(witness, entry) } else { life }
     }
 
-    /// The generation of an attachment's record. Empty without a record.
-    pub(super) fn generation(&self, network: &NetworkName, at: &Attachment) -> String {
-        self.records.read(network, at).map_or_else(String::new, |record| record.generation)
-    }
-
     /// The record that the ADD of an entry wrote.
-    pub(super) fn record_of(&self, entry: &CacheEntry) -> Option<Record> {
-        let record = self.records.read(&entry.network, &entry.at);
-        record.filter(|record| is_record_of(record, entry, &self.cache))
+    pub(super) fn record_of(&self, entry: &CacheEntry) -> Result<Option<Record>> {
+        let record = self.records.read(&entry.network, &entry.at)?;
+        Ok(record.filter(|record| is_record_of(record, entry, &self.cache)))
     }
 
     /// Writes a record with maker `Adopted` for an attachment that has none.
@@ -132,14 +130,24 @@ impl Runtime {
     /// host's and CNI_NETNS_OVERRIDE is not set.
     fn own_namespace(&self, entry: &CacheEntry) -> Result<Option<NetNs>> {
         let home = NetNs::own()?;
-        let Ok(Some(netns)) = home.open_if_exists(&entry.netns) else { return Ok(None) };
+        let found = home.open_if_exists(&entry.netns);
+        let Some(netns) = found.map_err(Error::of_file("open", &entry.netns))? else {
+            return Ok(None);
+        };
         if netns.is(&home)? {
             return Ok(Some(netns).filter(|_| self.settings.netns_override));
         }
-        let recorded = self
-            .record_of(entry)
-            .map(|record| record.identity)
-            .filter(|identity| identity.cookie.is_some());
+        let recorded = match self.record_of(entry) {
+            Ok(record) => record.map(|record| record.identity),
+            // Without the record, the interface tells whether the namespace is the attachment's.
+            Err(_) => {
+                let made = entry.made();
+                let is_its_own =
+                    life::is_attached_in(&netns.rtnl()?, &entry.network, &entry.at, &made)?;
+                return Ok(Some(netns).filter(|_| is_its_own));
+            }
+        };
+        let recorded = recorded.filter(|identity| identity.cookie.is_some());
         let Some(recorded) = recorded else { return Ok(Some(netns)) };
         let now = Identity::of(netns.rtnl()?.netns_cookie());
         Ok(Some(netns).filter(|_| recorded.is(&now)))
@@ -165,6 +173,18 @@ impl Runtime {
         let Some(reason) = why else { return Ok(None) };
         Err(Error::internal(format!("cannot enter container {id}")).with_details(reason))
     }
+}
+
+/// Whether the attachment of a record lives, for an ADD in `netns` that replaces it. Waits for the end of another namespace, as
+/// `life_for_add` does.
+pub(super) fn of_replaced(witness: &Witness, record: &Record, netns: &NetNs) -> Result<Life> {
+    let life = witness.life_of_record(record);
+    let is_in_netns = record.identity.is(&Identity::of(netns.rtnl()?.netns_cookie()));
+    let Some(number) = record.number.filter(|_| life == Life::Alive && !is_in_netns) else {
+        return Ok(life);
+    };
+    let has_ended = witness.host().wait_for_end(number, END_TIMEOUT)?;
+    Ok(if has_ended { witness.life_of_record(record) } else { life })
 }
 
 /// Whether a record was written by the ADD that wrote an entry. A later ADD by plugins that write no record replaces the entry

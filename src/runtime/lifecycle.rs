@@ -20,7 +20,7 @@ use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
-use crate::plugin::record::{Begun, Made, Maker, Record};
+use crate::plugin::record::{AllRecords, Begun, Made, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Operation};
 use crate::runtime::chain::{Chain, FailedAdd};
@@ -180,12 +180,16 @@ impl Runtime {
     fn delete_stale_of(&self, netns: &NetNs, new: &CacheEntry, network: &Network) -> Result<()> {
         let witness = Witness::new()?;
         self.refuse_shared_file(&witness, new)?;
-        let pending = self.interrupted(&new.network, &new.at);
+        let pending = self.interrupted(&new.network, &new.at)?;
         let known = match self.cache.read(&new.network, &new.at) {
             Ok(known) => known,
             Err(error) => {
                 if netns.rtnl()?.link(&new.at.ifname)?.is_some() {
                     return Err(error.context(format!("cannot add {}", new.title())));
+                }
+                // The file of another attachment, which has ended, says nothing about this one.
+                if self.cache.holder(&new.network, &new.at).is_none() {
+                    self.require_end_by_record(&witness, netns, new, &error)?;
                 }
                 warn(format_args!("{error}; deleting the attachment of this name"));
                 Some(new.clone())
@@ -212,6 +216,26 @@ impl Runtime {
         let Some(rest) = known.or(pending) else { return Ok(()) };
         let old = rest.network_of_add();
         self.delete_stale(&rest, old.as_ref().unwrap_or(network))
+    }
+
+    /// Fails unless the record of an attachment, of which the cache entry cannot be read because of `error`, proves its end.
+    /// `netns` is the namespace of the new attachment.
+    fn require_end_by_record(
+        &self,
+        witness: &Witness,
+        netns: &NetNs,
+        of: &CacheEntry,
+        error: &Error,
+    ) -> Result<()> {
+        let life = match self.records.read(&of.network, &of.at)? {
+            Some(record) => life::of_replaced(witness, &record, netns)?,
+            None => Life::Unknown("it has no record".into()),
+        };
+        match life {
+            Life::Ended(_) => Ok(()),
+            Life::Alive => Err(already_attached(of)),
+            Life::Unknown(reason) => Err(may_be_attached(of, &format!("{error}; {reason}"))),
+        }
     }
 
     /// Two attachments can have the same file name in libcni's cache: network `a-b` with container `c`, and network `a` with
@@ -311,7 +335,7 @@ impl Runtime {
         }
         let entry = merged_entry(&network, target, Some(known));
         let netns = target.netns.unwrap_or(&entry.netns);
-        let (record, verb) = (self.record_of(&entry), Verb::Check(entry.at.clone()));
+        let (record, verb) = (self.record_of(&entry)?, Verb::Check(entry.at.clone()));
         Chain { record: record.as_ref(), ..self.chain(&entry, &network, netns, verb) }
             .check(&entry.result)
     }
@@ -340,8 +364,13 @@ impl Runtime {
     /// Runs DEL of the list. Removes the cache entry and the records only if all plugins succeeded.
     pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
         let is_of_add = self.is_list_of_add(entry, network);
-        let record = self.record_of(entry);
-        let generation = self.generation(&entry.network, &entry.at);
+        // An unreadable record does not prevent the DEL that a runtime or the operator orders.
+        let found = self.records.read(&entry.network, &entry.at).unwrap_or_else(|error| {
+            warn(format_args!("{error}"));
+            None
+        });
+        let generation = found.as_ref().map_or_else(String::new, |found| found.generation.clone());
+        let record = found.filter(|record| life::is_record_of(record, entry, &self.cache));
         let operation = Operation { is_del: true, generation };
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let verb = Verb::Del(entry.at.clone());
@@ -387,19 +416,24 @@ impl Runtime {
     fn pending_of(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
         let pending = read_or_warn(&self.pending, network, at);
         if pending.is_some() {
-            self.sweep_files();
+            // The records are not needed here.
+            let _ = self.sweep_files();
         }
         pending
     }
 
     /// The pending record of an interrupted ADD or DEL. `None` if another runtime has attached the interface after the
-    /// interruption: then the cache entry or the generation of the record is that of the later ADD. The caller holds the lock
-    /// of the container.
-    pub(super) fn interrupted(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
-        let pending = self.pending_of(network, at)?;
-        let cached = self.cache.read(network, at).ok().flatten();
+    /// interruption: then the cache entry or the generation of the record is that of the later ADD. Fails if the record or the
+    /// cache entry cannot be read. The caller holds the lock of the container.
+    pub(super) fn interrupted(
+        &self,
+        network: &NetworkName,
+        at: &Attachment,
+    ) -> Result<Option<CacheEntry>> {
+        let Some(pending) = self.pending_of(network, at) else { return Ok(None) };
+        let cached = self.cache.read(network, at)?;
         let generation = pending.operation.as_ref().map_or("", |operation| &operation.generation);
-        let is_last = match (self.records.read(network, at), cached) {
+        let is_last = match (self.records.read(network, at)?, cached) {
             (_, None) if generation.is_empty() => true,
             (_, Some(entry)) if generation.is_empty() => {
                 entry == CacheEntry { operation: None, ..pending.clone() }
@@ -410,11 +444,16 @@ impl Runtime {
                     && entry.is_none_or(|entry| life::is_record_of(&record, &entry, &self.cache))
             }
         };
-        is_last.then_some(pending)
+        Ok(is_last.then_some(pending))
+    }
+
+    /// Whether the cache or the pending records have a file for an attachment, also an unreadable one.
+    pub(super) fn has_entry(&self, network: &NetworkName, at: &Attachment) -> bool {
+        [&self.cache, &self.pending].iter().any(|cache| cache.read(network, at) != Ok(None))
     }
 
     /// Removes the temporary files of killed operations. Returns the records.
-    pub(super) fn sweep_files(&self) -> Vec<Record> {
+    pub(super) fn sweep_files(&self) -> Result<AllRecords> {
         self.cache.sweep();
         self.pending.sweep();
         file::sweep(&self.state);

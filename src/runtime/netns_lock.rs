@@ -142,12 +142,19 @@ impl Runtime {
     /// Whether an attachment whose ADD finished is in the namespace at a path. An attachment that has provably ended does not
     /// count.
     fn has_attachment(&self, witness: &Witness, path: &Path) -> Result<bool> {
-        let mut entries = self.cache.all()?.entries.into_iter();
-        Ok(entries.any(|entry| {
-            entry.netns == path
-                && self.interrupted(&entry.network, &entry.at).is_none()
-                && !self.life(witness, &entry).is_ended()
-        }))
+        let found = self.cache.all()?;
+        // An unreadable entry can be in any namespace.
+        if !found.damaged.is_empty() {
+            return Ok(true);
+        }
+        for entry in found.entries.iter().filter(|entry| entry.netns == path) {
+            if self.interrupted(&entry.network, &entry.at)?.is_none()
+                && !self.life(witness, entry).is_ended()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

@@ -18,6 +18,7 @@ use crate::plugin::parts::Parts;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
+use crate::runtime::life;
 
 /// What is done with an attachment while there is an operation of its container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +137,7 @@ impl Runtime {
         };
         // Read the entry again: it may have changed before the lock.
         let Some(entry) = self.cache.read(&listed.network, &listed.at)? else { return Ok(()) };
-        let is_interrupted = self.interrupted(&entry.network, &entry.at).is_some();
+        let is_interrupted = self.interrupted(&entry.network, &entry.at)?.is_some();
         let interrupted = || is_interrupted.then(|| "its ADD or DEL died".to_owned());
         if let Some(reason) = self.obstacle(witness, &entry, busy).or_else(interrupted) {
             reconciled.skip(&entry, None, reason);
@@ -159,6 +160,8 @@ impl Runtime {
             reconciled.skip(&entry, None, "its DEL has begun".into());
             return Ok(());
         }
+        // The record of an earlier ADD says nothing about the namespace and the plugins of the present one.
+        let record = record.filter(|record| life::is_record_of(record, &entry, &self.cache));
         let network = match entry.network_of_add() {
             Ok(network) => network,
             Err(error) => {

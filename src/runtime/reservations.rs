@@ -31,7 +31,7 @@ use crate::kernel::sys::warn;
 use crate::names::{Attachment, ContainerId, NetworkName};
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::{Record, as_text};
+use crate::plugin::record::{Record, Unreadable, as_text};
 use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
 use crate::runtime::Runtime;
@@ -112,6 +112,8 @@ pub struct Survey {
     pub attachments: Vec<(CacheEntry, Life)>,
     /// The records of attachments without a cache entry.
     records: Vec<(Record, Life)>,
+    /// The records that cannot be read.
+    pub unreadable: Vec<Unreadable>,
 }
 
 impl Runtime {
@@ -141,21 +143,24 @@ impl Runtime {
         let of_cache = |(entry, _): &(CacheEntry, Life)| entry.title();
         let cached: HashSet<String> = attachments.iter().map(of_cache).collect();
         let mut records = Vec::new();
-        for record in self.records.all() {
+        let all = self.records.all()?;
+        for record in all.records {
             if !cached.contains(&record.at.title(&record.network)) {
                 let life = witness.life_of_record(&record);
                 records.push((record, life));
             }
         }
         let pending: Vec<_> = pending.into_iter().map(with_life).collect();
-        let evidence = Evidence { runtime: self, pending, records, attachments, damaged };
+        let unreadable = all.unreadable;
+        let evidence =
+            Evidence { runtime: self, pending, records, unreadable, attachments, damaged };
         for (pool, listed) in pools.iter_mut().zip(listed) {
             let judged = listed.into_iter().map(|listed| evidence.judged(pool, listed));
             pool.reservations = judged.collect();
             pool.count();
         }
-        let Evidence { attachments, records, .. } = evidence;
-        Ok(Survey { pools, attachments, records })
+        let Evidence { attachments, records, unreadable, .. } = evidence;
+        Ok(Survey { pools, attachments, records, unreadable })
     }
 
     /// Whether `holds` is true for at least one reserved address.
@@ -385,6 +390,7 @@ struct Evidence<'a> {
     pending: Vec<(CacheEntry, Life)>,
     /// The records of attachments without a cache entry, as in [`Survey`].
     records: Vec<(Record, Life)>,
+    unreadable: Vec<Unreadable>,
     attachments: Vec<(CacheEntry, Life)>,
     /// The errors of damaged cache entries and pending records.
     damaged: Vec<Error>,
@@ -457,7 +463,15 @@ impl Evidence<'_> {
         if reservation.is_of_earlier_boot {
             return OwnerState::Gone("an earlier boot of this host made it".into());
         }
-        OwnerState::Unknown("no record of its attachment tells whether it has ended".into())
+        let is_its_own = |unreadable: &&Unreadable| {
+            unreadable
+                .named()
+                .is_some_and(|(network, at)| network == pool.network && holder.is(&at))
+        };
+        OwnerState::Unknown(match self.unreadable.iter().find(is_its_own) {
+            Some(Unreadable { error, .. }) => error.to_string(),
+            None => "no record of its attachment tells whether it has ended".into(),
+        })
     }
 
     /// Whether the ADD of a cache entry made the reservation.

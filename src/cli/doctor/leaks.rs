@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
 use crate::plugin::life::Life;
+use crate::plugin::owner;
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::gc::Options;
@@ -19,6 +20,11 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         Some((.., more)) => *more += 1,
         None => leaks.push((what, why, fix, 0)),
     };
+    for unreadable in &survey.unreadable {
+        let fix = unreadable.named().map_or_else(String::new, |named| owner::remover(Some(named)));
+        let why = "Its attachment may live, so gc removes nothing of it.";
+        found.add(Harm::Broken, &unreadable.error, why, fix);
+    }
     let mut gone = Vec::new();
     for (entry, life) in &survey.attachments {
         let Life::Ended(reason) = life else { continue };

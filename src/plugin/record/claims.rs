@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::kernel::file;
 use crate::kernel::flock;
 use crate::kernel::sys;
 use crate::plugin::record::{Record, Records};
@@ -68,10 +69,9 @@ impl Records {
     fn release(&self, claim: &str, of: &Path) -> io::Result<()> {
         fault::file_operation()?;
         let path = self.directory().join(claim);
-        if fs::read_link(&path).is_ok_and(|found| found == of) {
-            fs::remove_file(path)
-        } else {
-            Ok(())
+        match file::found(fs::read_link(&path))? {
+            Some(found) if found == of => file::found(fs::remove_file(path)).map(drop),
+            _ => Ok(()),
         }
     }
 
@@ -108,11 +108,25 @@ impl Records {
         Ok(())
     }
 
-    /// The record that a claim leads to, if the claim is valid, that is, if the record contains its name.
-    pub fn holder(&self, claim: &str) -> Option<Record> {
-        let file = fs::read_link(self.directory().join(claim)).ok()?;
-        let record = self.read_file(&file)?;
-        record.claims.iter().any(|known| known == claim).then_some(record)
+    /// The record that a claim leads to, if the claim is valid, that is, if the record contains its name. Fails if the record cannot
+    /// be read: then the claim may be valid.
+    pub fn holder(&self, claim: &str) -> Result<Option<Record>> {
+        let path = self.directory().join(claim);
+        let file = file::found(fs::read_link(&path)).map_err(Error::of_file("read", &path))?;
+        let record = file.map_or(Ok(None), |file| self.read_file(&file))?;
+        Ok(record.filter(|record| record.claims.iter().any(|known| known == claim)))
+    }
+
+    /// Whether a claim of an address leads to the record with this file. True if the claims cannot be read.
+    pub fn may_claim(&self, own: &Path, address: IpAddr) -> bool {
+        let Ok(entries) = fs::read_dir(self.directory()) else { return true };
+        let is_of_address =
+            |file: &OsStr| file.as_encoded_bytes().starts_with(name(address, "").as_bytes());
+        let mut claims = entries
+            .filter(|entry| entry.as_ref().map_or(true, |entry| is_of_address(&entry.file_name())));
+        claims.any(|claim| {
+            claim.and_then(|claim| fs::read_link(claim.path())).map_or(true, |found| found == own)
+        })
     }
 
     /// Removes the invalid claims, which killed processes have left. `all` are the records that were read before. A record can
@@ -130,7 +144,7 @@ impl Records {
             }
             let Ok(file) = fs::read_link(entry.path()) else { continue };
             let found = (file, claim);
-            if !known.contains(&found) && self.holder(&found.1).is_none() {
+            if !known.contains(&found) && self.holder(&found.1) == Ok(None) {
                 let _ = self.release_of_ended(&found.1, &found.0);
             }
         }

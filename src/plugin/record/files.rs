@@ -1,6 +1,6 @@
 //! The files of the records, one for each attachment.
 
-use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -17,8 +17,8 @@ use crate::kernel::flock::{self, Mode};
 use crate::kernel::identity::Identity;
 use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
-use crate::names::{Attachment, NetworkName};
-use crate::plugin::owner::{Owner, hash};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::plugin::owner::{self, Owner, hash};
 use crate::plugin::record::{Made, Note, Record, claims, line};
 
 /// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
@@ -55,6 +55,33 @@ const HOLD_MAX: Duration = Duration::from_secs(5);
 pub struct Held {
     pub record: Record,
     _file: File,
+}
+
+/// The records of a host.
+#[derive(Debug, Default)]
+pub struct AllRecords {
+    pub records: Vec<Record>,
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// The file of a record that cannot be read. Its attachment may live.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// The name of the file.
+    pub file: PathBuf,
+    /// `cannot read record PATH: REASON`.
+    pub error: Error,
+}
+
+impl Unreadable {
+    /// The attachment, by the name of the file. `None` if the name is a hash, or the file has a name of another program.
+    pub fn named(&self) -> Option<(NetworkName, Attachment)> {
+        let mut names = self.file.to_str()?.split(SEPARATOR);
+        let (network, id, ifname) = (names.next()?, names.next()?, names.next()?);
+        let container_id = ContainerId::new(id).ok().filter(|_| names.next().is_none())?;
+        let at = Attachment { container_id, ifname: IfName::new(ifname).ok()? };
+        Some((NetworkName::new(network).ok()?, at))
+    }
 }
 
 /// A record of an ADD in progress.
@@ -126,22 +153,24 @@ impl Records {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             created => return created.map(|file| Begun { directories, ..Begun::new(path, file) }),
         }
-        // The file exists. If it is unreadable, `replaced` or `known` is `None`, and the file is replaced, too.
-        let replaced = file::read_within(path, BYTES_MAX).ok();
-        let known = replaced.as_deref().and_then(Record::parse);
-        if known.as_ref().is_some_and(|known| known.identity.is(&record.identity)) {
+        // The file exists. An unreadable record stays: its attachment may live, and then needs its claims.
+        let replaced =
+            read_within_limit(path).map_err(|error| unknown_record(record, sys::reason(&error)))?;
+        let known = Record::parse(&replaced).map_err(|error| unknown_record(record, error))?;
+        if known.identity.is(&record.identity) {
             fault::file_operation()?;
             let (file, _) = file::open_regular(file::writing().append(true), path)?;
             // The writer of a record holds the lock until its ADD ends. A reconcile has a shared lock.
-            if !matches!(flock::try_lock(&file, Mode::Shared), Ok(true)) {
+            if !flock::try_lock(&file, Mode::Shared)? {
                 return Ok(Begun { is_of_caller: true, ..Begun::new(path, file) });
             }
             flock::lock(&file, Mode::Exclusive, HOLD_MAX)?;
         }
         // Take over the claims of the replaced record, so that DEL removes them, too.
-        content.extend(known.iter().flat_map(|known| Note::of_claims(&known.claims).line()));
+        content.extend(Note::of_claims(&known.claims).line());
         remove_file(path)?;
-        Ok(Begun { replaced, ..Begun::new(path, create_new(path, &content, &mut directories)?) })
+        let file = create_new(path, &content, &mut directories)?;
+        Ok(Begun { replaced: Some(replaced), ..Begun::new(path, file) })
     }
 
     /// Writes the record of an attachment that was found alive. Returns false if the attachment has a record already, which
@@ -162,7 +191,7 @@ impl Records {
     /// Appends the present addresses of an attachment to its record, if it has one.
     pub fn amend(&self, network: &NetworkName, at: &Attachment, made: &Made) -> Result<()> {
         let path = self.path(network, at);
-        match self.read(network, at) {
+        match self.read(network, at)? {
             Some(record) if record.made.len() >= MADE_MAX => {
                 let content = record.shortened(made);
                 fault::file_operation()
@@ -219,7 +248,7 @@ impl Records {
         match file::found(hold()).map_err(|error| cannot("lock", &path, error))? {
             None => Ok(None),
             Some((file, true)) => {
-                let record = self.read(network, at);
+                let record = self.read(network, at)?;
                 Ok(record.map(|record| Held { record, _file: file }))
             }
             Some((_, false)) => {
@@ -240,23 +269,38 @@ impl Records {
         Ok(appended.is_some())
     }
 
-    /// The record of an attachment. `None` also for an unreadable record.
-    pub fn read(&self, network: &NetworkName, at: &Attachment) -> Option<Record> {
-        let record = self.read_file(&self.file_name(network, at))?;
-        (record.network == *network && record.at == *at).then_some(record)
+    /// The record of an attachment. `None` only if there is none: an unreadable record is an error, and proves nothing.
+    pub fn read(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Record>> {
+        let file = self.file_name(network, at);
+        let Some(record) = self.read_file(&file)? else { return Ok(None) };
+        if record.network == *network && record.at == *at {
+            return Ok(Some(record));
+        }
+        let belongs = format!("it is the record of {}", record.at.title(&record.network));
+        Err(unreadable(&self.directory.join(file), belongs))
     }
 
-    /// The record of the owner of an object. If the text of the owner has only the hash of a long name, all records are read.
-    pub fn of_owner(&self, owner: &str) -> Option<Record> {
+    /// The record of the owner of an object. If the text of the owner has only the hash of a long name, all records are read, and
+    /// an unreadable one may be the owner's.
+    pub fn of_owner(&self, owner: &str) -> Result<Option<Record>> {
+        if let Some((network, at)) = Owner::named(owner) {
+            return self.read(&network, &at);
+        }
+        let all = self.all()?;
         let has_owner = |record: &Record| Owner::new(&record.network, &record.at).as_str() == owner;
-        match Owner::named(owner) {
-            Some((network, at)) => self.read(&network, &at),
-            None => self.all().into_iter().find(has_owner),
+        match (all.records.into_iter().find(has_owner), all.unreadable.into_iter().next()) {
+            (None, Some(Unreadable { error, .. })) => Err(error),
+            (found, _) => Ok(found),
         }
     }
 
-    pub(super) fn read_file(&self, file: &Path) -> Option<Record> {
-        Record::parse(&file::read_within(&self.directory.join(file), BYTES_MAX).ok()?)
+    pub(super) fn read_file(&self, file: &Path) -> Result<Option<Record>> {
+        let path = self.directory.join(file);
+        let content = file::found(read_within_limit(&path));
+        let Some(content) = content.map_err(|error| unreadable(&path, sys::reason(&error)))? else {
+            return Ok(None);
+        };
+        Record::parse(&content).map(Some).map_err(|error| unreadable(&path, error))
     }
 
     /// The identity that a release up to 0.2.0 recorded for the namespace at a path. These releases recorded no number.
@@ -281,6 +325,11 @@ impl Records {
         self.remove_old(network, at)
     }
 
+    /// Removes a record that cannot be read.
+    pub fn remove_unreadable(&self, unreadable: &Unreadable) -> Result<()> {
+        remove(&self.directory.join(&unreadable.file))
+    }
+
     fn remove_old(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         old_paths(network, at).iter().try_for_each(|path| remove(path))
     }
@@ -292,35 +341,41 @@ impl Records {
         self.remove(&record.network, &record.at)
     }
 
-    /// All readable records.
-    pub fn all(&self) -> Vec<Record> {
-        self.files().iter().filter_map(|path| self.read_file(path)).collect()
-    }
-
-    fn files(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let is_record = |name: &OsStr| !file::is_aside(name) && !claims::is_claim(name);
-        entries.filter(|entry| is_record(&entry.file_name())).map(|entry| entry.path()).collect()
-    }
-
-    /// Removes incomplete files of killed processes, unreadable records, and invalid claims. A file that cannot be removed
-    /// stays: no other function uses it. Returns the readable records.
-    pub fn sweep(&self) -> Vec<Record> {
-        file::sweep(&self.directory);
-        let mut all = Vec::new();
-        for path in self.files() {
-            let record = match file::read_within(&path, BYTES_MAX) {
-                Ok(bytes) => Record::parse(&bytes),
-                Err(error) if error.kind() == ErrorKind::FileTooLarge => None,
-                Err(_) => continue,
-            };
-            if record.is_none() {
-                let _ = fs::remove_file(&path);
+    /// All records. Fails if the directory cannot be read.
+    pub fn all(&self) -> Result<AllRecords> {
+        let mut all = AllRecords::default();
+        for file in
+            self.files().map_err(|error| cannot("read directory", &self.directory, error))?
+        {
+            match self.read_file(&file) {
+                Ok(record) => all.records.extend(record),
+                Err(error) => all.unreadable.push(Unreadable { file, error }),
             }
-            all.extend(record);
         }
-        self.sweep_claims(&all);
-        all
+        Ok(all)
+    }
+
+    /// The names of the records' files. Empty if there is no directory.
+    fn files(&self) -> io::Result<Vec<PathBuf>> {
+        let directory = fault::file_operation().and_then(|()| fs::read_dir(&self.directory));
+        let Some(entries) = file::found(directory)? else { return Ok(Vec::new()) };
+        let mut files = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            if !file::is_aside(&name) && !claims::is_claim(&name) {
+                files.push(name.into());
+            }
+        }
+        Ok(files)
+    }
+
+    /// Removes incomplete files of killed processes, and invalid claims. A file that cannot be removed stays: no other function
+    /// uses it. Returns the records.
+    pub fn sweep(&self) -> Result<AllRecords> {
+        file::sweep(&self.directory);
+        let all = self.all()?;
+        self.sweep_claims(&all.records);
+        Ok(all)
     }
 
     pub(super) fn directory(&self) -> &Path {
@@ -372,9 +427,10 @@ fn make_directories(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn remove(path: &Path) -> Result<()> {
+    // On a read-only file system, unlink(2) fails with EROFS also for a missing file.
+    let is_absent = || file::found(fs::symlink_metadata(path)).is_ok_and(|found| found.is_none());
     match remove_file(path) {
-        // On a read-only file system, unlink(2) fails with EROFS also for a missing file.
-        Err(error) if fs::symlink_metadata(path).is_ok() => Err(cannot("remove", path, error)),
+        Err(error) if !is_absent() => Err(cannot("remove", path, error)),
         _ => Ok(()),
     }
 }
@@ -403,6 +459,23 @@ fn old_paths(network: &NetworkName, at: &Attachment) -> Vec<PathBuf> {
     nodes.map(|node| node.path().join(file_name(network, at))).collect()
 }
 
+/// The reason why a record cannot be written: the present one cannot be read.
+fn unknown_record(record: &Record, reason: impl Display) -> io::Error {
+    let remover = owner::remover(Some((record.network.clone(), record.at.clone())));
+    io::Error::other(format!(
+        "the record of an attachment that may live is there, and cannot be read: {reason}; {remover} removes it"
+    ))
+}
+
+fn read_within_limit(path: &Path) -> io::Result<Vec<u8>> {
+    fault::file_operation()?;
+    file::read_within(path, BYTES_MAX)
+}
+
+fn unreadable(path: &Path, reason: impl Display) -> Error {
+    Error::internal(format_args!("cannot read record {}", path.display())).with_details(reason)
+}
+
 fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
     Error::internal(format_args!("cannot {verb} {}", path.display()))
         .with_details(sys::reason(&error))
@@ -419,156 +492,4 @@ struct OldRecord {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::names::{ContainerId, IfName, Mac};
-    use crate::netlink::rtnl::Nsid;
-    use crate::plugin::record::Maker;
-
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn records(name: &str) -> (Self, Records) {
-            let dir =
-                std::env::temp_dir().join(format!("cnibox-record-{name}-{}", std::process::id()));
-            (Self(dir.clone()), Records::in_directory(dir.join("cni/attachments")))
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn record(boot_and_cookie: &str) -> Record {
-        Record {
-            network: NetworkName::new("net").unwrap(),
-            at: Attachment {
-                container_id: ContainerId::new("c1").unwrap(),
-                ifname: IfName::new("eth0").unwrap(),
-            },
-            netns: "/run/netns/c1".into(),
-            identity: Identity::parse(boot_and_cookie).unwrap(),
-            observer: Some(1),
-            number: Nsid::parse("1073741831"),
-            generation: "0123456789abcdef".into(),
-            maker: Maker::Plugin,
-            made: Vec::new(),
-            claims: Vec::new(),
-            plugins: vec!["bridge".into()],
-            starter: None,
-            is_deleting: false,
-        }
-    }
-
-    fn made(address: &str) -> Made {
-        let macs = vec![Mac([2, 0, 0, 0, 0, 7])];
-        Made { macs, addresses: vec![address.parse().unwrap()], cache: None }
-    }
-
-    fn read(records: &Records) -> Option<Record> {
-        let Record { network, at, .. } = record("b 7");
-        records.read(&network, &at)
-    }
-
-    #[test]
-    fn a_record_has_the_addresses_of_the_add_and_the_later_ones() {
-        let (dir, records) = Scratch::records("lines");
-        let begun = records.begin(&record("b 7")).unwrap();
-        assert_eq!(read(&records), Some(record("b 7")));
-        begun.finish(&made("10.1.0.2")).unwrap();
-        let whole = |addresses: &[&str]| {
-            let made = addresses.iter().copied().map(made).collect();
-            Some(Record { made, ..record("b 7") })
-        };
-        assert_eq!(read(&records), whole(&["10.1.0.2"]));
-        let Record { network, at, .. } = record("b 7");
-        records.amend(&network, &at, &made("10.1.0.3")).unwrap();
-        assert_eq!(read(&records), whole(&["10.1.0.2", "10.1.0.3"]));
-        // The incomplete line of a writer that was killed.
-        let path = records.path(&network, &at);
-        let mut text = fs::read_to_string(&path).unwrap();
-        text.push_str(r#"{"macs":["#);
-        fs::write(&path, text).unwrap();
-        assert_eq!(read(&records), whole(&["10.1.0.2", "10.1.0.3"]));
-        records.remove(&network, &at).unwrap();
-        assert_eq!((read(&records), records.all()), (None, vec![]));
-        records.amend(&network, &at, &made("10.1.0.3")).unwrap();
-        drop(dir);
-    }
-
-    #[test]
-    fn the_file_of_a_record_has_one_document_per_line() {
-        let (_dir, records) = Scratch::records("format");
-        let begun = records.begin(&record("b 7")).unwrap();
-        let path = begun.path.clone();
-        records.note_claims(&path, &["@10.1.0.2@cni0".into()]).unwrap();
-        begun.finish(&made("10.1.0.2")).unwrap();
-        let header = r#"{"network":"net","containerID":"c1","ifname":"eth0","netns":"/run/netns/c1","identity":"b 7","observer":1,"number":1073741831,"generation":"0123456789abcdef","maker":"plugin"}"#;
-        let claims = r#"{"claims":["@10.1.0.2@cni0"]}"#;
-        let made = r#"{"macs":["02:00:00:00:00:07"],"addresses":["10.1.0.2"]}"#;
-        let plugins = r#"{"plugins":["bridge"]}"#;
-        let all = format!("{header}\n{plugins}\n{claims}\n{made}\n");
-        assert_eq!(fs::read_to_string(path).unwrap(), all);
-    }
-
-    #[test]
-    fn a_record_that_is_amended_often_stays_short() {
-        let (_dir, records) = Scratch::records("short");
-        let Record { network, at, .. } = record("b 7");
-        records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.1")).unwrap();
-        let file = records.file_name(&network, &at);
-        for number in 2..250 {
-            let address = format!("10.1.0.{number}");
-            let claim = claims::name(address.parse().unwrap(), "cni0");
-            records.note_claims(&file, &[claim]).unwrap();
-            records.amend(&network, &at, &made(&address)).unwrap();
-        }
-        let read = read(&records).unwrap();
-        assert!(fs::metadata(records.path(&network, &at)).unwrap().len() < 4096);
-        let last = read.made.iter().rev().take(2).cloned().collect::<Vec<_>>();
-        assert_eq!(last, [made("10.1.0.249"), made("10.1.0.248")]);
-        assert_eq!(read.claims.last().unwrap(), "@10.1.0.249@cni0");
-        assert_eq!(read.identity, record("b 7").identity);
-    }
-
-    #[test]
-    fn a_failed_add_leaves_the_earlier_record() {
-        let (dir, records) = Scratch::records("failed");
-        fs::create_dir(&dir.0).unwrap();
-        records.begin(&record("b 7")).unwrap().undo().unwrap();
-        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
-        records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.2")).unwrap();
-        let before = read(&records);
-        // Another namespace, and the same one again.
-        for identity in ["b 8", "b 7"] {
-            let begun = records.begin(&record(identity)).unwrap();
-            assert_eq!(read(&records), Some(record(identity)));
-            begun.undo().unwrap();
-            assert_eq!(read(&records), before);
-        }
-    }
-
-    #[test]
-    fn the_record_of_a_caller_stays() {
-        let (_dir, records) = Scratch::records("caller");
-        let outer = records.begin(&record("b 7")).unwrap();
-        let other = Record { maker: Maker::Ipam, ..record("b 7") };
-        let inner = records.begin(&other).unwrap();
-        inner.undo().unwrap();
-        assert_eq!(read(&records), Some(record("b 7")));
-        records.begin(&other).unwrap().finish(&made("10.1.0.2")).unwrap();
-        outer.finish(&made("10.1.0.2")).unwrap();
-        assert_eq!(read(&records).unwrap().maker, Maker::Plugin);
-    }
-
-    #[test]
-    fn an_adopted_record_replaces_no_record() {
-        let (_dir, records) = Scratch::records("adopted");
-        let adopted = Record { maker: Maker::Adopted, ..record("b 7") };
-        assert_eq!(records.adopt(&adopted, &made("10.1.0.2")), Ok(true));
-        assert_eq!(records.adopt(&record("b 8"), &made("10.1.0.2")), Ok(false));
-        assert_eq!(read(&records).unwrap().maker, Maker::Adopted);
-    }
-}
+mod tests;

@@ -118,7 +118,7 @@ impl Runtime {
             return Ok(None);
         }
         let ended = self
-            .record_of(&entry)
+            .record_of(&entry)?
             .filter(|record| has_ended && matches!(record.maker, Maker::Cnibox | Maker::Plugin));
         Ok(Some(Stale { entry, reason, ended, _locks: locks }))
     }
@@ -169,7 +169,9 @@ impl Runtime {
         let (network, at) = (&entry.network, &entry.at);
         let files = [self.cache.path(network, at), self.pending.path(network, at)];
         let [cached, pending] = files.map(|path| life::fingerprint(&path).unwrap_or_default());
-        format!("{}|{cached}|{pending}", self.generation(network, at))
+        let record = self.records.read(network, at).ok().flatten();
+        let generation = record.map_or_else(String::new, |record| record.generation);
+        format!("{generation}|{cached}|{pending}")
     }
 
     /// The reason to remove an attachment, or `None`. `dead` has the namespaces of killed processes.
@@ -182,7 +184,9 @@ impl Runtime {
         }
         // Complete an interrupted DEL: its caller wanted the removal. An interrupted ADD is left to its caller while the
         // container is alive. Without a view of the host, DEL could delete the interface of another attachment.
-        let operation = self.interrupted(&entry.network, &entry.at)?.operation?;
+        // An unreadable record or cache entry proves nothing. `gc` warns of it.
+        let interrupted = self.interrupted(&entry.network, &entry.at).ok().flatten();
+        let operation = interrupted?.operation?;
         let is_begun = operation.is_del && witness.view().is_ok();
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
     }
@@ -191,7 +195,7 @@ impl Runtime {
     fn remove_void_operation(&self, pending: &CacheEntry) -> Result<()> {
         let (network, at) = (&pending.network, &pending.at);
         match self.lock_if_free(network, &at.container_id)? {
-            Some(_locks) if self.interrupted(network, at).is_none() => {
+            Some(_locks) if self.interrupted(network, at)?.is_none() => {
                 self.pending.remove(network, at)
             }
             _ => Ok(()),

@@ -37,7 +37,8 @@ impl Runtime {
             if sys::is_interrupted() {
                 break;
             }
-            let record = self.records.of_owner(&owner);
+            // An unreadable record proves nothing. `gc` warns of it.
+            let record = self.records.of_owner(&owner).ok().flatten();
             let is_ended = |record: &Record| witness.life_of_record(record).is_ended();
             let Some(record) = record.filter(is_ended) else { continue };
             // All owners of a batch are in one network, and this process can take the lock of a container only once.
@@ -66,7 +67,7 @@ impl Runtime {
     ) -> Result<Option<EndedOwner>> {
         let Record { network, at, .. } = record;
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
-        let is_unchanged = self.records.read(network, at).as_ref() == Some(record);
+        let is_unchanged = self.records.read(network, at)?.as_ref() == Some(record);
         if !is_unchanged
             || self.cached_or_pending(network, at).is_some()
             || has_rules_of_reference(network, at)?

@@ -418,7 +418,12 @@ fn gc_removes_the_record_of_an_attachment_that_the_reference_has_deleted() {
     assert!(is_there(&living.1) && is_there(&ended.1));
     let damaged = host.record_of("net", "damaged");
     host.world.write(&damaged, "{");
-    host.cnibox(&["gc"]).run().silence();
+    let outcome = host.cnibox(&["gc"]).run();
+    assert!(outcome.status == 0 && outcome.stderr.contains(&damaged), "{}", outcome.report());
+    assert!(is_there(&damaged));
+    let command = "cnibox gc --unknown net/damaged/eth0 removes it";
+    assert!(outcome.stderr.contains(command), "{}", outcome.report());
+    host.cnibox(&["gc", "--unknown", "net/damaged/eth0"]).run().output();
     assert!(!is_there(&damaged));
     // Its namespace is still there.
     assert!(is_there(&ended.1));

@@ -33,6 +33,7 @@ mod run;
 mod signals;
 mod specification;
 mod troubleshooting;
+mod unreadable;
 mod versions;
 mod watched;
 

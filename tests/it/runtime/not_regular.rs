@@ -12,14 +12,14 @@ const INSTEAD: [&str; 4] = ["FIFO", "device", "socket", "directory"];
 /// In seconds. A call takes milliseconds; the wait for a lock is 30 s.
 const LIMIT: &str = "60";
 
-/// A file of the attachment `a`, `eth0` in the network `net`, and the commands that fail. A record that cannot be read does
-/// not prevent an operation.
+/// A file of the attachment `a`, `eth0` in the network `net`, and the commands that fail. A cache entry or record that cannot be read
+/// prevents no DEL; an ADD would replace an attachment that may live.
 const FILES: [(&str, &[&str]); 6] = [
     ("/run/net.d/0.conflist", &[]),
-    ("/var/lib/cni/results/net-a-eth0", &["check"]),
+    ("/var/lib/cni/results/net-a-eth0", &["add", "check"]),
     ("/run/cnibox/operations/net+a+eth0", &[]),
     // The record of the namespace.
-    (RECORDS, &[]),
+    (RECORDS, &["add", "check"]),
     ("/run/cnibox/locks/network-net", &["add", "check", "del", "gc"]),
     ("/run/cnibox/locks/container-a", &["add", "check", "del"]),
 ];

@@ -8,6 +8,13 @@ use crate::look::names;
 use crate::model::{Holds, Key, bare, fails, is_reservation};
 use crate::step::{Action, By, Fault, Step};
 
+/// Whether a record is damaged.
+fn is_unreadable(record: &str) -> bool {
+    let first = record.lines().next().unwrap_or_default();
+    let document: serde_json::Value = serde_json::from_str(first).unwrap_or_default();
+    document["maker"].is_null()
+}
+
 impl Play {
     pub(super) fn end(&mut self) -> Holds {
         self.settle()?;
@@ -81,11 +88,15 @@ impl Play {
     }
 
     /// A DEL or GC of others can remove the record, and leave the cache of `cnibox`, or rules of a plugin that its list has lost:
-    /// nothing proves their end.
+    /// nothing proves their end. Nor does a record that cannot be read.
     fn operator_removes_unknown(&mut self) -> Holds {
         let keys: Vec<Key> = self.model.used.keys().cloned().collect();
         for key in keys {
-            if !key.marked(&self.seen).is_empty() || self.seen.files.contains_key(&key.cache()) {
+            let record = self.seen.files.get(&key.record());
+            if !key.marked(&self.seen).is_empty()
+                || self.seen.files.contains_key(&key.cache())
+                || record.is_some_and(|record| is_unreadable(record))
+            {
                 let name = format!("{}/{}/{}", key.network, key.id, key.interface);
                 self.cnibox_call(&["gc", "--unknown", &name], &Fault::None)?;
             }

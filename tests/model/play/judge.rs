@@ -230,6 +230,7 @@ impl Play {
             // that is no namespace any more: the namespace can live on without its name.
             let has_proof = match before.files.get(&key.record()) {
                 Some(record) => has_own_number(record),
+                None if self.model.damaged.contains(&key.record()) => false,
                 None => !attachment.path.starts_with("/proc/") && !self.is_file(&attachment.path),
             };
             let is_dead = has_proof && self.is_provably_dead(&attachment);
