@@ -13,7 +13,9 @@
 
 pub(crate) mod claims;
 mod files;
+mod held;
 
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +25,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::cni::json;
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::process::Process;
@@ -33,6 +35,7 @@ use crate::netlink::rtnl::{Nsid, Rtnl};
 use crate::plugin::Context;
 
 pub use files::{AllRecords, Begun, DIRECTORY, Records, Unreadable};
+pub use held::Held;
 
 /// The newest form of a record's file that this release reads and writes. A release that needs another form writes a higher number.
 const FORM: u32 = 1;
@@ -184,6 +187,11 @@ impl Note {
     }
 }
 
+fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
+    Error::internal(format_args!("cannot {verb} {}", path.display()))
+        .with_details(sys::reason(&error))
+}
+
 /// A line of a record's file.
 fn line(document: &impl Serialize) -> Vec<u8> {
     (json::compact(document) + "\n").into_bytes()
@@ -302,14 +310,16 @@ fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     Ok(is_seen_from_here && is_of_namespace(record, netns, (host, &here))?)
 }
 
-/// Writes the record of an ADD before the plugin runs. `plugin` is its name; `None` if the plugins of the ADD are unknown. For a
-/// chained plugin, a record of the present namespace stays as it is, and `None` is returned.
+/// Writes the record of an ADD before the plugin runs. `plugin` is its name; `None` for a reconcile, which holds the record: the
+/// plugins of the ADD are unknown. For a
+/// chained plugin, a record of the present namespace stays as it is, and `None` is returned. Fails with code 11 while a GC removes
+/// an earlier attachment of this name: it would remove the new one, too. Warns of other errors.
 pub(super) fn begin(
     cx: &Context<'_>,
     at: &Attachment,
     maker: Maker,
     plugin: Option<&str>,
-) -> Option<Begun> {
+) -> Result<Option<Begun>> {
     let begin = || -> Result<Option<Begun>> {
         // No namespace, no record: an IPAM plugin can be called before the namespace exists.
         let Ok(netns) = cx.session.required_netns() else { return Ok(None) };
@@ -328,9 +338,13 @@ pub(super) fn begin(
             sockets,
             (maker, plugin.map(str::to_owned).into_iter().collect()),
         )?;
-        records.begin(&record).map(Some)
+        let begun = if plugin.is_some() { records.begin(&record) } else { records.renew(&record) };
+        begun.map(Some)
     };
-    cx.or_warn(begin())
+    match begin() {
+        Err(error) if error.code == Code::TRY_AGAIN_LATER => Err(error),
+        begun => Ok(cx.or_warn(begun)),
+    }
 }
 
 /// Removes the records of the attachments that a DEL or GC has removed, as far as `maker` may remove them.

@@ -394,6 +394,9 @@ impl Runtime {
             if (made_nothing || is_ended())
                 && let Some(_locks) = self.lock_if_free(&record.network, &record.at.container_id)?
                 && !self.has_entry(&record.network, &record.at)
+                // An ADD of another runtime may have replaced the record since, or be in progress.
+                && let Ok(Some(held)) = self.records.hold_for_removal(&record.network, &record.at)
+                && held.record.generation == record.generation
             {
                 let _ = self.records.discard(&record);
             }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::cni::json;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::file;
-use crate::kernel::flock::{self, Mode};
+use crate::kernel::flock::{self, Limit, Mode};
 use crate::kernel::identity::Identity;
 use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::owner::{self, Owner, hash};
-use crate::plugin::record::{Made, Note, Record, claims, line};
+use crate::plugin::record::{Made, Note, Record, cannot, claims, held, line};
 
 /// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
 /// that their attachments have ended.
@@ -48,14 +48,11 @@ pub struct Records {
     directory: PathBuf,
 }
 
-/// The longest wait of an ADD or DEL for a reconcile.
-const HOLD_MAX: Duration = Duration::from_secs(5);
+/// The number of attempts to write a record. Each further attempt means that another process removed or replaced the record.
+const ATTEMPTS_MAX: u32 = 100;
 
-/// A record whose lock this process has.
-pub struct Held {
-    pub record: Record,
-    _file: File,
-}
+/// The longest wait of an ADD or DEL for a reconcile or a GC.
+const HOLD_MAX: Duration = Duration::from_secs(5);
 
 /// The records of a host.
 #[derive(Debug, Default)]
@@ -142,35 +139,20 @@ impl Records {
     /// Writes the record of an ADD that begins. If the caller of this plugin has written the record of this ADD, that record
     /// stays.
     pub fn begin(&self, record: &Record) -> Result<Begun> {
-        let path = self.path(&record.network, &record.at);
-        self.create(record, &path).map_err(|error| cannot("write", &path, error))
+        self.create(record, Some(&Limit::new(HOLD_MAX)))
     }
 
-    fn create(&self, record: &Record, path: &Path) -> io::Result<Begun> {
-        let mut content = record.content();
-        let mut directories = Vec::new();
-        match create_new(path, &content, &mut directories) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            created => return created.map(|file| Begun { directories, ..Begun::new(path, file) }),
-        }
-        // The file exists. An unreadable record stays: its attachment may live, and then needs its claims.
-        let replaced =
-            read_within_limit(path).map_err(|error| unknown_record(record, sys::reason(&error)))?;
-        let known = Record::parse(&replaced).map_err(|error| unknown_record(record, error))?;
-        if known.identity.is(&record.identity) {
-            fault::file_operation()?;
-            let (file, _) = file::open_regular(file::writing().append(true), path)?;
-            // The writer of a record holds the lock until its ADD ends. A reconcile has a shared lock.
-            if !flock::try_lock(&file, Mode::Shared)? {
-                return Ok(Begun { is_of_caller: true, ..Begun::new(path, file) });
-            }
-            flock::lock(&file, Mode::Exclusive, HOLD_MAX)?;
-        }
-        // Take over the claims of the replaced record, so that DEL removes them, too.
-        content.extend(Note::of_claims(&known.claims).line());
-        remove_file(path)?;
-        let file = create_new(path, &content, &mut directories)?;
-        Ok(Begun { replaced: Some(replaced), ..Begun::new(path, file) })
+    /// `begin` for a reconcile, which holds the present record.
+    pub fn renew(&self, record: &Record) -> Result<Begun> {
+        self.create(record, None)
+    }
+
+    fn create(&self, record: &Record, limit: Option<&Limit>) -> Result<Begun> {
+        let path = self.path(&record.network, &record.at);
+        create(record, &path, limit).map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => held::busy(&path),
+            _ => cannot("write", &path, error),
+        })
     }
 
     /// Writes the record of an attachment that was found alive. Returns false if the attachment has a record already, which
@@ -231,31 +213,6 @@ impl Records {
             file.write_all(&Note { deleting: Some(true), ..Note::default() }.line())
         };
         file::found(mark()).map(drop).map_err(|error| cannot("write", &path, error))
-    }
-
-    /// Locks the record of an attachment, if it has one: its ADD and DEL wait until `Held` is dropped. Fails with code 11 while an
-    /// ADD or DEL has the lock. The lock is a shared one, which tells an ADD that its caller is not the holder.
-    pub fn hold(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Held>> {
-        let path = self.path(network, at);
-        let hold = || -> io::Result<(File, bool)> {
-            fault::file_operation()?;
-            let (file, _) = file::open_regular(&file::reading(), &path)?;
-            let is_locked = flock::try_lock(&file, Mode::Shared)?;
-            // The previous holder may have removed the file.
-            let is_there = fs::metadata(&path)?.ino() == file.metadata()?.ino();
-            Ok((file, is_locked && is_there))
-        };
-        match file::found(hold()).map_err(|error| cannot("lock", &path, error))? {
-            None => Ok(None),
-            Some((file, true)) => {
-                let record = self.read(network, at)?;
-                Ok(record.map(|record| Held { record, _file: file }))
-            }
-            Some((_, false)) => {
-                let msg = format!("cannot lock {}: another operation has it", path.display());
-                Err(Error::new(Code::TRY_AGAIN_LATER, msg))
-            }
-        }
     }
 
     fn append(&self, path: &Path, line: &[u8]) -> Result<bool> {
@@ -393,6 +350,64 @@ impl Records {
     }
 }
 
+/// Writes the record of an ADD that begins, or replaces an earlier one. `limit` is for the lock of the earlier one; `None` if the
+/// caller has it.
+fn create(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Begun> {
+    let content = record.content();
+    let mut directories = Vec::new();
+    for _ in 0..ATTEMPTS_MAX {
+        match create_new(path, &content, &mut directories) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => {
+                return created.map(|file| Begun { directories, ..Begun::new(path, file) });
+            }
+        }
+        if let Some(begun) = replace(record, path, limit)? {
+            return Ok(begun);
+        }
+    }
+    Err(io::Error::new(ErrorKind::TimedOut, held::BUSY))
+}
+
+/// Replaces the record at a path by that of an ADD that begins. `None` if another process has removed or replaced the record
+/// meanwhile. An unreadable record stays: its attachment may live, and then needs its claims.
+fn replace(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Option<Begun>> {
+    let unknown = |reason: &dyn Display| unknown_record(record, reason);
+    fault::file_operation()?;
+    let opened = file::open_regular(file::writing().read(true).append(true), path);
+    let opened = file::found(opened).map_err(|error| unknown(&sys::reason(&error)))?;
+    let Some((file, _)) = opened else { return Ok(None) };
+    let read = || {
+        let content =
+            file::read_open(&file, BYTES_MAX).map_err(|error| unknown(&sys::reason(&error)))?;
+        Record::parse(&content).map(|known| (known, content)).map_err(|error| unknown(&error))
+    };
+    // The writer of a record holds the lock until its ADD ends. A reconcile has a shared lock.
+    let (known, _) = read()?;
+    if known.identity.is(&record.identity) && !flock::try_lock(&file, Mode::Shared)? {
+        return Ok(Some(Begun { is_of_caller: true, ..Begun::new(path, file) }));
+    }
+    // A GC that removes the earlier attachment of this name would remove the new interface, too.
+    if let Some(limit) = limit
+        && !flock::lock_within(&file, Mode::Exclusive, limit)?
+    {
+        return Err(io::Error::new(ErrorKind::TimedOut, held::BUSY));
+    }
+    if !held::is_at(&file, path)? {
+        return Ok(None);
+    }
+    (&file).rewind()?;
+    let (known, replaced) = read()?;
+    remove_file(path)?;
+    // Take over the claims of the replaced record, so that DEL removes them, too.
+    let content = [record.content(), Note::of_claims(&known.claims).line()].concat();
+    match create_new(path, &content, &mut Vec::new()) {
+        // A process that waited for the same record was faster.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+        created => Ok(Some(Begun { replaced: Some(replaced), ..Begun::new(path, created?) })),
+    }
+}
+
 /// Writes a new file under a temporary name and links it to its name, so a reader never finds an incomplete file. Fails if the
 /// name exists. Puts the directories that it made into `directories`.
 fn create_new(path: &Path, content: &[u8], directories: &mut Vec<PathBuf>) -> io::Result<File> {
@@ -474,11 +489,6 @@ fn read_within_limit(path: &Path) -> io::Result<Vec<u8>> {
 
 fn unreadable(path: &Path, reason: impl Display) -> Error {
     Error::internal(format_args!("cannot read record {}", path.display())).with_details(reason)
-}
-
-fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
-    Error::internal(format_args!("cannot {verb} {}", path.display()))
-        .with_details(sys::reason(&error))
 }
 
 /// The content of a record of a release up to 0.2.0.

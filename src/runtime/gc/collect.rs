@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use crate::cni::request::Verb;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::sys::{self, warn};
 use crate::names::Attachment;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::{Maker, Record};
+use crate::plugin::record::{Held, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
@@ -28,6 +28,8 @@ struct Stale {
     reason: String,
     /// Its record, if its namespace has ended and a plugin of this executable has made it.
     ended: Option<Record>,
+    /// The lock of its record: an ADD of another runtime waits.
+    _held: Option<Held>,
     _locks: [Lock; 2],
 }
 
@@ -104,6 +106,10 @@ impl Runtime {
     ) -> Result<Option<Stale>> {
         let (network, at) = (&listed.network, &listed.at);
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
+        let mut held = match self.records.hold_for_removal(network, at) {
+            Err(error) if error.code == Code::TRY_AGAIN_LATER => return Ok(None),
+            held => held?,
+        };
         // An entry that differs from the listed one belongs to a later operation, so it stays.
         let known = self.cached_or_pending(network, at).filter(|entry| entry == listed);
         let Some(entry) = known else { return Ok(None) };
@@ -120,7 +126,10 @@ impl Runtime {
         let ended = self
             .record_of(&entry)?
             .filter(|record| has_ended && matches!(record.maker, Maker::Cnibox | Maker::Plugin));
-        Ok(Some(Stale { entry, reason, ended, _locks: locks }))
+        if let Some(held) = held.as_mut().filter(|_| !run.options.is_dry_run) {
+            held.note_deleting()?;
+        }
+        Ok(Some(Stale { entry, reason, ended, _held: held, _locks: locks }))
     }
 
     /// Deletes attachments, those of one configuration together: each plugin then reads the rules and links of the host once.

@@ -1,11 +1,11 @@
 //! Removes the rules and links on the host whose owners have ended and have no cache entry.
 
-use crate::error::Result;
+use crate::error::{Code, Result};
 use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::Record;
+use crate::plugin::record::{Held, Record};
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::collect::AT_ONCE_MAX;
@@ -17,6 +17,7 @@ use crate::runtime::owners;
 struct EndedOwner {
     record: Record,
     proof: String,
+    _held: Held,
     _locks: [Lock; 2],
 }
 
@@ -67,17 +68,24 @@ impl Runtime {
     ) -> Result<Option<EndedOwner>> {
         let Record { network, at, .. } = record;
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
-        let is_unchanged = self.records.read(network, at)?.as_ref() == Some(record);
-        if !is_unchanged
-            || self.cached_or_pending(network, at).is_some()
-            || has_rules_of_reference(network, at)?
-        {
+        // An ADD of another runtime waits while this process has the lock of the record.
+        let held = match self.records.hold_for_removal(network, at) {
+            Err(error) if error.code == Code::TRY_AGAIN_LATER => return Ok(None),
+            held => held?,
+        };
+        let Some(mut held) = held.filter(|held| held.record == *record) else { return Ok(None) };
+        if self.cached_or_pending(network, at).is_some() || has_rules_of_reference(network, at)? {
             return Ok(None);
         }
         let Life::Ended(proof) = witness.life_of_record(record) else { return Ok(None) };
         let found = || Candidate::new(network, title(record), record.generation.clone(), &proof);
-        let is_confirmed = run.is_confirmed(found);
-        Ok(is_confirmed.then(|| EndedOwner { record: record.clone(), proof, _locks: locks }))
+        if !run.is_confirmed(found) {
+            return Ok(None);
+        }
+        if !run.options.is_dry_run {
+            held.note_deleting()?;
+        }
+        Ok(Some(EndedOwner { record: record.clone(), proof, _held: held, _locks: locks }))
     }
 
     /// Removes the rules and links of owners of one network. Their records stay until `sweep`: they can be the proof for other

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod attachments;
+mod beside_gc;
 mod cached;
 mod collected;
 mod configurations;

@@ -1,0 +1,89 @@
+//! The lock of an attachment: flock(2) on the file of its record. The writer of a record has it until its ADD ends, so it shows an
+//! ADD in progress. `reconcile` and GC take it before they change anything, and an ADD and a DEL wait for them.
+//!
+//! A file that is removed or replaced keeps its lock. So after the lock, the file must still be the one at the path.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::error::{Code, Error, Result};
+use crate::fault;
+use crate::kernel::file;
+use crate::kernel::flock::{self, Mode};
+use crate::names::{Attachment, NetworkName};
+use crate::plugin::record::{Note, Record, Records, cannot};
+
+/// The reason why a lock cannot be taken.
+pub(super) const BUSY: &str = "another operation has it";
+
+/// A record whose lock this process has. The lock ends when this is dropped.
+pub struct Held {
+    pub record: Record,
+    file: File,
+}
+
+impl Held {
+    /// Notes that GC removes the attachment, so that the DEL of an executed plugin does not wait for this lock, and `reconcile`
+    /// makes nothing.
+    pub fn note_deleting(&mut self) -> Result<()> {
+        if self.record.is_deleting {
+            return Ok(());
+        }
+        let line = Note { deleting: Some(true), ..Note::default() }.line();
+        let written = fault::file_operation().and_then(|()| self.file.write_all(&line));
+        let Record { network, at, .. } = &self.record;
+        written.map_err(|error| cannot("write", &Records::of_host().path(network, at), error))?;
+        self.record.is_deleting = true;
+        Ok(())
+    }
+}
+
+impl Records {
+    /// Locks the record of an attachment for a reconcile, if it has one. Fails with code 11 while an ADD, a DEL or a GC has the
+    /// lock. The lock is a shared one, which tells an ADD that its caller is not the holder.
+    pub fn hold(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Held>> {
+        self.lock(network, at, Mode::Shared)
+    }
+
+    /// Locks the record of an attachment for a GC, if it has one. Fails with code 11 while another process has the lock.
+    pub fn hold_for_removal(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Held>> {
+        self.lock(network, at, Mode::Exclusive)
+    }
+
+    fn lock(&self, network: &NetworkName, at: &Attachment, mode: Mode) -> Result<Option<Held>> {
+        let path = self.path(network, at);
+        let open = || -> io::Result<(File, bool)> {
+            fault::file_operation()?;
+            let options = &mut file::writing();
+            let options = match mode {
+                Mode::Shared => &mut file::reading(),
+                Mode::Exclusive => options.read(true).append(true),
+            };
+            let (file, _) = file::open_regular(options, &path)?;
+            let is_locked = flock::try_lock(&file, mode)? && is_at(&file, &path)?;
+            Ok((file, is_locked))
+        };
+        match file::found(open()).map_err(|error| cannot("lock", &path, error))? {
+            None => Ok(None),
+            Some((file, true)) => {
+                let record = self.read(network, at)?;
+                Ok(record.map(|record| Held { record, file }))
+            }
+            Some((_, false)) => Err(busy(&path)),
+        }
+    }
+}
+
+/// Whether an open file is still the one at its path.
+pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let (open, there) = (file.metadata()?, file::found(fs::metadata(path))?);
+    Ok(there.is_some_and(|there| (there.dev(), there.ino()) == (open.dev(), open.ino())))
+}
+
+/// Code 11: the runtime tries again.
+pub(super) fn busy(path: &Path) -> Error {
+    let msg = format!("cannot lock {}: {BUSY}", path.display());
+    Error::new(Code::TRY_AGAIN_LATER, msg)
+}
