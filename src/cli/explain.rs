@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use argh::FromArgs;
 use serde::Serialize;
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, is_key};
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
 use crate::cni::version;
@@ -227,7 +227,7 @@ fn named(network: &Network) -> (Vec<String>, Vec<PathBuf>) {
     let mut rest: Vec<(&str, &Json)> = network.plugins.iter().map(|plugin| ("", plugin)).collect();
     while let Some((key, json)) = rest.pop() {
         match json {
-            Json::String(text) if key.eq_ignore_ascii_case("dataDir") => {
+            Json::String(text) if is_key(key, "dataDir") => {
                 directories.extend(std::path::absolute(text))
             }
             Json::String(text) => names.push(text.clone()),

@@ -31,7 +31,7 @@
 //! | `cni.dev/attachments[].ifname` | string | required | Interface of a valid attachment. |
 
 use crate::cni::args::Args;
-use crate::cni::json::{Json, Map, keys};
+use crate::cni::json::{Json, Map, is_key, keys};
 use crate::cni::success::Dns;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName};
@@ -96,7 +96,7 @@ impl ConfiguredDns {
 pub fn valid_attachments(json: &Json) -> Result<Vec<Attachment>> {
     let keep_set: KeepSet = json.read("network configuration")?;
     let has = |wanted: &str| match json {
-        Json::Object(entries) => entries.iter().any(|(key, _)| key.eq_ignore_ascii_case(wanted)),
+        Json::Object(entries) => entries.iter().any(|(key, _)| is_key(key, wanted)),
         _ => false,
     };
     let listed = if has("cni.dev/valid-attachments") {

@@ -98,7 +98,7 @@ impl Json {
     /// Sets a key of an object, in place of each that the readers take for the same.
     pub fn set(&mut self, key: &str, value: Self) {
         if let Self::Object(entries) = self {
-            entries.retain(|(name, _)| !name.eq_ignore_ascii_case(key));
+            entries.retain(|(name, _)| !is_key(name, key));
             entries.push((key.into(), value));
         }
     }
@@ -175,7 +175,8 @@ fn merged(entries: Vec<(String, Json)>) -> Vec<(String, Json)> {
     let mut positions = BTreeMap::new();
     for (key, value) in entries {
         if let Json::Object(more) = value {
-            let position = *positions.entry(key.to_ascii_lowercase()).or_insert(merged.len());
+            let position =
+                *positions.entry(key.chars().map(fold).collect::<String>()).or_insert(merged.len());
             match merged.get_mut(position) {
                 Some((_, Json::Object(first))) => first.extend(more),
                 _ => merged.push((key, Json::Object(more))),
@@ -194,7 +195,17 @@ fn position(entries: &[(String, Json)], key: &str) -> Option<usize> {
     let last = |is_key: fn(&str, &str) -> bool| {
         entries.iter().rposition(|(name, value)| is_key(name, key) && !value.is_null())
     };
-    last(|name, key| name == key).or_else(|| last(str::eq_ignore_ascii_case))
+    last(|name, key| name == key).or_else(|| last(is_key))
+}
+
+/// Whether a key of a document is a key of ours, in any case.
+pub fn is_key(name: &str, key: &str) -> bool {
+    name.eq_ignore_ascii_case(key)
+}
+
+/// A character of a key in the case in which keys are compared.
+pub fn fold(character: char) -> char {
+    character.to_ascii_lowercase()
 }
 
 impl From<&str> for Json {

@@ -56,6 +56,8 @@ pub mod key;
 mod pattern;
 mod tuned;
 
+use std::collections::{HashMap, HashSet};
+
 use crate::cni::args::Args;
 use crate::cni::json::{Json, keys};
 use crate::cni::success::{Ip, Success};
@@ -268,15 +270,19 @@ fn merged(
     ifname: &str,
 ) -> Result<Vec<(String, String)>> {
     let mut merged: Vec<(String, String)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for list in [keys, of_args] {
         let earlier = merged.len();
         for (key, value) in list {
             let path = key::path(key, ifname)?;
-            match merged.iter().position(|(known, _)| *known == path) {
+            match places.get(&path) {
                 // Two keys of the list name the same sysctl.
-                Some(at) if at >= earlier => return Err(duplicate(key)),
-                Some(at) => merged[at].1 = (*value).into(),
-                None => merged.push((path, (*value).into())),
+                Some(at) if *at >= earlier => return Err(duplicate(key)),
+                Some(at) => merged[*at].1 = (*value).into(),
+                None => {
+                    places.insert(path.clone(), merged.len());
+                    merged.push((path, (*value).into()));
+                }
             }
         }
     }
@@ -290,12 +296,12 @@ fn sysctls(json: &Json) -> Result<Vec<(&str, &str)>> {
         Some(Json::Object(entries)) => entries,
         Some(_) => return Err(tuned::unreadable(format_args!("sysctl: it is not an object"))),
     };
-    let mut list = Vec::new();
+    let (mut list, mut known) = (Vec::new(), HashSet::new());
     for (key, value) in entries {
         let Json::String(value) = value else {
             return Err(tuned::unreadable(format_args!("sysctl.{key}: it is not a string")));
         };
-        if list.iter().any(|(known, _)| known == key) {
+        if !known.insert(key) {
             return Err(duplicate(key));
         }
         list.push((key.as_str(), value.as_str()));

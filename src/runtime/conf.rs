@@ -1,9 +1,10 @@
 //! Network configurations: finds and parses the files with lists of plugins. This module does not depend on attachments.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use crate::cni::json::{Json, Read, ReadError, keys};
+use crate::cni::json::{Json, Read, ReadError, is_key, keys};
 use crate::cni::request::INPUT_BYTES_MAX;
 use crate::cni::version::Version;
 use crate::error::{Error, Result};
@@ -241,15 +242,26 @@ pub fn delegates(plugin: &Json) -> [&str; 2] {
 
 /// Whether a plugin declares a capability.
 pub fn declares(plugin: &Json, capability: &str) -> bool {
-    // The names of capabilities are data, so they are case-sensitive.
-    let Some(Json::Object(declared)) = plugin.get("capabilities") else { return false };
-    let found = declared.iter().rfind(|(name, _)| name == capability);
-    matches!(found, Some((_, Json::Bool(true))))
+    declared(plugin).contains(capability)
+}
+
+/// The capabilities that a plugin declares. Their names are data, so they are case-sensitive.
+pub fn declared(plugin: &Json) -> BTreeSet<&str> {
+    let mut declared = BTreeSet::new();
+    let Some(Json::Object(entries)) = plugin.get("capabilities") else { return declared };
+    for (name, value) in entries {
+        // The last of repeated keys counts.
+        match value {
+            Json::Bool(true) => declared.insert(name.as_str()),
+            _ => declared.remove(name.as_str()),
+        };
+    }
+    declared
 }
 
 /// Removes keys from an object. The comparison ignores case, as the parser of a plugin does.
 pub fn remove_keys(entries: &mut Vec<(String, Json)>, keys: &[&str]) {
-    entries.retain(|(name, _)| !keys.iter().any(|key| name.eq_ignore_ascii_case(key)));
+    entries.retain(|(name, _)| !keys.iter().any(|key| is_key(name, key)));
 }
 
 /// All configuration files of a directory: the lists in the order of their names, then the single configurations.

@@ -4,7 +4,7 @@
 
 use crate::cni::json::Json;
 use crate::names::Attachment;
-use crate::runtime::conf::{Network, declares, remove_keys};
+use crate::runtime::conf::{Network, declared, remove_keys};
 
 /// The keys that only a runtime may write. They are removed from the configuration of the administrator.
 const RESERVED: [&str; 6] = [
@@ -52,9 +52,10 @@ pub fn configuration(
 /// The value of `runtimeConfig`: the capability arguments that the plugin declares. `None` if there are none.
 fn runtime_config(plugin: &Json, capability_args: &Json) -> Option<Json> {
     let Json::Object(args) = capability_args else { return None };
-    let declared: Vec<_> =
-        args.iter().filter(|(name, _)| declares(plugin, name)).cloned().collect();
-    (!declared.is_empty()).then_some(Json::Object(declared))
+    let declared = declared(plugin);
+    let wanted = |(name, _): &&(String, Json)| declared.contains(name.as_str());
+    let wanted: Vec<_> = args.iter().filter(wanted).cloned().collect();
+    (!wanted.is_empty()).then_some(Json::Object(wanted))
 }
 
 fn list(valid: &[Attachment]) -> Json {

@@ -1,6 +1,7 @@
 //! A configuration file with the findings of lint.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +53,9 @@ impl Claim {
 const MARKS: [(&[u8], &str); 3] =
     [(b"\xef\xbb\xbf", "UTF-8"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
 
+/// The maximum number of faults, and of notes, that are listed for one document.
+const FINDINGS_MAX: usize = 100;
+
 impl Document {
     /// Decodes the content of a file. A byte order mark at its start is a fault; the rest is decoded in the encoding of the
     /// mark.
@@ -80,11 +84,26 @@ impl Document {
     }
 
     pub(super) fn fault(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
-        self.add(path.offset_in(&self.text), true, text.into());
+        self.report(path, true, text.into());
     }
 
     pub(super) fn note(&mut self, path: &JsonPath<'_>, text: impl Into<String>) {
-        self.add(path.offset_in(&self.text), false, text.into());
+        self.report(path, false, text.into());
+    }
+
+    /// Adds a finding at a path. The search for its offset parses the whole text, so the number of findings is limited: a
+    /// document can have hundreds of thousands of mistakes.
+    fn report(&mut self, path: &JsonPath<'_>, is_fault: bool, text: String) {
+        let known = self.findings.iter().filter(|known| known.is_fault == is_fault).count();
+        match known.cmp(&FINDINGS_MAX) {
+            Ordering::Less => self.add(path.offset_in(&self.text), is_fault, text),
+            Ordering::Equal => {
+                let kind = if is_fault { "faults" } else { "notes" };
+                let text = format!("only the first {FINDINGS_MAX} {kind} of this file are listed");
+                self.add(path.offset_in(&self.text), is_fault, text);
+            }
+            Ordering::Greater => {}
+        }
     }
 
     pub(super) fn faults(&self) -> usize {

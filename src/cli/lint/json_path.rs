@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use crate::cni::json::Entries;
+use crate::cni::json::{Entries, is_key};
 
 /// The path from the root of a document to a key or to an item of a list.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +54,7 @@ impl Segment<'_> {
                 let Entries(entries) = serde_json::from_str(value.get()).ok()?;
                 entries.into_iter().rfind(|(name, _)| {
                     let name: String = serde_json::from_str(name.get()).unwrap_or_default();
-                    name.eq_ignore_ascii_case(key)
+                    is_key(&name, key)
                 })
             }
             Self::Item(index) => {

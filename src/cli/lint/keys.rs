@@ -1,6 +1,8 @@
 //! Finds unknown keys, values of a wrong type, and undeclared or unknown capabilities.
 
-use crate::cni::json::Json;
+use std::collections::BTreeSet;
+
+use crate::cni::json::{Json, fold, is_key};
 use crate::runtime::conf;
 
 use super::document::Document;
@@ -125,6 +127,8 @@ impl Walk<'_> {
         object: &'b Json,
     ) {
         let Json::Object(entries) = object else { return };
+        let present = entries.iter().filter(|(_, value)| !value.is_null());
+        let present: BTreeSet<&str> = present.map(|(name, _)| name.as_str()).collect();
         for (name, value) in entries {
             let full = format!("{prefix}{name}");
             let path = path.key(name);
@@ -132,7 +136,7 @@ impl Walk<'_> {
             if let Some(row) = row {
                 // If keys differ only in case, the key with the spelling of the manual counts.
                 let key = row.path.rsplit('.').next().unwrap_or_default();
-                if name != key && entries.iter().any(|(other, _)| other == key) {
+                if name != key && present.contains(key) {
                     continue;
                 }
                 if let Some(found) = mismatched_type(row.of_type, value) {
@@ -167,7 +171,7 @@ impl Walk<'_> {
     }
 
     fn row(&self, full: &str) -> Option<&Key> {
-        self.keys.iter().find(|key| !key.is_in_args && key.path.eq_ignore_ascii_case(full))
+        self.keys.iter().find(|key| !key.is_in_args && is_key(full, key.path))
     }
 
     /// Of all keys of the configuration whose path begins with `beginning`: the rest of the path.
@@ -197,9 +201,7 @@ impl Walk<'_> {
             Some(known) => {
                 document.fault(path, format!("{owner} has no key {full}; did you mean {known}?"));
             }
-            None if is_free
-                || prefix.is_empty() && name.eq_ignore_ascii_case(ARGS)
-                || object == ARGS => {}
+            None if is_free || prefix.is_empty() && is_key(name, ARGS) || object == ARGS => {}
             None => document.note(path, format!("{owner} has no key {full}")),
         }
     }
@@ -207,8 +209,9 @@ impl Walk<'_> {
 
 /// The remainder of a path that begins with `beginning`, in any case. `None` for other paths.
 fn rest<'a>(path: &'a str, beginning: &str) -> Option<&'a str> {
-    let (start, rest) = path.split_at_checked(beginning.len())?;
-    start.eq_ignore_ascii_case(beginning).then_some(rest)
+    let mut rest = path.chars();
+    let is_equal = |wanted| rest.next().map(fold) == Some(fold(wanted));
+    beginning.chars().all(is_equal).then_some(rest.as_str())
 }
 
 /// The type of a value, if it differs from the type in the manual, such as `list of lists of objects`. `None` if the value has

@@ -3,7 +3,7 @@
 //! plugin by `static` (the configured one is called separately), the master by a link in the container, and the name of the
 //! network.
 
-use crate::cni::json::Json;
+use crate::cni::json::{Json, is_key};
 use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName};
@@ -167,7 +167,7 @@ fn search<'a>(text: &str, path: &JsonPath<'a>, json: &'a Json, best: &mut (u8, J
                     value => value.to_compact(),
                 };
                 let points = 2 * u8::from(names(text, key)) + u8::from(names(text, &printed));
-                if points > best.0 && !key.eq_ignore_ascii_case("type") {
+                if points > best.0 && !is_key(key, "type") {
                     *best = (points, path.clone());
                 }
                 search(text, &path, value, best);

@@ -1,7 +1,7 @@
 //! Converts a `Json` value to a Rust type with the rules of Go. Errors have the path in the document.
 
 use super::error::Error;
-use super::{Json, position};
+use super::{Json, is_key};
 
 /// A type to which a `Json` value can be converted.
 pub trait Read {
@@ -63,19 +63,39 @@ pub fn read_object(
     fields: &mut [(&str, &mut dyn Read)],
 ) -> Result<(), Error> {
     let Json::Object(entries) = json else { return Err(json.wrong_type(expected)) };
-    for (index, (name, value)) in entries.iter().enumerate() {
-        let has_name = |(key, _): &&mut (&str, &mut dyn Read)| key.eq_ignore_ascii_case(name);
-        let Some((key, field)) = fields.iter_mut().find(has_name) else { continue };
-        if position(entries, key) == Some(index) {
-            field.read(value).map_err(|error| error.under_key(name, index))?;
-        }
+    let keys: Vec<&str> = fields.iter().map(|(key, _)| *key).collect();
+    let found = positions(entries, &keys);
+    // In the order of the document: the first mistake in it is the one that is reported.
+    for (index, field) in &found {
+        let (name, value) = &entries[*index];
+        fields[*field].1.read(value).map_err(|error| error.under_key(name, *index))?;
     }
+    let is_found = |key: &str| found.iter().any(|(_, field)| keys[*field] == key);
     match required {
-        Some(key) if position(entries, key).is_none() => {
-            Err(Error::new(format!("missing field `{key}`")))
-        }
+        Some(key) if !is_found(key) => Err(Error::new(format!("missing field `{key}`"))),
         _ => Ok(()),
     }
+}
+
+/// The entries that count for these keys, as `super::position` has them, in one pass over the entries: a document can repeat a
+/// key hundreds of thousands of times. Returns the index of each entry with the index of its key, in the order of the entries.
+fn positions(entries: &[(String, Json)], keys: &[&str]) -> Vec<(usize, usize)> {
+    let mut last: Vec<Option<usize>> = vec![None; keys.len()];
+    for (index, (name, value)) in entries.iter().enumerate() {
+        if value.is_null() {
+            continue;
+        }
+        let Some(key) = keys.iter().position(|key| is_key(name, key)) else { continue };
+        match last[key] {
+            // A key in exactly its case counts before the same key in another case.
+            Some(earlier) if entries[earlier].0 == keys[key] && name != keys[key] => {}
+            _ => last[key] = Some(index),
+        }
+    }
+    let found = last.iter().enumerate().filter_map(|(key, index)| Some(((*index)?, key)));
+    let mut found: Vec<_> = found.collect();
+    found.sort_unstable();
+    found
 }
 
 impl Json {
@@ -244,6 +264,21 @@ mod tests {
         assert_eq!(name(r#"{"Name": {}, "name": "a", "NAME": "b"}"#).as_deref(), Ok("a"));
         assert_eq!(name(r#"{"name": null, "Name": "other"}"#).as_deref(), Ok("other"));
         assert!(name(r#"{"name": 7, "Name": "other"}"#).is_err());
+    }
+
+    /// `name` once, then other entries up to 4 MiB, the maximum of a document in a call.
+    fn long(entry: &str) -> String {
+        let rest = entry.repeat((4 << 20) / entry.len());
+        format!(r#"{{"name":"own"{rest}}}"#)
+    }
+
+    #[test]
+    fn keys_that_are_repeated_all_over_a_document_of_4_mib_are_read_in_one_pass() {
+        for entry in [r#","name":null"#, r#","NAME":"x""#, r#","x":1"#] {
+            assert_eq!(read(&long(entry)).unwrap().name, "own", "{entry}");
+        }
+        let last = format!(r#"{},"name":"last"}}"#, long(r#","name":"x""#).trim_end_matches('}'));
+        assert_eq!(read(&last).unwrap().name, "last");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::error::{self, Step};
-use super::{Json, Read};
+use super::{Json, Read, is_key};
 use crate::error::{Error, Result};
 
 /// `drop_key` drops the innermost key around an error. After this number of errors, it drops the top-level key around the
@@ -72,7 +72,7 @@ fn remove(json: &mut Json, path: &[Step]) -> Option<()> {
 /// Removes all entries of an object that have this key, in upper or lower case.
 fn remove_all(json: &mut Json, key: &Step) -> Option<()> {
     let (Step::Key(key, _), Json::Object(entries)) = (key, json) else { return None };
-    entries.retain(|(name, _)| !name.eq_ignore_ascii_case(key));
+    entries.retain(|(name, _)| !is_key(name, key));
     Some(())
 }
 

@@ -28,3 +28,20 @@ fn what_add_accepts_can_be_deleted_with_a_long_result() {
     bare.call("host-local", "DEL", &previous).run().silence();
     assert_eq!(bare.taken("net"), [""; 0]);
 }
+
+/// Each of these texts took minutes: for each key, the whole object was searched for the last one.
+#[test]
+fn a_key_that_is_repeated_all_over_a_long_configuration_takes_one_pass() {
+    let bare = Bare::new();
+    let config = host_local(&bare).to_string();
+    for entry in [r#","name":null"#, r#","NAME":"other""#] {
+        let entries = entry.repeat((4 * MIB - config.len()) / entry.len());
+        let text = format!("{}{entries}}}", config.strip_suffix('}').unwrap());
+        let call =
+            |verb: &str| bare.call("host-local", verb, &Value::Null).stdin(text.clone()).run();
+        call("ADD").success();
+        assert_eq!(bare.taken("net").len(), 1);
+        call("DEL").silence();
+        assert_eq!(bare.taken("net"), [""; 0]);
+    }
+}

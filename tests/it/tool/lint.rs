@@ -224,3 +224,20 @@ fn a_key_in_two_cases_is_no_mistake() {
     let outcome = lint(&world, &["/run/net.conf"]);
     assert_eq!((outcome.status, &*outcome.stdout), (0, ""), "{}", outcome.report());
 }
+
+/// Each of these files took minutes: each key was searched in the whole file.
+#[test]
+fn a_long_file_is_examined_in_one_pass() {
+    let world = World::new();
+    let own = r#""cniVersion": "1.0.0", "name": "net", "type": "bridge", "mtu": 1400}"#;
+    for (entry, status, listed) in [("\"NAME\": \"x\",\n", 0, 0), ("\"mtu\": \"x\",\n", 1, 101)] {
+        let text = format!("{{{}{own}", entry.repeat((2 << 20) / entry.len()));
+        world.write("/run/net.conf", text);
+        let outcome = lint(&world, &["/run/net.conf"]);
+        assert_eq!(
+            (outcome.status, outcome.stdout.lines().count()),
+            (status, 2 * listed),
+            "{entry}"
+        );
+    }
+}
