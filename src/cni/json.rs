@@ -1,6 +1,6 @@
 //! JSON with the rules of Go's encoding/json, with which the runtimes were tested. A key in another case also counts, unless
 //! the object has the key in exactly the expected case. If a key is repeated, the last value counts. `null` is the same as a
-//! missing key. Errors name the key.
+//! missing key, and in a list of strings the empty string. Errors name the key.
 
 mod error;
 mod number;
@@ -201,11 +201,17 @@ fn position(entries: &[(String, Json)], key: &str) -> Option<usize> {
 /// Whether a key of a document is a key of ours, in any case.
 pub fn is_key(name: &str, key: &str) -> bool {
     name.eq_ignore_ascii_case(key)
+        || !name.is_ascii() && name.chars().map(fold).eq(key.chars().map(fold))
 }
 
-/// A character of a key in the case in which keys are compared.
+/// A character of a key in the case in which keys are compared. Go folds the case of Unicode: besides the letters of ASCII, two
+/// characters become one of them, the long s (U+017F) and the sign of Kelvin (U+212A). Other characters are in no key of ours.
 pub fn fold(character: char) -> char {
-    character.to_ascii_lowercase()
+    match character {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    }
 }
 
 impl From<&str> for Json {

@@ -175,8 +175,12 @@ impl Read for Json {
     }
 }
 
+/// `null` in a list of strings is the empty string, as in Go.
 impl Read for String {
     fn read(&mut self, json: &Json) -> Result<(), Error> {
+        if json.is_null() {
+            return Ok(());
+        }
         *self = json.text("a string")?.to_owned();
         Ok(())
     }
@@ -264,6 +268,23 @@ mod tests {
         assert_eq!(name(r#"{"Name": {}, "name": "a", "NAME": "b"}"#).as_deref(), Ok("a"));
         assert_eq!(name(r#"{"name": null, "Name": "other"}"#).as_deref(), Ok("other"));
         assert!(name(r#"{"name": 7, "Name": "other"}"#).is_err());
+    }
+
+    #[test]
+    fn keys_match_with_the_case_folding_of_go() {
+        let sample = read("{\"ho\u{17f}tPort\":80,\"name\":\"a\",\"NAME\":\"b\"}").unwrap();
+        assert_eq!((sample.host_port, sample.name.as_str()), (80, "a"));
+        // Only the two characters whose simple case folding is an ASCII letter.
+        assert_eq!(read("{\"ma\u{131}be\":1,\"\u{ff4e}ame\":\"x\"}").unwrap(), Sample::default());
+    }
+
+    #[test]
+    fn null_in_a_list_of_strings_is_the_empty_string() {
+        let read = |text: &str| Json::parse(text.as_bytes()).unwrap().read::<Vec<String>>("it");
+        assert_eq!(read(r#"["a",null,""]"#).unwrap(), ["a", "", ""]);
+        assert!(read("null").is_err());
+        let json = Json::parse(br#"{"a":null}"#).unwrap();
+        assert_eq!(json.read::<Map<String>>("it").unwrap().0, [("a".into(), String::new())]);
     }
 
     /// `name` once, then other entries up to 4 MiB, the maximum of a document in a call.

@@ -241,3 +241,28 @@ fn a_long_file_is_examined_in_one_pass() {
         );
     }
 }
+
+/// Go folds the long s and the sign of Kelvin in keys, and reads null in a list of strings as the empty string.
+#[test]
+fn lint_reads_keys_and_null_as_the_plugins_do() {
+    let world = World::new();
+    let examine = |text: &str| {
+        let text = format!(r#"{{"cniVersion": "1.0.0", "name": "net", "type": "veth", {text}}}"#);
+        world.write("/run/net.conf", text);
+        lint(&world, &["/run/net.conf"])
+    };
+    for right in [
+        "\"ip\u{212a}asq\": 1, \"ipMa\u{17f}q\": true",
+        "\"dn\u{17f}\": {\"\u{17f}earch\": [\"a.example\", null]}",
+    ] {
+        let outcome = examine(right);
+        assert_eq!((outcome.status, &*outcome.stdout), (0, ""), "{}", outcome.report());
+    }
+    for (wrong, key) in [
+        ("\"ipMa\u{17f}q\": 1", "ipMa\u{17f}q is an integer"),
+        (r#""ipam": {"type": "host-local", "ranges": [null]}"#, "ipam.ranges[0]"),
+    ] {
+        let outcome = examine(wrong);
+        assert!(outcome.status == 1 && outcome.stdout.contains(key), "{}", outcome.report());
+    }
+}
