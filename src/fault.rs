@@ -1,7 +1,8 @@
 //! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can cover every failure. Tests
-//! can also change two timeouts and the longest datagram of debug builds.
+//! can also change two timeouts, the longest datagram and the number of threads of debug builds.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,6 +15,8 @@ static LOCK_LIMIT: AtomicU32 = AtomicU32::new(0);
 static BUS_LIMIT: AtomicU32 = AtomicU32::new(0);
 /// The largest nf_tables transaction for `send_limit`, in bytes. 0 means the usual size.
 static SEND_LIMIT: AtomicU32 = AtomicU32::new(0);
+/// The largest number of threads of this process for `thread`. 0 means no limit.
+static THREAD_LIMIT: AtomicU32 = AtomicU32::new(0);
 
 /// Reads the numbers from variables of the environment, in debug builds only. Without a variable, no operation fails, or the
 /// usual limit holds.
@@ -27,6 +30,7 @@ pub fn arm(variable: impl Fn(&str) -> Option<OsString>) {
         ("CNIBOX_LIMIT_LOCK", &LOCK_LIMIT),
         ("CNIBOX_LIMIT_BUS", &BUS_LIMIT),
         ("CNIBOX_LIMIT_SEND", &SEND_LIMIT),
+        ("CNIBOX_LIMIT_THREADS", &THREAD_LIMIT),
     ] {
         let value = variable(name).and_then(|value| value.to_str()?.parse().ok());
         number.store(value.unwrap_or(0), Relaxed);
@@ -56,6 +60,19 @@ pub fn bus_limit(usual: Duration) -> Duration {
 /// The largest nf_tables transaction in bytes. A test can lower it, since only the host can shrink send buffers.
 pub fn send_limit(usual: usize) -> usize {
     limit(&SEND_LIMIT).map_or(usual, |bytes| usual.min(bytes as usize))
+}
+
+/// Called before each start of a thread. Fails with EAGAIN, like the kernel, while this process has the number of threads that a
+/// test has set: only root on the host can set `pids.max`, and RLIMIT_NPROC does not hold for root.
+pub fn thread() -> io::Result<()> {
+    /// Try again (asm-generic/errno-base.h).
+    const EAGAIN: i32 = 11;
+
+    let Some(limit) = limit(&THREAD_LIMIT) else { return Ok(()) };
+    match fs::read_dir("/proc/self/task")?.count() < limit as usize {
+        true => Ok(()),
+        false => Err(io::Error::from_raw_os_error(EAGAIN)),
+    }
 }
 
 fn timeout(seconds: &AtomicU32, usual: Duration) -> Duration {

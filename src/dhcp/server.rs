@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -20,7 +19,7 @@ use crate::dhcp::time::Time;
 use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys::{self, thread, warn};
 use crate::kernel::unix::Stream;
 use crate::steps::lease_change::Follow;
 
@@ -28,9 +27,12 @@ use crate::steps::lease_change::Follow;
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout of all requests except `acquire`.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The stack of the thread of a request, in bytes. Its pages are used only as far as the calls go.
+const STACK_BYTES: usize = 2 << 20;
 /// The most requests that are served at the same time. When there are more, clients try again.
 const THREADS_MAX: usize = 1024;
-/// The interval of the checks whether the daemon is idle and can end. There is no event for the end of the last lease.
+/// The interval of the checks whether the daemon is idle and can end, and whether leases of the journal can have a thread. There
+/// is no event for the end of the last lease, and none for a thread that the kernel would start again.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait for the lock of the journal. A plugin holds the lock while it releases a lease because no daemon runs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -81,9 +83,9 @@ fn serve(
     }
     // Each request that is served has a clone.
     let active = Arc::new(());
-    let limit = flags.until_idle.then_some(IDLE_PAUSE);
     let mut was_idle = false;
     loop {
+        let limit = (flags.until_idle || table.has_waiting()).then_some(IDLE_PAUSE);
         match listener.wait(signals, limit, IO_TIMEOUT) {
             Ok(Arrival::Connection(stream)) => {
                 serve_in_thread(stream, &table, &active);
@@ -91,6 +93,10 @@ fn serve(
             }
             Ok(Arrival::Signal) => return Ok(()),
             Ok(Arrival::Timeout) => {
+                if table.has_waiting() {
+                    // `Table::open` has reported the reason.
+                    let _ = table.adopt();
+                }
                 let is_idle = flags.until_idle && count_of(&active) == 0 && table.is_idle();
                 if is_idle && was_idle {
                     return Ok(());
@@ -148,16 +154,16 @@ fn serve_in_thread(mut stream: Stream, table: &Arc<Table>, active: &Arc<()>) {
         Error::new(Code::TRY_AGAIN_LATER, "cannot serve the request: there are too many at once")
     } else {
         let (table, active) = (Arc::clone(table), Arc::clone(active));
-        let spawned = Builder::new().spawn(move || {
-            let _active = active;
+        let started = thread::spawn(STACK_BYTES, (stream, table, active), |served| {
+            // `_active` counts this thread until its end.
+            let (stream, table, _active) = served;
             // An error needs no report: the client sees that the connection is closed.
             let _ = answer(stream, &table);
         });
-        if let Err(error) = spawned {
-            // The connection is closed; the client tries again.
-            warn(format_args!("warning: cannot start a thread: {}", sys::reason(&error)));
-        }
-        return;
+        let Err(((returned, ..), error)) = started else { return };
+        stream = returned;
+        let doing = "cannot serve the request: cannot start a thread";
+        sys::failed_with(Code::TRY_AGAIN_LATER, doing)(error)
     };
     let _ = write_line(&mut stream, &Answer::new(Err::<(), _>(refusal)));
 }

@@ -7,7 +7,7 @@ mod lease_thread;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::thread::Builder;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -20,11 +20,11 @@ use crate::dhcp::protocol::LeaseRequest;
 use crate::dhcp::site::{NO_LINK, NO_NAMESPACE, Site, SiteError};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::clock::{self, Alarm};
 use crate::kernel::file;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys::{self, warn};
+use crate::kernel::sys::{self, thread, warn};
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::rtnl::{End, Ends, LinkChange, Nsid, Rtnl};
 use crate::steps::lease_change::Follow;
@@ -49,6 +49,8 @@ pub struct Table {
     /// writers of nf_tables would only repeat their transactions.
     follow: Mutex<Follow>,
     own_netns: NetNs,
+    /// A lease of the journal has no thread, because none could be started: it waits for `adopt`.
+    has_waiting: AtomicBool,
 }
 
 /// The leases. In boxes: the map has room for twice as many entries.
@@ -100,20 +102,40 @@ impl Table {
             flags,
             follow: Mutex::new(follow),
             own_netns: NetNs::own()?,
+            has_waiting: AtomicBool::new(false),
         });
-        for record in table.journal.read_all()? {
-            let thread = LeaseThread::adopted(&table, record)?;
-            table.start(&mut table.leases.lock(), thread, None)?;
-        }
         match ends {
-            Ok(ends) => {
-                let table = Arc::clone(&table);
-                spawn(Builder::new(), move || table.watch(&ends))?;
-            }
+            Ok(ends) => spawn((Arc::clone(&table), ends), |(table, ends)| table.watch(&ends))?,
             // The process lacks a capability: a lease ends when its next packet cannot be sent.
             Err(error) => warn(format_args!("warning: {error}")),
         }
+        for error in table.adopt()? {
+            warn(format_args!("warning: {error}; the daemon tries again"));
+        }
         Ok(table)
+    }
+
+    /// Starts a thread for each lease of the journal that has none. Returns the errors of those that have none yet.
+    pub fn adopt(self: &Arc<Self>) -> Result<Vec<Error>> {
+        // While the table is locked, a lease without an entry has no thread: a thread removes the file before the entry.
+        let mut leases = self.leases.lock();
+        let mut errors = Vec::new();
+        for record in self.journal.read_all()? {
+            let key = record.request.key.clone();
+            if leases.contains_key(&key) {
+                continue;
+            }
+            let adopted = LeaseThread::adopted(self, record);
+            let started = adopted.and_then(|lease| self.start(&mut leases, lease, None).map(drop));
+            errors.extend(started.err().map(|error| error.context(cannot_adopt(&key))));
+        }
+        self.has_waiting.store(!errors.is_empty(), Relaxed);
+        Ok(errors)
+    }
+
+    /// Whether a lease of the journal waits for a thread.
+    pub fn has_waiting(&self) -> bool {
+        self.has_waiting.load(Relaxed)
     }
 
     /// Tells the threads of leases which namespaces and links the kernel reports as removed. Does not return.
@@ -206,7 +228,7 @@ impl Table {
     ) -> Result<&'a LeaseEntry> {
         let (key, entry) = (thread.key().clone(), thread.entry(number));
         // The thread waits for the lock of the table before it reads its entry.
-        spawn(Builder::new().stack_size(STACK_BYTES), move || thread.run())?;
+        spawn(thread, LeaseThread::run)?;
         Ok(leases.entry(key).or_insert_with(|| Box::new(entry)))
     }
 
@@ -272,7 +294,7 @@ impl Table {
         let mut leases = self.leases.lock();
         self.end(&mut leases, key, RELEASED)?;
         // An earlier removal can have failed. The file of a new lease stays; the lock keeps an ADD from writing it meanwhile.
-        if leases.contains_key(key) { Ok(()) } else { self.journal.remove(key) }
+        if leases.contains_key(key) { Ok(()) } else { self.forget(key) }
     }
 
     /// Releases the leases of a network, except those of the attachments in `keep`, and removes their files.
@@ -290,16 +312,24 @@ impl Table {
             if is_stale(key) {
                 self.wait_while(&mut leases, key, |leases| is_ending(leases, key))?;
                 if !leases.contains_key(key) {
-                    self.journal.remove(key)?;
+                    self.forget(key)?;
                 }
             }
         }
         Ok(())
     }
 
+    /// Removes the file of a lease without a thread. If it can wait for a thread, marks it: its thread sends the RELEASE.
+    fn forget(&self, key: &Key) -> Result<()> {
+        match self.has_waiting() {
+            true => self.journal.mark(key).map(drop),
+            false => self.journal.remove(key),
+        }
+    }
+
     /// Whether there is no lease, no attempt to get one, and no RELEASE to send.
     pub fn is_idle(&self) -> bool {
-        self.leases.lock().is_empty()
+        self.leases.lock().is_empty() && !self.has_waiting()
     }
 
     /// Lists the leases. The text is the state: `searching`, `bound`, `renewing` or `rebinding`.
@@ -379,11 +409,18 @@ fn is_ending(leases: &Entries, key: &Key) -> bool {
 /// The stack of a thread, in bytes. Its pages are used only as far as the calls go.
 const STACK_BYTES: usize = 256 * 1024;
 
-fn spawn(builder: Builder, run: impl FnOnce() + Send + 'static) -> Result<()> {
-    builder.spawn(run).map(drop).map_err(sys::failed("cannot start a thread"))
+/// Starts a thread. Without one, only this call fails, and its client tries again: another lease can end meanwhile.
+fn spawn<T: Send + 'static>(argument: T, run: fn(T)) -> Result<()> {
+    let failed = sys::failed_with(Code::TRY_AGAIN_LATER, "cannot start a thread");
+    thread::spawn(STACK_BYTES, argument, run).map_err(|(_, error)| failed(error))
 }
 
 const RELEASED: &str = "it was released meanwhile";
+
+fn cannot_adopt(key: &Key) -> String {
+    let Key { network, at: Attachment { container_id, ifname } } = key;
+    format!("cannot adopt the lease of {ifname} of {container_id} in network {network}")
+}
 
 fn cannot_get(key: &Key, reason: &str) -> Error {
     let Key { network, at: Attachment { container_id, ifname } } = key;

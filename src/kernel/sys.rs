@@ -1,7 +1,8 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `socket` and in `unwind`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `socket`, in `thread` and in `unwind`.
 #![allow(unsafe_code)]
 
 pub(crate) mod socket;
+pub(crate) mod thread;
 #[cfg(no_unwind)]
 mod unwind;
 

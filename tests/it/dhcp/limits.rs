@@ -206,3 +206,50 @@ fn five_hundred_leases_need_less_than_14_mib_and_no_processor_time() {
     assert!((0..5).map(ticks_of_3_s).any(|ticks| ticks <= 3), "more than 1 % of a processor");
     drop(containers);
 }
+
+#[test]
+fn an_add_for_which_no_thread_starts_fails_alone() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    // Those of the daemon, of the lease of c1, and of one request.
+    let daemon = Daemon::with_threads(&world, "4");
+    let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+    let result = c1.add("bridge", &bridge());
+    let before = world.state();
+    c2.call("bridge", "ADD", &bridge()).run().fails(11, &["cannot start a thread"]);
+    before.assert_same(&world.state(), "after the failed ADD");
+    c1.check("bridge", &bridge(), &result);
+    kea.wait_for_renewals(&address(&result), 1);
+    c1.del("bridge", &bridge());
+    kea.wait_for_release(&address(&result));
+    c2.add("bridge", &bridge());
+    assert!(!daemon.0.log().contains("panicked"), "{}", daemon.0.log());
+}
+
+#[test]
+fn a_lease_without_a_thread_is_adopted_when_another_lease_has_ended() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    let daemon = Daemon::new(&world);
+    let containers = ["c1", "c2"].map(|name| world.container(name));
+    let addresses = containers.each_ref().map(|c| address(&c.add("bridge", &bridge())));
+    drop(daemon);
+    // Those of the daemon, and of one lease: none is left for a request.
+    let daemon = Daemon::with_threads(&world, "3");
+    let is_adopted = |name: &str| {
+        daemon.0.log_of_now().contains(&format!("dhcp: net {name} eth0: the lease is adopted"))
+    };
+    let waits = || daemon.0.log_of_now().contains("; the daemon tries again");
+    world.within(LIMIT_S, "one is adopted, and one waits", || {
+        (is_adopted("c1") || is_adopted("c2")) && waits()
+    });
+    let [first, second] = if is_adopted("c1") { [0, 1] } else { [1, 0] };
+    let c3 = world.container("c3");
+    c3.call("bridge", "ADD", &bridge()).run().fails(11, &["cannot start a thread"]);
+    assert_eq!(containers[first].call("bridge", "DEL", &bridge()).run().status, 0);
+    kea.wait_for_release(&addresses[first]);
+    world.within(LIMIT_S, "the other is adopted", || is_adopted(&containers[second].name));
+    kea.wait_for_renewals(&addresses[second], 1);
+}

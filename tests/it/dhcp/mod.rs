@@ -169,6 +169,15 @@ impl<'w> Daemon<'w> {
         Self::of(world, "/run/plugins/dhcp", flags)
     }
 
+    /// Our daemon in a host that has no more threads for it.
+    fn with_threads(world: &'w World, most: &str) -> Self {
+        let words = ["/run/plugins/dhcp", "daemon", "-timeout", "10s", "-resendtimeout", "60s"];
+        let daemon = Service::new(world, "daemon", None, &words);
+        let mut daemon = Self(daemon.env("CNIBOX_LIMIT_THREADS", most));
+        daemon.start();
+        daemon
+    }
+
     fn start(&mut self) {
         self.0.start_only();
         let world = self.0.world;
