@@ -364,7 +364,7 @@ mod tests {
         assert!(format!("{json:?}").len() > text.len());
         assert!(json.read::<Vec<Empty>>("it").is_ok());
         let error = json.read::<Vec<Nested>>("it").unwrap_err();
-        let found = "invalid type: value with too many levels, expected a sequence";
+        let found = "invalid type: value with too many levels, expected a list";
         assert!(error.msg.ends_with(found), "{error}");
         let json = Json::object([("a", Some(json))]);
         let (nested, errors) = json.read_or_drop::<Nested>("it").unwrap();

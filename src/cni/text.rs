@@ -33,7 +33,7 @@ pub fn parse_ip_or_cidr(text: &str) -> Result<IpAddr, String> {
 }
 
 /// The expected type in an error, if an address is not a string.
-const TEXT: &str = "a borrowed string";
+const TEXT: &str = "a string";
 
 /// An address. The empty string is None.
 impl Read for Option<IpAddr> {

@@ -171,6 +171,7 @@ impl Runtime {
             Some(bridge) => bridge.to_string(),
             None => free_bridge(&networks)?,
         };
+        new.refuse_unusable()?;
         let text = new.list(name, &subnets, &bridge)?.to_pretty() + "\n";
         let file = directory.join(format!("{name}.conflist"));
         publish(directory, &file, text.as_bytes()).map_err(Error::of_file("write", &file))
@@ -274,6 +275,31 @@ impl NewNetwork {
             }
         }
         Ok(self.subnets.clone())
+    }
+
+    /// Fails if the bridge is another link of the host, or if no router can have a gateway's address.
+    pub fn refuse_unusable(&self) -> Result<()> {
+        if let Some(bridge) = &self.bridge
+            && let Some(link) = Rtnl::open()?.link(bridge)?
+            && link.kind.as_deref() != Some("bridge")
+        {
+            return Err(Error::config(format_args!(
+                "bridge {bridge}: the host has a link of this name that is no bridge"
+            )));
+        }
+        for gateway in &self.gateways {
+            for subnet in self.subnets.iter().filter(|subnet| subnet.contains(gateway)) {
+                let is_v4 = matches!(subnet, IpNet::V4(_));
+                let what = match *gateway {
+                    first if first == subnet.network() => "the address of the network itself",
+                    last if is_v4 && last == subnet.broadcast() => "the broadcast address",
+                    _ => continue,
+                };
+                let msg = format!("gateway {gateway} is {what} in subnet {subnet}");
+                return Err(Error::config(msg));
+            }
+        }
+        Ok(())
     }
 
     /// The list of the network. `bridge` is the name of its bridge.

@@ -29,6 +29,8 @@ const ARGS: &str = "args";
 /// The type of a key that another program reads.
 pub(super) const ANY: &str = "any";
 const PORT_MAPPINGS: &str = "portMappings";
+/// The keys whose value is a path.
+const PATHS: [&str; 5] = ["dataDir", "subnetFile", "daemonSocketPath", "resolvConf", "kernelpath"];
 /// The sentence with which the manual marks a key that the Go plugin ignores.
 const IGNORED: &str = "The reference ignores it.";
 
@@ -144,6 +146,11 @@ impl Walk<'_> {
                     document.fault(&path, text);
                     continue;
                 }
+                if PATHS.contains(&key) && is_relative(value) {
+                    let text =
+                        format!("{full} is a relative path: no runtime has a fixed directory");
+                    document.note(&path, text);
+                }
                 if row.meaning.contains(IGNORED) {
                     document.note(&path, format!("the Go plugin {} ignores {full}", self.owner));
                 }
@@ -205,6 +212,10 @@ impl Walk<'_> {
             None => document.note(path, format!("{owner} has no key {full}")),
         }
     }
+}
+
+fn is_relative(value: &Json) -> bool {
+    matches!(value, Json::String(path) if !path.is_empty() && !path.starts_with('/'))
 }
 
 /// The remainder of a path that begins with `beginning`, in any case. `None` for other paths.

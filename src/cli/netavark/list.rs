@@ -93,6 +93,10 @@ fn of_file(runtime: &Runtime, object: &Object, name: &str) -> Result<Network> {
         let msg = format!("{flag}: the file of network {name} decides that");
         return Err(Error::config(msg));
     }
+    if name.contains('/') && !Path::new(name).is_absolute() {
+        let reason = "a relative path, but podman calls the driver in any directory";
+        return Err(wrong(format!("{NETWORK}={name}: {reason}")));
+    }
     if name.is_empty() {
         return Err(Error::config("option network=: the name of a network is missing"));
     }
@@ -306,6 +310,7 @@ pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Res
     if new.subnets.is_empty() && new.kind == Kind::Macvlan && object.ipam_driver().is_none() {
         new.addresses = Addresses::Dhcp;
     }
+    new.refuse_unusable()?;
     if new.addresses != Addresses::HostLocal {
         return refuse_addresses(object, new);
     }

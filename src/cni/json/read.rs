@@ -45,7 +45,6 @@ macro_rules! keys {
             ) -> Result<(), $crate::cni::json::ReadError> {
                 $crate::cni::json::read_object(
                     json,
-                    concat!("struct ", stringify!($name)),
                     [$($required)?].first().copied(),
                     &mut [$(($key, &mut self.$field)),*],
                 )
@@ -55,14 +54,13 @@ macro_rules! keys {
 }
 pub(crate) use keys;
 
-/// Converts an object to the fields of a struct. `expected` is the name of the struct for error messages.
+/// Converts an object to the fields of a struct.
 pub fn read_object(
     json: &Json,
-    expected: &str,
     required: Option<&str>,
     fields: &mut [(&str, &mut dyn Read)],
 ) -> Result<(), Error> {
-    let Json::Object(entries) = json else { return Err(json.wrong_type(expected)) };
+    let Json::Object(entries) = json else { return Err(json.wrong_type("an object")) };
     let keys: Vec<&str> = fields.iter().map(|(key, _)| *key).collect();
     let found = positions(entries, &keys);
     // In the order of the document: the first mistake in it is the one that is reported.
@@ -72,7 +70,7 @@ pub fn read_object(
     }
     let is_found = |key: &str| found.iter().any(|(_, field)| keys[*field] == key);
     match required {
-        Some(key) if !is_found(key) => Err(Error::new(format!("missing field `{key}`"))),
+        Some(key) if !is_found(key) => Err(Error::new(format!("missing key `{key}`"))),
         _ => Ok(()),
     }
 }
@@ -123,8 +121,8 @@ impl Json {
                 format!("{kind} `{digits}`")
             }
             Self::String(value) => format!("string {value:?}"),
-            Self::Array(_) => "sequence".into(),
-            Self::Object(_) => "map".into(),
+            Self::Array(_) => "list".into(),
+            Self::Object(_) => "object".into(),
             Self::Raw(_) => "value with too many levels".into(),
         };
         Error::new(format!("invalid {part}: {found}, expected {expected}"))
@@ -132,7 +130,8 @@ impl Json {
 
     /// The value as an integer of at most 64 bits. Go refuses `-0` for an unsigned type. The only u8 is the scope of a route,
     /// for which Go has a signed type, so `-0` is accepted there.
-    fn integer(&self, min: i128, max: i128, expected: &str) -> Result<i128, Error> {
+    fn integer(&self, min: i128, max: i128) -> Result<i128, Error> {
+        let expected = || format!("an integer from {min} to {max}");
         let value = match self {
             Self::Number(value) if min < 0 || max == u8::MAX.into() || !value.is_minus_zero() => {
                 value.as_i128()
@@ -140,8 +139,8 @@ impl Json {
             _ => None,
         };
         match value {
-            None => Err(self.wrong_type(expected)),
-            Some(value) if value < min || value > max => Err(self.invalid("value", expected)),
+            None => Err(self.wrong_type(&expected())),
+            Some(value) if value < min || value > max => Err(self.invalid("value", &expected())),
             Some(value) => Ok(value),
         }
     }
@@ -160,7 +159,7 @@ macro_rules! integers {
         impl Read for $type {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is in the range")]
             fn read(&mut self, json: &Json) -> Result<(), Error> {
-                *self = json.integer(Self::MIN.into(), Self::MAX.into(), stringify!($type))? as Self;
+                *self = json.integer(Self::MIN.into(), Self::MAX.into())? as Self;
                 Ok(())
             }
         }
@@ -206,7 +205,7 @@ pub fn read_list(
     json: &Json,
     read_next: &mut dyn FnMut(&Json) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let Json::Array(values) = json else { return Err(json.wrong_type("a sequence")) };
+    let Json::Array(values) = json else { return Err(json.wrong_type("a list")) };
     for (index, value) in values.iter().enumerate() {
         read_next(value).map_err(|error| error.under_index(index))?;
     }
@@ -219,7 +218,7 @@ pub struct Map<T>(pub Vec<(String, T)>);
 
 impl<T: Read + Default> Read for Map<T> {
     fn read(&mut self, json: &Json) -> Result<(), Error> {
-        let Json::Object(entries) = json else { return Err(json.wrong_type("a map")) };
+        let Json::Object(entries) = json else { return Err(json.wrong_type("an object")) };
         for (index, (name, value)) in entries.iter().enumerate() {
             let (_, read) = self.0.push_mut((name.clone(), T::default()));
             read.read(value).map_err(|error| error.under_key(name, index))?;
@@ -305,7 +304,7 @@ mod tests {
     #[test]
     fn minus_zero_is_a_signed_number() {
         assert_eq!(read(r#"{"maybe":-0}"#).unwrap().maybe, Some(0));
-        let error = "cannot read it: hostPort: invalid type: integer `-0`, expected u16";
+        let error = "cannot read it: hostPort: invalid type: integer `-0`, expected an integer from 0 to 65535";
         assert_eq!(read(r#"{"hostPort":-0}"#), Err(error.into()));
     }
 
@@ -318,18 +317,18 @@ mod tests {
     #[test]
     fn errors_name_the_key() {
         let cases = [
-            ("[]", "cannot read it: invalid type: sequence, expected struct Sample"),
+            ("[]", "cannot read it: invalid type: list, expected an object"),
             (
                 r#"{"hostPort":"80"}"#,
-                "cannot read it: hostPort: invalid type: string \"80\", expected u16",
+                "cannot read it: hostPort: invalid type: string \"80\", expected an integer from 0 to 65535",
             ),
             (
                 r#"{"hostPort":70000}"#,
-                "cannot read it: hostPort: invalid value: integer `70000`, expected u16",
+                "cannot read it: hostPort: invalid value: integer `70000`, expected an integer from 0 to 65535",
             ),
             (
                 r#"{"hostPort":1.0}"#,
-                "cannot read it: hostPort: invalid type: floating point `1.0`, expected u16",
+                "cannot read it: hostPort: invalid type: floating point `1.0`, expected an integer from 0 to 65535",
             ),
             (
                 r#"{"list":[{},{"NAME":5}]}"#,
@@ -337,7 +336,7 @@ mod tests {
             ),
             (
                 r#"{"list":[null]}"#,
-                "cannot read it: list[0]: invalid type: null, expected struct Sample",
+                "cannot read it: list[0]: invalid type: null, expected an object",
             ),
             (
                 r#"{"flags":{"a":1}}"#,

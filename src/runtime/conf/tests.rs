@@ -159,7 +159,7 @@ fn switches_are_booleans_or_their_texts() {
 #[test]
 fn a_wrong_list_is_refused() {
     for (text, reason) in [
-        ("[]", "cannot read network configuration: invalid type: sequence"),
+        ("[]", "cannot read network configuration: invalid type: list"),
         (r#"{"plugins":[{"type":"a"}]}"#, "missing network name"),
         (r#"{"name":"a/b","plugins":[{"type":"a"}]}"#, "invalid characters found in network name"),
         (r#"{"name":"net"}"#, "no plugin configs found"),

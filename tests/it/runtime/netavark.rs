@@ -306,6 +306,23 @@ fn what_cannot_be_honoured_is_refused_with_its_reason() {
         ),
         (with(&object("a"), json!({"network_interface": "a name"})), "a name"),
         (with(&object("a"), json!({"subnets": [{"subnet": "here"}]})), "subnet"),
+        (
+            with(&object("a"), json!({"subnets": [{"subnet": 5}]})),
+            "subnets[0].subnet: invalid type: integer `5`, expected a string",
+        ),
+        (
+            with(&object("a"), json!({"subnets": [5]})),
+            "subnets[0]: invalid type: integer `5`, expected an object",
+        ),
+        (
+            with_options("a", json!({"bridge.dns": "[5]"})),
+            "dns: invalid type: list, expected an object",
+        ),
+        (with_options("a", json!({"tuning.dataDir": "data"})), "dataDir is a relative path"),
+        (
+            with_options("a", json!({"network": "net.d/1.conflist"})),
+            "option network=net.d/1.conflist: a relative path",
+        ),
     ] {
         let error = host.refusal(&object);
         assert!(error.contains(reason), "{object}: {error}");
@@ -339,6 +356,41 @@ fn what_cannot_be_honoured_is_refused_with_its_reason() {
         "{}",
         outcome.report()
     );
+}
+
+#[test]
+fn a_bridge_or_gateway_that_cannot_be_one_is_refused() {
+    let host = Host::new();
+    host.world.host(["ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"]);
+    host.world.host(["ip", "link", "add", "br0", "type", "bridge"]);
+    for name in ["lo", "v0"] {
+        let error = host.refusal(&with(&object("a"), json!({"network_interface": name})));
+        assert!(error.contains(&format!("bridge {name}: the host has a link")), "{error}");
+        let nobody = json!({"network_interface": name, "ipam_options": {"driver": "none"}});
+        host.refusal(&with(&object("a"), nobody));
+    }
+    host.created(&with(&object("a"), json!({"network_interface": "br0"})));
+    let with_gateway = |subnet: &str, gateway: &str| {
+        with(&object("a"), json!({"subnets": [{"subnet": subnet, "gateway": gateway}]}))
+    };
+    for (subnet, gateway, reason) in [
+        ("10.5.0.0/24", "10.5.0.0", "is the address of the network itself"),
+        ("10.5.0.0/24", "10.5.0.255", "is the broadcast address"),
+        ("10.5.0.0/24", "10.6.0.1", "not in subnet"),
+        ("fd55::/64", "fd55::", "is the address of the network itself"),
+        ("fd55::/64", "fd56::1", "not in subnet"),
+        ("10.5.0.0/24", "fd55::1", "not in subnet"),
+    ] {
+        let error = host.refusal(&with_gateway(subnet, gateway));
+        assert!(error.contains(gateway) && error.contains(reason), "{error}");
+    }
+    // IPv6 has no broadcast.
+    for (subnet, gateway) in
+        [("fd55::/64", "fd55::ffff:ffff:ffff:ffff"), ("10.5.0.0/24", "10.5.0.254")]
+    {
+        let created = host.created(&with_gateway(subnet, gateway));
+        assert_eq!(created["subnets"][0]["gateway"], gateway);
+    }
 }
 
 #[test]
