@@ -204,7 +204,13 @@ impl Del {
         for (name, at) in attached {
             let target = Target { at: &at, netns: path.as_deref(), args, capability_args };
             let named = Choice::Named(name);
-            errors.extend(runtime.del(choice.as_ref().unwrap_or(&named), &target).err());
+            let choice = choice.as_ref().unwrap_or(&named);
+            // Without a path, the attachments are those of the cache.
+            let deleted = match path {
+                Some(_) => runtime.del(choice, &target),
+                None => runtime.del_listed(choice, &target),
+            };
+            errors.extend(deleted.err());
         }
         Error::joined(errors)?;
         match path {

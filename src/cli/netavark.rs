@@ -28,7 +28,7 @@ use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::VERSION;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
-use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
+use crate::runtime::lifecycle::NewAttachment;
 use crate::runtime::new_network::Addresses;
 
 /// The version of the interface between netavark and a driver.
@@ -306,10 +306,5 @@ fn teardown(netns: &Path) -> Result<Json> {
 
 /// Deletes the attachments of an interface of a container, to whatever network: the object may have changed since.
 fn delete(at: &Attachment, netns: Option<&Path>) -> Result<()> {
-    let runtime = parameters::runtime(TIMEOUT_S);
-    let known = runtime.attachments_of(&at.container_id, None, Some(&at.ifname))?;
-    let deleted = known
-        .iter()
-        .map(|(name, at)| runtime.del(&Choice::Named(name.clone()), &Target::cached(at, netns)));
-    Error::joined(deleted.filter_map(Result::err).collect())
+    parameters::runtime(TIMEOUT_S).detach_all(&at.container_id, Some(&at.ifname), netns)
 }

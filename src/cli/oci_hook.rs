@@ -68,8 +68,7 @@ impl OciHook {
                 runtime.attach(&wanted, &parameters::netns(&state.pid.to_string())?)?;
             }
             "stopped" => {
-                let attached = runtime.attachments_of(&id, None, None)?;
-                runtime.detach(&attached, None)?;
+                runtime.detach_all(&id, None, None)?;
             }
             status => {
                 return Err(Error::config(format_args!("cannot handle status {status:?}"))

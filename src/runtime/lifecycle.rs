@@ -265,7 +265,29 @@ impl Runtime {
 
     /// Detaches a container from a network. Idempotent: succeeds if there is no attachment.
     pub fn del(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
+        if !self.is_absent(choice.name(), target.at) {
+            return self.del_listed(choice, target);
+        }
         let _locks = self.lock(choice.name(), &target.at.container_id)?;
+        self.del_locked(choice, target)
+    }
+
+    /// Detaches an attachment that the cache or the pending records had a moment ago. Succeeds if another process has deleted
+    /// it since: then nothing has its configuration any more, and a network of podman has no file.
+    pub fn del_listed(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
+        let _locks = self.lock(choice.name(), &target.at.container_id)?;
+        match self.is_absent(choice.name(), target.at) {
+            true => Ok(()),
+            false => self.del_locked(choice, target),
+        }
+    }
+
+    /// Whether an attachment has neither a cache entry nor a pending record. A file that cannot be read is not absent.
+    fn is_absent(&self, network: &NetworkName, at: &Attachment) -> bool {
+        [&self.cache, &self.pending].iter().all(|cache| matches!(cache.read(network, at), Ok(None)))
+    }
+
+    fn del_locked(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let known = self.cached_or_pending(choice.name(), target.at);
         let network = self.network(choice, known.as_ref())?;
         let home = NetNs::own()?;

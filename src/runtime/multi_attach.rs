@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::cni::success::{Dns, Success};
 use crate::error::{Error, Result};
 use crate::kernel::sys;
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugins;
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
@@ -48,6 +48,22 @@ impl Runtime {
             .iter()
             .rev()
             .map(|(name, at)| self.del(&Choice::Named(name.clone()), &Target::cached(at, netns)));
+        Error::joined(detached.filter_map(Result::err).collect())
+    }
+
+    /// Detaches a container from all networks of the cache and of the pending records, or one interface of it. Several processes
+    /// can do that at once. Continues after an error, and returns all errors.
+    pub fn detach_all(
+        &self,
+        container_id: &ContainerId,
+        ifname: Option<&IfName>,
+        netns: Option<&Path>,
+    ) -> Result<()> {
+        let attached = self.attachments_of(container_id, None, ifname)?;
+        let detached = attached
+            .into_iter()
+            .rev()
+            .map(|(name, at)| self.del_listed(&Choice::Named(name), &Target::cached(&at, netns)));
         Error::joined(detached.filter_map(Result::err).collect())
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Host, network};
 use crate::world::connection::{Connection, echo};
-use crate::world::{Container, Outcome, executable, parse, with};
+use crate::world::{Container, Outcome, all_at_once, executable, parse, with};
 
 const ID: &str = "407c0dffaae17890a81501a93e6971e3649210a36492b8ff7b2e4916c7b4668e";
 
@@ -447,6 +447,35 @@ fn a_container_has_what_the_answer_says_and_its_ports() {
     assert_eq!(host.cnibox(&["attachments", "--json"]).run().success()["attachments"], json!([]));
     let left = host.world.host(["nft", "list", "ruleset"]);
     assert!(!left.contains("8090") && !left.contains("10.89.0.77"), "{left}");
+}
+
+/// Whichever process deletes the attachment, the others succeed: nothing has the list of the network any more.
+#[test]
+fn processes_that_remove_one_attachment_at_once_all_succeed() {
+    let host = Host::new();
+    let network = host.created(&object("web"));
+    let request = request("c1", &network);
+    for round in 0..6 {
+        let c1 = host.world.container(&format!("c{round}"));
+        let netns = c1.netns();
+        host.set_up(&c1, &request);
+        let teardown = || {
+            let call = host.cnibox(&["teardown", &netns]).env("HOME", "/run/home");
+            call.stdin(request.to_string())
+        };
+        let del = || host.cnibox(&["del", "--container-id", "c1"]);
+        let mut calls = vec![teardown(), teardown(), del()];
+        if round % 2 == 1 {
+            // Without its namespace the container has ended, and gc removes the attachment, too.
+            c1.destroy();
+            calls.push(host.cnibox(&["gc"]));
+        }
+        for outcome in all_at_once(calls) {
+            assert_eq!(outcome.status, 0, "round {round}: {}", outcome.report());
+        }
+        let left = host.cnibox(&["attachments", "--json"]).run().success();
+        assert_eq!(left["attachments"], json!([]), "round {round}");
+    }
 }
 
 #[test]
