@@ -47,12 +47,14 @@ pub struct Fields {
     pub details: String,
     /// The kernel was asked, and something that an ADD made is missing or different. False if it could not be asked.
     pub is_difference: bool,
+    /// The object that is missing or different, if attachments share it. Its name is the same in the errors of all of them.
+    pub shared: Option<String>,
 }
 
 impl Error {
     pub fn new(code: Code, msg: impl Display) -> Self {
         let (msg, details) = (msg.to_string(), String::new());
-        Self(Box::new(Fields { code, msg, details, is_difference: false }))
+        Self(Box::new(Fields { code, msg, details, is_difference: false, shared: None }))
     }
 
     pub fn internal(msg: impl Display) -> Self {
@@ -64,6 +66,12 @@ impl Error {
         let mut error = Self::internal(msg);
         error.is_difference = true;
         error
+    }
+
+    /// Names the object that is missing or different, because attachments share it. No effect on another error.
+    pub fn of_shared(mut self, object: impl Display) -> Self {
+        self.shared = self.is_difference.then(|| object.to_string());
+        self
     }
 
     /// A key of the configuration has a wrong value.

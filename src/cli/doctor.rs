@@ -17,6 +17,7 @@ mod limits;
 mod packets;
 mod replies;
 mod timer;
+mod watcher;
 
 use std::io::{BufRead, IsTerminal, Read, stdin};
 
@@ -86,6 +87,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("the remains of containers", leaks::leaks),
     ("the DHCP daemon", host::dhcp_daemon),
     ("the timer of gc", timer::timer),
+    ("the watcher", watcher::watcher),
 ];
 
 impl Doctor {

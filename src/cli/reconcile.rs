@@ -2,6 +2,7 @@
 //! attachments.
 
 use argh::FromArgs;
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::kernel::sys::{reason, warn};
@@ -10,7 +11,7 @@ use crate::plugin::parts::Parts;
 use crate::runtime::Runtime;
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::reconcile::{Busy, Reconciled};
-use crate::runtime::watch::PAUSE_MAX_S;
+use crate::runtime::watch::{Left, PAUSE_MAX_S};
 
 use super::output::{Done, print_json, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
@@ -45,6 +46,15 @@ pub(super) struct Reconcile {
     pause: Option<u64>,
 }
 
+/// The output of --json.
+#[derive(Serialize)]
+struct JsonOutput<'a> {
+    #[serde(flatten)]
+    reconciled: &'a Reconciled,
+    /// The objects that the watcher leaves at the moment.
+    left: Vec<Left>,
+}
+
 impl Reconcile {
     pub(super) fn run(&self) -> Result<u8> {
         // The timeout has no effect, because no plugin is executed.
@@ -72,13 +82,20 @@ impl Reconcile {
         let choice = self.network.as_deref().map(parameters::choice).transpose()?;
         let name = choice.as_ref().map(Choice::name);
         let is_chosen = |network: &_, _: &_| name.is_none_or(|name| network == name);
-        let parts = || Parts::to_restore(self.dry_run, self.inside);
+        let parts = |_: &_, _: &_, _: &str| Parts::to_restore(self.dry_run, self.inside);
+        let left = runtime.left_by_watcher();
         let reconciled = runtime.reconcile(Busy::Wait, &parts, is_chosen)?;
         reconciled.errors.iter().for_each(|error| warn(format_args!("warning: {error}")));
+        let left = left.unwrap_or_else(|error| {
+            warn(format_args!("warning: {error}"));
+            Vec::new()
+        });
         if self.json {
-            print_json(&Done { dry_run: self.dry_run, done: &reconciled });
+            let done = JsonOutput { reconciled: &reconciled, left };
+            print_json(&Done { dry_run: self.dry_run, done });
         } else {
             self.print(&reconciled);
+            left.iter().for_each(print_line);
         }
         Error::joined(reconciled.failed.into_iter().map(|failed| failed.error).collect())
             .map(|()| 0)

@@ -1,6 +1,7 @@
 //! The parts of an attachment. Each part is a comparison, and the step of ADD that makes the part. CHECK compares,
 //! `reconcile` also makes what another program removed, and a lease with another address what the new address needs.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::error::{Error, Result};
@@ -15,8 +16,14 @@ pub struct Parts {
     pub former: Vec<IpAddr>,
     /// The addresses of which the masquerading was missing, and was made.
     pub masqueraded: Vec<IpAddr>,
+    /// The names of objects that are not made, by `object_of`.
+    leaves: BTreeSet<String>,
     /// One difference for each part that was made; in a dry run, for each part that would be made.
-    pub restored: Vec<String>,
+    pub restored: Vec<Error>,
+    /// The differences of parts that could not be made.
+    pub failed: Vec<Error>,
+    /// The differences of parts that were left, because of `leaves`.
+    pub left: Vec<Error>,
     /// The reasons why parts are not made.
     pub skipped: Vec<String>,
     /// The errors of parts that could not be made.
@@ -53,6 +60,11 @@ impl Parts {
         Self { purpose: Purpose::Put, former, ..Self::default() }
     }
 
+    /// Does not make parts of which one of these objects is missing or different.
+    pub fn leaving(self, leaves: BTreeSet<String>) -> Self {
+        Self { leaves, ..self }
+    }
+
     pub fn is_check(&self) -> bool {
         self.purpose == Purpose::Check
     }
@@ -87,18 +99,28 @@ impl Parts {
                 self.errors.push(difference);
                 return Ok(());
             }
+            _ if self.leaves.contains(&object_of(&difference)) => {
+                self.left.push(difference);
+                return Ok(());
+            }
             Purpose::List => {}
             Purpose::Restore | Purpose::Put => {
                 // Compare again: `make` may have had no effect, or another program may have removed the part again.
                 if let Err(error) = make().and_then(|()| compare()) {
                     self.errors.push(error);
+                    self.failed.push(difference);
                     return Ok(());
                 }
             }
         }
-        self.restored.push(difference.to_string());
+        self.restored.push(difference);
         Ok(())
     }
+}
+
+/// The name of the object that is missing or different: of a shared one its own name, else the text of the difference.
+pub fn object_of(difference: &Error) -> String {
+    difference.shared.clone().unwrap_or_else(|| difference.to_string())
 }
 
 #[cfg(test)]
@@ -131,15 +153,30 @@ mod tests {
             };
             assert_eq!(parts.ensure(&compare, make), Ok(()));
         }
-        assert_eq!(parts.restored, ["forwarding is off"]);
+        assert_eq!(parts.restored, [difference().unwrap_err()]);
         assert_eq!(parts.errors, []);
+    }
+
+    #[test]
+    fn an_object_that_is_left_is_not_made_and_the_others_are() {
+        let shared = || difference().map_err(|error| error.of_shared("ip_forward"));
+        let in_its_text = || shared().map_err(|error| error.context("no gateway"));
+        let leaves = ["ip_forward".to_owned(), "own".to_owned()];
+        let mut parts = Parts::to_restore(false, false).leaving(leaves.into());
+        for compare in [&shared as &dyn Fn() -> _, &in_its_text, &|| Err(Error::difference("own"))]
+        {
+            assert_eq!(parts.ensure(compare, &mut || panic!("it is made")), Ok(()));
+        }
+        assert_eq!(parts.left.len(), 3);
+        assert_eq!(parts.ensure(&difference, &mut || Err(Error::internal("no"))), Ok(()));
+        assert_eq!(parts.failed, [difference().unwrap_err()]);
     }
 
     #[test]
     fn a_dry_run_and_a_check_make_nothing() {
         let mut parts = Parts::to_restore(true, false);
         assert_eq!(parts.ensure(&difference, &mut || panic!("it is made")), Ok(()));
-        assert_eq!(parts.restored, ["forwarding is off"]);
+        assert_eq!(parts.restored, [difference().unwrap_err()]);
         let found = Parts::to_check().ensure(&difference, &mut || panic!("it is made"));
         assert_eq!(found, difference());
     }
@@ -158,7 +195,7 @@ mod tests {
             }),
         ];
         assert_eq!(ensured, [const { Ok(()) }; 3]);
-        assert_eq!(parts.restored, ["forwarding is off"]);
+        assert_eq!(parts.restored, [difference().unwrap_err()]);
         let errors: Vec<String> = parts.errors.iter().map(Error::to_string).collect();
         assert_eq!(errors, ["cannot make it", "forwarding is off"]);
     }

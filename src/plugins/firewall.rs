@@ -163,7 +163,14 @@ impl Plugin for Firewall {
             }
             wanted.remove_former_sources(cx, at, firewalld)?;
         }
-        parts.ensure(&|| wanted.check_rules(nft), &mut || wanted.put_rules(nft))
+        let put = &mut || wanted.put_rules(nft);
+        for listing in wanted.listings().iter().filter(|listing| !listing.addresses.is_empty()) {
+            parts.ensure(&|| wanted.check_listing(nft, listing), put)?;
+        }
+        match &wanted.policy_links {
+            Some(links) => parts.ensure(&|| links.check_port(nft, &wanted.owner), put),
+            None => Ok(()),
+        }
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
@@ -371,25 +378,20 @@ impl Wanted<'_> {
         })
     }
 
-    /// Fails if a rule or element is missing. Also accepts the rules of the Go plugin in place of those of cnibox.
-    fn check_rules(&self, nft: &Nft) -> Result<()> {
+    /// Fails if a rule or element of a family is missing. Also accepts the rules of the Go plugin in place of those of cnibox.
+    fn check_listing(&self, nft: &Nft, listing: &Listing<'_>) -> Result<()> {
         let uses_firewalld = self.firewalld.is_some();
-        for listing in self.listings().iter().filter(|listing| !listing.addresses.is_empty()) {
-            let Listing { family, addresses, policy_links, .. } = listing;
-            let has_element = ruleset::have_elements(nft, *family, addresses)?.contains(&true);
-            // The Go plugin did the ADD: its rules accept the addresses, or firewalld has them as sources.
-            if !has_element
-                && policy_links.is_none()
-                && (uses_firewalld || forward_rules::has(nft, (*family).into(), addresses)?)
-            {
-                continue;
-            }
-            ruleset::check(nft, listing)?;
-            if !uses_firewalld {
-                forward::check(nft, listing, self.admin_chain)?;
-            }
+        let Listing { family, addresses, policy_links, .. } = listing;
+        let has_element = ruleset::have_elements(nft, *family, addresses)?.contains(&true);
+        // The Go plugin did the ADD: its rules accept the addresses, or firewalld has them as sources.
+        if !has_element
+            && policy_links.is_none()
+            && (uses_firewalld || forward_rules::has(nft, (*family).into(), addresses)?)
+        {
+            return Ok(());
         }
-        self.policy_links.as_ref().map_or(Ok(()), |links| links.check_port(nft, &self.owner))
+        ruleset::check(nft, listing)?;
+        if uses_firewalld { Ok(()) } else { forward::check(nft, listing, self.admin_chain) }
     }
 }
 

@@ -136,10 +136,12 @@ impl Plugin for Portmap {
             return Ok(());
         }
         let nft = cx.session.nft()?;
-        parts.ensure(&|| ports.check(nft), &mut || {
-            ports.publish(nft)?;
-            ports.delete_answered_by_host()
-        })?;
+        for bindings in ports.all() {
+            parts.ensure(&|| ports.check(nft, &bindings), &mut || {
+                ports.publish(nft)?;
+                ports.delete_answered_by_host()
+            })?;
+        }
         // Also if the ports lead to the new address already: the deletion can have failed before.
         ports.delete_answered_by(&parts.former)?;
         // If the route to the container is missing, the host routes its address to an uplink, which must not get

@@ -241,7 +241,7 @@ impl<'a> Chain<'a> {
         self,
         at: &Attachment,
         result: &Json,
-        new: &dyn Fn() -> Parts,
+        new: &dyn Fn(&str) -> Parts,
     ) -> Vec<(String, Parts)> {
         let result = self.parse_result_of_add(result);
         let mut all = Vec::new();
@@ -249,7 +249,7 @@ impl<'a> Chain<'a> {
             if sys::is_interrupted() {
                 break;
             }
-            let mut parts = new();
+            let mut parts = new(conf::kind(plugin));
             let reconciled = result
                 .clone()
                 .and_then(|result| self.reconcile_one(plugin, at, result, &mut parts));

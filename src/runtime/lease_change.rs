@@ -87,7 +87,7 @@ fn follow(runtime: &Runtime, prefix: &Path, change: &LeaseChange) -> Result<Stri
     let verb = Verb::Add(at.clone());
     let chain = Chain { record, ..runtime.chain(&entry, &network, &netns, verb) };
     let (mut changed, mut errors) = (Vec::new(), Vec::new());
-    for (plugin, parts) in chain.reconcile(at, &entry.result, &|| Parts::to_put(former.clone())) {
+    for (plugin, parts) in chain.reconcile(at, &entry.result, &|_| Parts::to_put(former.clone())) {
         changed.extend((!parts.restored.is_empty()).then_some(plugin));
         errors.extend(parts.errors);
     }

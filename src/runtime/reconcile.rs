@@ -3,6 +3,7 @@
 //! Only attachments that are alive by `plugin::life` and have a cache entry are restored, with the request in that entry.
 
 use std::collections::BTreeSet;
+use std::fmt::{self, Display};
 use std::net::IpAddr;
 
 use serde::Serialize;
@@ -14,7 +15,7 @@ use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::conntrack::Conntrack;
 use crate::plugin::life::{Life, Witness};
-use crate::plugin::parts::Parts;
+use crate::plugin::parts::{Parts, object_of};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
@@ -28,6 +29,25 @@ pub enum Busy {
     /// Skips the attachment. Also skips one without a record: the DEL of a chained plugin removes the record before that of the
     /// main plugin, if only the chained plugin is of this executable.
     Skip,
+}
+
+/// Makes the parts of a plugin of an attachment.
+pub type NewParts<'a> = dyn Fn(&NetworkName, &Attachment, &str) -> Parts + 'a;
+
+/// An object of the host that was missing or different.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Object {
+    /// The attachment and its plugin. `None` if attachments share the object.
+    pub owner: Option<(String, String)>,
+    /// The name of a shared object, else the difference from the ADD.
+    pub name: String,
+}
+
+/// An object that reconcile tried to restore.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    pub object: Object,
+    pub plugin: String,
 }
 
 /// A part of an attachment that was restored.
@@ -68,6 +88,12 @@ pub struct Reconciled {
     pub skipped: Vec<Skipped>,
     #[serde(skip)]
     pub failed: Vec<Failed>,
+    /// The objects of the parts in `restored`, and of the parts that could not be restored.
+    #[serde(skip)]
+    pub tried: Vec<Tried>,
+    /// The objects that `Parts::leaving` left.
+    #[serde(skip)]
+    pub left: Vec<Object>,
     /// Errors of no attachment: an entry of the cache that cannot be read, connections that cannot be deleted.
     #[serde(skip)]
     pub errors: Vec<Error>,
@@ -84,7 +110,7 @@ impl Runtime {
     pub fn reconcile(
         &self,
         busy: Busy,
-        new: &dyn Fn() -> Parts,
+        new: &NewParts<'_>,
         is_chosen: impl Fn(&NetworkName, &Attachment) -> bool,
     ) -> Result<Reconciled> {
         let found = self.cache.all()?;
@@ -123,7 +149,7 @@ impl Runtime {
         &self,
         witness: &Witness,
         listed: &CacheEntry,
-        (busy, new): (Busy, &dyn Fn() -> Parts),
+        (busy, new): (Busy, &NewParts<'_>),
         reconciled: &mut Reconciled,
     ) -> Result<()> {
         let container_id = &listed.at.container_id;
@@ -172,19 +198,9 @@ impl Runtime {
         // The requests of ADD, because CNI versions before 0.4.0 have no CHECK. The requests of a CHECK are the same.
         let verb = Verb::Add(entry.at.clone());
         let chain = Chain { record, ..self.chain(&entry, &network, &entry.netns, verb) };
-        for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, new) {
-            reconciled.masqueraded.extend(parts.masqueraded);
-            for difference in parts.restored {
-                let (network, at) = (entry.network.clone(), entry.at.clone());
-                let plugin = plugin.clone();
-                reconciled.restored.push(Restored { network, at, plugin, difference });
-            }
-            for reason in parts.skipped {
-                reconciled.skip(&entry, Some(plugin.clone()), reason);
-            }
-            for error in parts.errors {
-                reconciled.fail(&entry, error);
-            }
+        let new = |plugin: &str| new(&entry.network, &entry.at, plugin);
+        for (plugin, parts) in chain.reconcile(&entry.at, &entry.result, &new) {
+            reconciled.add(&entry, &plugin, parts);
         }
         Ok(())
     }
@@ -208,6 +224,29 @@ impl Runtime {
 }
 
 impl Reconciled {
+    /// Adds the parts of a plugin.
+    fn add(&mut self, entry: &CacheEntry, plugin: &str, parts: Parts) {
+        let object = |difference: &Error| Object::of(entry, plugin, difference);
+        let tried = parts.restored.iter().chain(&parts.failed).map(object);
+        self.tried.extend(tried.map(|object| Tried { object, plugin: plugin.to_owned() }));
+        self.left.extend(parts.left.iter().map(object));
+        self.masqueraded.extend(parts.masqueraded);
+        for difference in parts.restored {
+            self.restored.push(Restored {
+                network: entry.network.clone(),
+                at: entry.at.clone(),
+                plugin: plugin.to_owned(),
+                difference: difference.to_string(),
+            });
+        }
+        for reason in parts.skipped {
+            self.skip(entry, Some(plugin.to_owned()), reason);
+        }
+        for error in parts.errors {
+            self.fail(entry, error);
+        }
+    }
+
     fn skip(&mut self, entry: &CacheEntry, plugin: Option<String>, reason: String) {
         let (network, at) = (entry.network.clone(), entry.at.clone());
         self.skipped.push(Skipped { network, at, plugin, reason });
@@ -238,6 +277,23 @@ impl Reconciled {
             }
         }
         lines
+    }
+}
+
+impl Object {
+    fn of(entry: &CacheEntry, plugin: &str, difference: &Error) -> Self {
+        let is_shared = difference.shared.is_some();
+        let owner = (!is_shared).then(|| (entry.at.title(&entry.network), plugin.to_owned()));
+        Self { owner, name: object_of(difference) }
+    }
+}
+
+impl Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((attachment, plugin)) = &self.owner {
+            write!(f, "{attachment}: {plugin}: ")?;
+        }
+        f.write_str(&self.name)
     }
 }
 

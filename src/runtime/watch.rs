@@ -3,7 +3,9 @@
 //! Each transaction of nf_tables and each change of a link, address, route, queueing discipline or forwarding causes a look, which
 //! is one reconcile of all attachments. What it restores causes another look, which finds no difference and so changes nothing.
 
+mod backoff;
 mod guard;
+mod left;
 mod memory;
 mod pause;
 
@@ -19,9 +21,11 @@ use crate::plugin::parts::Parts;
 use crate::runtime::Runtime;
 use crate::runtime::reconcile::Busy;
 
+use backoff::STABLE;
 use guard::Guard;
 use memory::Memory;
 
+pub use left::Left;
 pub use pause::PAUSE_MAX_S;
 
 /// A look begins when there was no event for this time,
@@ -34,7 +38,7 @@ const REST: u32 = 9;
 /// The time to the next look without an event. `route_localnet`, `accept_ra` and the parameters of bridges and of queueing
 /// disciplines have no events.
 const INTERVAL: Duration = Duration::from_secs(600);
-/// The same after a look that skipped an attachment because of an operation in progress.
+/// The same after a look that failed, or that skipped an attachment because of an operation in progress.
 const INTERVAL_IF_PARTIAL: Duration = Duration::from_secs(10);
 
 impl Runtime {
@@ -45,7 +49,7 @@ impl Runtime {
         // Before the first look, so that no change is missed. A kernel without netfilter has no events of rules.
         let mut sources = vec![changes::of_links()?];
         sources.extend(changes::of_rules()?);
-        let (mut guard, mut memory) = (Guard::open()?, Memory::default());
+        let (mut guard, mut memory) = (Guard::new(), Memory::default());
         let (mut schedule, mut ready) = (Schedule::default(), Some(ready));
         let mut pause_end = Duration::ZERO;
         loop {
@@ -54,28 +58,37 @@ impl Runtime {
             if due <= now {
                 pause_end = self.pause_end();
                 if pause_end <= now {
+                    // This look is also for the events until now.
+                    if discard(&sources)? {
+                        schedule.note(now);
+                    }
                     let begin = clock::processor_time();
-                    let is_partial = self.look(&mut memory);
-                    guard.ensure();
+                    let is_partial = self.look(&mut memory, schedule.is_quiet(now));
+                    let end = clock::since_boot();
+                    guard.ensure(end);
                     let cost = clock::processor_time().saturating_sub(begin);
-                    schedule.looked(clock::since_boot(), cost, is_partial);
+                    schedule.looked(end, cost, (is_partial, memory.backoff.next()));
                 }
                 if let Some(ready) = ready.take() {
                     ready();
                 }
                 continue;
             }
+            if guard.retry().is_some_and(|retry| retry <= now) {
+                guard.ensure(now);
+            }
+            let wake = guard.retry().map_or(due, |retry| retry.min(due));
             let mut files = vec![signals.as_fd()];
             // Once a look is due, further events change nothing, and their queue may overflow.
             if now < pause_end || !schedule.is_resting(now) {
                 files.extend(sources.iter().map(AsFd::as_fd));
             }
-            let readable = clock::readable(&files, Some(due - now));
+            let readable = clock::readable(&files, Some(wake.saturating_sub(now)));
             let readable = readable.map_err(|error| {
                 Error::internal("cannot wait for changes").with_details(sys::reason(&error))
             })?;
             if readable[0] {
-                return Ok(());
+                return self.write_left(&[]);
             }
             if readable.contains(&true) && discard(&sources)? {
                 schedule.note(clock::since_boot());
@@ -87,15 +100,18 @@ impl Runtime {
         }
     }
 
-    /// Restores all attachments that `memory` does not leave. Returns whether some were skipped because of an operation in
-    /// progress.
-    fn look(&self, memory: &mut Memory) -> bool {
-        memory.begin(clock::since_boot());
-        let new = || Parts::to_restore(false, false);
-        let reconciled =
-            self.reconcile(Busy::Skip, &new, |network, at| !memory.leaves(network, at));
-        let is_partial = reconciled.as_ref().is_ok_and(|reconciled| reconciled.is_partial);
-        memory.log(reconciled);
+    /// Restores all objects that `memory` does not leave. Returns whether the look failed, or skipped attachments because of an
+    /// operation in progress.
+    fn look(&self, memory: &mut Memory, is_quiet: bool) -> bool {
+        let begin = clock::since_boot();
+        memory.backoff.begin(begin, is_quiet);
+        let backoff = &memory.backoff;
+        let new = |network: &_, at: &_, plugin: &str| {
+            Parts::to_restore(false, false).leaving(backoff.leaves(begin, (network, at, plugin)))
+        };
+        let reconciled = self.reconcile(Busy::Skip, &new, |_, _| true);
+        let is_partial = reconciled.as_ref().map_or(true, |reconciled| reconciled.is_partial);
+        memory.end(clock::since_boot(), reconciled, |left| self.write_left(left));
         is_partial
     }
 }
@@ -118,12 +134,23 @@ struct Schedule {
     latest: Duration,
     /// The first and the last event since the last look.
     events: Option<(Duration, Duration)>,
+    /// The last event.
+    last_event: Duration,
+    /// The end of the first pause of an object that the last look left.
+    pause_end: Option<Duration>,
 }
 
 impl Schedule {
     fn due(&self) -> Duration {
-        let due = self.events.map(|(first, last)| (last + QUIET).min(first + DELAY_MAX));
-        due.unwrap_or(self.latest).min(self.latest).max(self.earliest)
+        let events = self.events.map(|(first, last)| (last + QUIET).min(first + DELAY_MAX));
+        let pause_end = self.pause_end.map(|end| end.min(self.last_event + STABLE));
+        let due = [events, pause_end].into_iter().flatten().min();
+        due.map_or(self.latest, |due| due.min(self.latest)).max(self.earliest)
+    }
+
+    /// Whether there was no event for `STABLE`.
+    fn is_quiet(&self, now: Duration) -> bool {
+        self.last_event + STABLE <= now
     }
 
     /// Whether a look follows at `earliest`, because of an event.
@@ -134,12 +161,24 @@ impl Schedule {
     fn note(&mut self, now: Duration) {
         let (first, _) = self.events.unwrap_or((now, now));
         self.events = Some((first, now));
+        self.last_event = now;
     }
 
     /// A look has ended. `cost` is its processor time.
-    fn looked(&mut self, end: Duration, cost: Duration, is_partial: bool) {
+    fn looked(
+        &mut self,
+        end: Duration,
+        cost: Duration,
+        (is_partial, pause_end): (bool, Option<Duration>),
+    ) {
         let interval = if is_partial { INTERVAL_IF_PARTIAL } else { INTERVAL };
-        *self = Self { earliest: end + cost * REST, latest: end + interval, events: None };
+        *self = Self {
+            earliest: end + cost * REST,
+            latest: end + interval,
+            events: None,
+            pause_end,
+            last_event: self.last_event,
+        };
     }
 }
 
@@ -155,9 +194,9 @@ mod tests {
     fn the_first_look_is_at_once_and_the_next_after_the_interval() {
         let mut schedule = Schedule::default();
         assert_eq!(schedule.due(), Duration::ZERO);
-        schedule.looked(ms(1000), ms(0), false);
+        schedule.looked(ms(1000), ms(0), (false, None));
         assert_eq!(schedule.due(), ms(1000) + INTERVAL);
-        schedule.looked(ms(1000), ms(0), true);
+        schedule.looked(ms(1000), ms(0), (true, None));
         assert_eq!(schedule.due(), ms(1000) + INTERVAL_IF_PARTIAL);
     }
 
@@ -177,10 +216,25 @@ mod tests {
     #[test]
     fn a_look_is_followed_by_a_rest_of_nine_times_its_processor_time() {
         let mut schedule = Schedule::default();
-        schedule.looked(ms(1200), ms(200), false);
+        schedule.looked(ms(1200), ms(200), (false, None));
         assert!(!schedule.is_resting(ms(1200)), "there was no event");
         schedule.note(ms(1201));
         assert_eq!(schedule.due(), ms(3000));
         assert!(schedule.is_resting(ms(2999)) && !schedule.is_resting(ms(3000)));
+    }
+
+    #[test]
+    fn a_look_follows_at_the_end_of_a_pause_or_when_it_is_quiet() {
+        let mut schedule = Schedule::default();
+        schedule.note(ms(100_000));
+        schedule.looked(ms(100_100), ms(0), (false, Some(ms(104_000))));
+        assert_eq!(schedule.due(), ms(104_000));
+        schedule.looked(ms(100_100), ms(0), (false, Some(ms(160_000))));
+        assert_eq!(schedule.due(), ms(100_000) + STABLE);
+        assert!(!schedule.is_quiet(ms(109_999)) && schedule.is_quiet(ms(110_000)));
+        schedule.note(ms(100_200));
+        assert_eq!(schedule.due(), ms(100_250));
+        schedule.looked(ms(100_300), ms(10_000), (false, Some(ms(104_000))));
+        assert_eq!(schedule.due(), ms(190_300), "the rest is longer");
     }
 }

@@ -215,7 +215,7 @@ test_a_del_during_a_repair_leaves_nothing() {
     kept=$(cri run kept 18080)
     start_watcher
     for number in {1..6}; do
-        # One watcher leaves what is removed five times in a minute.
+        # One watcher delays what is removed six times in a row.
         if ((number == 4)); then stop_watcher; start_watcher; fi
         id=$(cri run "pod$number" "$((18080 + number))")
         nft flush ruleset &

@@ -33,7 +33,8 @@ impl Bridge {
         let mut own =
             Success { ips: chained::ips(&result, at).cloned().collect(), ..Success::default() };
         let gateways = self.complete_result(&mut own);
-        parts.ensure(&|| check_gateway(&state, bridge, &gateways), &mut || {
+        let compare = || check_gateway(&state, bridge, &gateways);
+        parts.ensure(&compare, &mut || {
             let mut undo = Undo::new(cx);
             self.ensure_gateway(&state, bridge, &gateways, &mut undo)?;
             undo.keep();
@@ -52,15 +53,19 @@ impl Bridge {
     }
 }
 
+/// All attachments to the bridge share the gateway.
 fn check_gateway(state: &HostState<'_>, bridge: &Link, gateways: &[IpNet]) -> Result<()> {
     let HostState { host, validated, .. } = *state;
+    let of_gateway = |name: &str| format!("gateway on {name}");
     match &validated.vlan_gateway {
         Some(name) => {
             let ports = host.bridge_ports()?;
-            let link = vlan_gateway::check(host, bridge, name, validated.vlans.access, &ports)?;
-            verify::has_addresses(host, &link, gateways)
+            vlan_gateway::check(host, bridge, name, validated.vlans.access, &ports)
+                .and_then(|link| verify::has_addresses(host, &link, gateways))
+                .map_err(|error| error.of_shared(of_gateway(name)))
         }
-        None => verify::has_addresses(host, bridge, gateways),
+        None => verify::has_addresses(host, bridge, gateways)
+            .map_err(|error| error.of_shared(of_gateway(&bridge.name))),
     }
 }
 

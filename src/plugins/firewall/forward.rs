@@ -285,13 +285,19 @@ pub(super) fn resolve_map(program: &mut Program, family: IpFamily, known: Option
 
 pub(super) fn check(nft: &Nft, listing: &Listing<'_>, admin_chain: &str) -> Result<()> {
     let family = listing.family;
+    // An element of the attachment is named before the rules: the rules can be left by the watcher.
+    let elements = listing.check(nft, ("map", map(family)), &listing.elements(ACCEPT));
+    if elements.as_ref().is_err_and(|missing| missing.shared.is_none()) {
+        return elements;
+    }
     let present = present_rules(nft, family)?;
     let own = own_rules(family, admin_chain)?;
     if let Some(missing) = own.iter().find(|own| !own.is_in(family, &present)) {
         let (title, table) = (missing.title(), table(family));
-        return Err(Error::difference(format_args!("{title} is missing in table {table}")));
+        let msg = format!("{title} is missing in table {table}");
+        return Err(Error::difference(msg).of_shared(format_args!("{title} of table {table}")));
     }
-    listing.check(nft, ("map", map(family)), &listing.elements(ACCEPT))
+    elements
 }
 
 /// Fails if the kernel would refuse the changes of an ADD. Changes nothing.

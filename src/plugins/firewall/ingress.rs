@@ -110,14 +110,16 @@ impl PolicyLinks {
         let known = nft.elements_at(TABLE, PORTS, &ports)?;
         let is_there = |element: &Element| element.comment.as_ref() == Some(owner);
         if !known.iter().flatten().any(is_there) {
-            return Err(Error::difference(format_args!(
+            let missing = Error::difference(format_args!(
                 "port {port} is not isolated: it is missing from set {PORTS} of table {TABLE}"
-            )));
+            ));
+            return Err(shared_rules::missing_in_set(nft, TABLE, PORTS, missing)?);
         }
         if nft.elements_at(TABLE, GATEWAYS, &gateways)?.iter().any(Option::is_none) {
-            return Err(Error::difference(format_args!(
+            let missing = Error::difference(format_args!(
                 "port {port} does not reach its gateway: it is missing from set {GATEWAYS} of table {TABLE}"
-            )));
+            ));
+            return Err(shared_rules::missing_in_set(nft, TABLE, GATEWAYS, missing)?);
         }
         shared().check(nft).map_err(|error| error.context(format!("port {port} is not isolated")))
     }

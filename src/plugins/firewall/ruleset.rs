@@ -126,9 +126,10 @@ impl Listing<'_> {
         for (address, element) in self.addresses.iter().zip(elements) {
             if !set.has(nft, element)? {
                 let SharedSet { table, name } = set;
-                return Err(Error::difference(format_args!(
+                let missing = Error::difference(format_args!(
                     "address {address} is missing from {kind} {name} of table {table}"
-                )));
+                ));
+                return Err(shared_rules::missing_in_set(nft, table, name, missing)?);
             }
         }
         Ok(())
@@ -246,10 +247,13 @@ pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
     let Some(policy_links) = policy_links else { return Ok(()) };
     for (set, key) in listing.bridge_keys().into_iter().rev() {
         if nft.elements_at(table, set, &[key])? == [None] {
-            return Err(Error::difference(format_args!(
+            let object =
+                format!("bridge {} in set {set} of table {table}", policy_links.bridge(family));
+            let missing = Error::difference(format_args!(
                 "bridge {} is missing from set {set} of table {table}",
                 policy_links.bridge(family)
-            )));
+            ));
+            return Err(shared_rules::missing_in_set(nft, table, set, missing.of_shared(object))?);
         }
     }
     shared(family, true).check(nft)

@@ -18,6 +18,7 @@ use crate::netlink::octets;
 use crate::plugin::life;
 use crate::plugin::owner::Owner;
 use crate::steps::nft::hairpin::{self, Sources};
+use crate::steps::nft::shared_rules;
 use crate::steps::nft::shared_set::SharedSet;
 use crate::steps::nft::{localnet, targets};
 
@@ -227,10 +228,11 @@ impl<'a> PortBindings<'a> {
         all.extend(if_any.filter(|expected| sets.contains(&expected.set)));
         for expected in &all {
             if !SharedSet::new(self.family, &expected.set).has(nft, &expected.element)? {
-                return Err(Error::difference(format_args!(
+                let missing = Error::difference(format_args!(
                     "{} of {} not found in set {} of table {table}",
                     expected.title, self.owner, expected.set
-                )));
+                ));
+                return Err(shared_rules::missing_in_set(nft, table, &expected.set, missing)?);
             }
         }
         let sources = self.sources();
@@ -238,7 +240,9 @@ impl<'a> PortBindings<'a> {
             let set = sources.set();
             if sets.contains(&set) && nft.elements_at(table, &set, &[source_key(net)])? == [None] {
                 let msg = format!("source {net} not found in set {set} of table {table}");
-                return Err(Error::difference(msg));
+                // All attachments with this source need it.
+                return Err(Error::difference(&msg)
+                    .of_shared(format_args!("source {net} of set {set} of table {table}")));
             }
         }
         let sources: BTreeSet<Sources> = sources.into_iter().map(|(sources, _)| sources).collect();

@@ -72,7 +72,8 @@ impl<'a> Ports<'a> {
     }
 
     /// The port bindings of each family that has a port to publish.
-    fn all(&self) -> impl Iterator<Item = PortBindings<'_>> {
+    /// The port bindings of each family.
+    pub fn all(&self) -> impl Iterator<Item = PortBindings<'_>> {
         let bindings = |address: &IpNet| PortBindings::new(&self.owner, *address, &self.settings);
         self.addresses.iter().map(bindings)
     }
@@ -180,17 +181,14 @@ impl<'a> Ports<'a> {
     }
 
     /// Fails if an element or rule of cnibox is missing, unless the Go plugin published the ports.
-    pub fn check(&self, nft: &Nft) -> Result<()> {
-        for bindings in self.all() {
-            if let Err(error) = bindings.check(nft) {
-                let table = rules::table(bindings.family);
-                let (network, address) = (&self.cx.request.network, bindings.address.addr());
-                if !rules_of_reference::has_portmap(nft, table.family, network, self.at, address)? {
-                    return Err(error);
-                }
-            }
+    pub fn check(&self, nft: &Nft, bindings: &PortBindings<'_>) -> Result<()> {
+        let Err(error) = bindings.check(nft) else { return Ok(()) };
+        let table = rules::table(bindings.family);
+        let (network, address) = (&self.cx.request.network, bindings.address.addr());
+        match rules_of_reference::has_portmap(nft, table.family, network, self.at, address)? {
+            true => Ok(()),
+            false => Err(error),
         }
-        Ok(())
     }
 
     /// The links on which packets to 127.0.0.0/8 must be dropped: the link to the container, which gets `route_localnet`, and
@@ -227,7 +225,9 @@ impl<'a> Ports<'a> {
             && !localnet::covers(nft, &IfName::new(name.as_str())?)?
         {
             let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");
-            return Err(Error::difference(msg));
+            return Err(
+                Error::difference(msg).of_shared(format_args!("rule for 127.0.0.0/8 on {name}"))
+            );
         }
         let link = self.cx.session.host()?.link(name)?;
         if link.is_some_and(|link| !link.route_localnet)
@@ -235,7 +235,7 @@ impl<'a> Ports<'a> {
         {
             let msg =
                 format!("127.0.0.1 does not lead to the container: route_localnet of {name} is 0");
-            return Err(Error::difference(msg));
+            return Err(Error::difference(msg).of_shared(format_args!("route_localnet of {name}")));
         }
         Ok(())
     }

@@ -4,7 +4,10 @@
 //! `ct` exist. `nft flush ruleset` leaves a table that has an owner, so established connections continue until the rules are
 //! back: without the table, one packet in between gets a reset.
 
-use crate::error::Result;
+use std::time::Duration;
+
+use super::backoff;
+use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::netlink::nft::{
     Base, Batch, Condition, CtState, Family, Hook, NewChain, NewRule, Nft, Object, Table,
@@ -29,26 +32,62 @@ pub(super) struct Guard {
     nft: Option<Nft>,
     /// The families that have no table yet.
     missing: Vec<Family>,
+    /// The number of failed tries in a row.
+    failures: u32,
+    /// The time of the next try after a failure, as time since boot.
+    retry: Option<Duration>,
 }
 
 impl Guard {
-    /// Without nf_tables there are no rules to keep.
-    pub(super) fn open() -> Result<Self> {
-        Ok(Self { nft: Nft::open_if_supported()?, missing: Family::IP.into() })
+    pub(super) fn new() -> Self {
+        Self { nft: None, missing: Family::IP.into(), failures: 0, retry: None }
     }
 
-    /// Adds the table of each family that has the table `cnibox`: on another host, connection tracking may be unused. If the
-    /// kernel refuses a table, it is not tried again.
-    pub(super) fn ensure(&mut self) {
-        let Some(nft) = &self.nft else { return };
+    /// The time of the next try after a failure.
+    pub(super) fn retry(&self) -> Option<Duration> {
+        self.retry
+    }
+
+    /// Adds the table of each family that has the table `cnibox`: on another host, connection tracking may be unused. After a
+    /// failure, such as the table of another watcher, the pauses are those of an object that another program removes.
+    pub(super) fn ensure(&mut self, now: Duration) {
+        if self.retry.is_some_and(|retry| now < retry) {
+            return;
+        }
+        let errors = self.try_once();
+        self.retry = None;
+        if errors.is_empty() {
+            self.failures = 0;
+            return;
+        }
+        if self.failures == 0 {
+            for error in errors {
+                warn(format_args!("note: connections may end with the rules: {error}"));
+            }
+        }
+        self.retry = Some(now + backoff::pause(self.failures));
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Without nf_tables there are no rules to keep.
+    fn try_once(&mut self) -> Vec<Error> {
+        let mut errors = Vec::new();
+        if self.nft.is_none() {
+            match Nft::open_if_supported() {
+                Ok(nft) => self.nft = nft,
+                Err(error) => errors.push(error.into()),
+            }
+        }
+        let Some(nft) = &self.nft else { return errors };
         self.missing.retain(|family| match add(nft, *family) {
             Ok(is_added) => !is_added,
             Err(error) => {
                 let table = Table { family: *family, name: NAME };
-                warn(format_args!("note: connections may end with the rules: {table}: {error}"));
-                false
+                errors.push(error.context(table));
+                true
             }
         });
+        errors
     }
 }
 

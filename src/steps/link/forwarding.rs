@@ -51,7 +51,8 @@ pub fn check_possible(addresses: impl IntoIterator<Item = IpAddr>) -> Result<()>
 fn check(host: &Rtnl, family: IpFamily) -> Result<()> {
     if host.forwarding(family)? == Some(false) {
         let key = sysctl::dotted(key(family));
-        return Err(Error::difference(format_args!("IP forwarding is disabled: {key} is 0")));
+        let msg = format!("IP forwarding is disabled: {key} is 0");
+        return Err(Error::difference(msg).of_shared(format_args!("sysctl {key}")));
     }
     Ok(())
 }

@@ -136,7 +136,8 @@ pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment, nets: &[IpNet]) 
                 if found == [None] && rules::has_masquerade(nft, family.into(), network, at)? {
                     continue;
                 }
-                return Err(Error::difference(missing));
+                let (table, missing) = (shared_rules::table(family), Error::difference(missing));
+                return Err(shared_rules::missing_in_set(nft, table, MAP, missing)?);
             }
             shared(family, &nets).check(nft).map_err(|error| error.context(missing))?;
         }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::compat::rules;
 use crate::error::Result;
-use crate::names::{Attachment, IfName, Mac};
+use crate::names::{Attachment, IfName, IpFamily, Mac};
 use crate::netlink::nft::{Batch, Nft};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
@@ -49,17 +49,22 @@ impl Rules<'_> {
     pub fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let network = &cx.request.network;
         let former = parts.former.clone();
-        if self.masquerades {
+        for family in IpFamily::ALL.into_iter().filter(|_| self.masquerades) {
+            let nets: Vec<IpNet> =
+                self.nets.iter().copied().filter(|net| family.has(net.addr())).collect();
+            if nets.is_empty() {
+                continue;
+            }
             let nft = cx.session.nft()?;
-            let compare = || masquerade::check(nft, network, at, self.nets);
-            let rules = Self { checked: None, ..*self };
+            let compare = || masquerade::check(nft, network, at, &nets);
+            let rules = Rules { checked: None, nets: &nets, ..*self };
             let mut is_made = false;
             parts.ensure(&compare, &mut || {
                 is_made = true;
                 rules.set(cx, at, &former)
             })?;
             if is_made {
-                parts.masqueraded.extend(self.nets.iter().map(IpNet::addr));
+                parts.masqueraded.extend(nets.iter().map(IpNet::addr));
             }
         }
         if matches!(self.checked, Some((_, Some(_)))) {

@@ -102,7 +102,7 @@ impl SharedRules {
             self.sets.iter().zip(nft.exist(&objects)?).find(|(_, exists)| !exists)
         {
             let msg = format!("set {} not found in table {table}", set.name);
-            return Err(Error::difference(msg));
+            return Err(missing_in_set(nft, table, &set.name, Error::difference(msg))?);
         }
         let present = nft.chains(table)?;
         for chain in &self.chains {
@@ -135,14 +135,17 @@ impl Chain {
         let found = present.iter().find(|found| found.name == *name);
         if found.is_none_or(|found| found.base != self.base) {
             let msg = format!("chain {name} not found in table {table}");
-            return Err(Error::difference(msg));
+            let object = format!("chain {name} of table {table}");
+            return Err(missing_in_table(nft, table, Error::difference(msg).of_shared(object))?);
         }
         let rules = nft.rules_of(table, name)?;
         let is_whole = self.in_order(&rules) == self.rules.len()
             && self.first.iter().all(|first| rules.iter().any(|rule| rule.has_effect_of(first)));
         if !is_whole {
             let msg = format!("rules of chain {name} of table {table} are missing");
-            return Err(Error::difference(msg));
+            return Err(
+                Error::difference(msg).of_shared(format_args!("chain {name} of table {table}"))
+            );
         }
         Ok(())
     }
@@ -183,6 +186,20 @@ impl Chain {
         let is_next = |rule: &&Vec<Expr>| present.any(|found| found.has_effect_of(rule));
         self.rules.iter().take_while(is_next).count()
     }
+}
+
+/// The difference that an element is missing. Without the set or the table, it is of the set or the table, which attachments share.
+pub fn missing_in_set(nft: &Nft, table: Table<'_>, set: &str, missing: Error) -> Result<Error> {
+    if nft.exist(&[Object::Set(table, set)])? == [true] {
+        return Ok(missing);
+    }
+    missing_in_table(nft, table, missing.of_shared(format_args!("set {set} of table {table}")))
+}
+
+/// The difference that an object is missing. Without the table, it is of the table.
+fn missing_in_table(nft: &Nft, table: Table<'_>, missing: Error) -> Result<Error> {
+    let exists = nft.exist(&[Object::Table(table)])? == [true];
+    Ok(if exists { missing } else { missing.of_shared(format_args!("table {table}")) })
 }
 
 /// For STATUS: fails with code 50 if the kernel lacks a feature. `doing` is what needs the features.

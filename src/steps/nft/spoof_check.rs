@@ -91,15 +91,15 @@ pub fn check(nft: &Nft, network: &NetworkName, at: &Attachment) -> Result<()> {
 
 fn check_own(nft: &Nft, owner: &Owner) -> Result<()> {
     let missing = format!("the MAC spoof check of {owner} is missing");
-    shared().check(nft).map_err(|error| error.context(&missing))?;
     for set in [PORTS, ALLOWED] {
         let elements = nft.elements(TABLE, set)?;
         let is_own = |element: &Element| element.comment.as_deref() == Some(owner.as_str());
         if !elements.iter().any(is_own) {
-            return Err(Error::difference(missing));
+            let missing = Error::difference(missing);
+            return Err(shared_rules::missing_in_set(nft, TABLE, set, missing)?);
         }
     }
-    Ok(())
+    shared().check(nft).map_err(|error| error.context(missing))
 }
 
 /// For STATUS: fails with code 50 if the kernel lacks nf_tables for bridges.
