@@ -42,7 +42,7 @@ pub struct Options {
 }
 
 /// The kinds of steps with their weights.
-const WEIGHTS: [(Action, usize); 42] = [
+const WEIGHTS: [(Action, usize); 43] = [
     (Action::Race, 6),
     (Action::GcOfNoProc, 1),
     (Action::HookByPath, 1),
@@ -62,6 +62,7 @@ const WEIGHTS: [(Action, usize); 42] = [
     (Action::Doctor, 3),
     (Action::Confirm, 4),
     (Action::Reconcile, 4),
+    (Action::Storm, 1),
     (Action::Run, 3),
     (Action::Attachments, 3),
     (Action::Reboot, 1),

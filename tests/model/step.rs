@@ -53,6 +53,8 @@ words! {
         Confirm = "confirm",
         /// Another program removes rules or switches forwarding off, by `number`, and `reconcile` restores it.
         Reconcile = "reconcile",
+        /// Another program deletes our table again and again while `reconcile --watch` runs, and ends.
+        Storm = "storm",
         Run = "run",
         Attachments = "attachments",
         Reboot = "reboot",

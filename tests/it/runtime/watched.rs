@@ -384,6 +384,30 @@ fn the_tables_that_keep_connections_end_with_the_watcher() {
 }
 
 #[test]
+fn each_failed_request_of_the_first_look_leaves_a_watcher_with_its_table() {
+    let host = Host::new();
+    host.world.host(["nft", "add", "table", "ip", "cnibox"]);
+    let tables = || host.world.host(["nft", "list", "tables"]).matches("cnibox-guard").count();
+    let mut has_retried = false;
+    for number in 1.. {
+        let call = host.cnibox(&["reconcile", "--watch"]);
+        let running = call.env("CNIBOX_FAIL_KERNEL", &number.to_string()).start();
+        let what = || format!("no table after a failure of request {number}");
+        host.world.within_or(REPAIR_S, || tables() == 1, what);
+        kill(running.pid(), Signal::SIGTERM).unwrap();
+        let outcome = running.finish();
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+        has_retried |= outcome.stderr.contains("note: connections may end with the rules: ");
+        if !outcome.is_faulty {
+            // A release build has no fault points.
+            assert!(has_retried || number == 1);
+            break;
+        }
+        host.world.eventually("the kernel deletes it", || tables() == 0);
+    }
+}
+
+#[test]
 fn a_reason_and_an_error_are_logged_once() {
     let host = Host::new();
     let [_, c1, _] = host_with_two(&host);

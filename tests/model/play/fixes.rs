@@ -1,5 +1,6 @@
 //! Repairs of a node by itself: the gc of the timer, and `reconcile` after changes by other programs.
 
+use super::calls::cnibox;
 use super::{Effect, Play};
 use crate::model::{Attachment, Holds, fails};
 use crate::node::Call;
@@ -8,6 +9,14 @@ use crate::step::{By, Fault, Step};
 /// As if the last run of the timer was 700 s earlier.
 const LATER: &str = r#"file=/run/cnibox/confirm; test ! -f $file ||
     perl -pi -e 's/"(run|since)":(-?\d+)/"\"$1\":" . ($2 - 700)/ge' $file"#;
+
+/// Starts a watcher and prints its process id. Another program deletes the table every 300 ms, and ends.
+const STORM: &str = r#""$0" reconcile --watch >/run/storm.log 2>&1 & echo $!
+    for number in $(seq 10); do sleep 0.3; nft delete table ip cnibox 2>/dev/null || true; done"#;
+/// Succeeds if nothing is missing now.
+const IS_WHOLE: &str = r#"sleep 1; ! "$0" reconcile --dry-run 2>&1 | grep '^would restore' >&2"#;
+/// The limit for the watcher, in seconds at least.
+const WHOLE_TRIES: usize = 90;
 
 impl Play {
     /// One run may remove nothing, because two have to agree. No run may take anything from the living.
@@ -41,6 +50,24 @@ impl Play {
             return fails("a reconcile without a fault succeeds", outcome.report());
         }
         Ok(Effect::none())
+    }
+
+    /// What a watcher left during the deletions is back when they have ended. All that lives must have the same after the step.
+    pub(super) fn storm(&mut self) -> Holds<Effect> {
+        let is_ours = |of: &Attachment| of.by != By::Go && !of.is_perturbed;
+        if self.model.is_disturbed || !self.living().all(is_ours) {
+            return Ok(Effect::none());
+        }
+        let script = |script| cnibox(&[]).under(&["sh", "-c", script]);
+        let watcher = self.node.must(&script(STORM));
+        let is_whole = (0..WHOLE_TRIES).any(|_| self.node.run(&script(IS_WHOLE)).status == 0);
+        let end = format!("kill {}; cat /run/storm.log", watcher.trim());
+        let log = self.node.must(&Call::shell(&end));
+        if is_whole {
+            Ok(Effect::none())
+        } else {
+            fails("the watcher restores all when it is quiet", log)
+        }
     }
 
     fn living(&self) -> impl Iterator<Item = &Attachment> {

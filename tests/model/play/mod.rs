@@ -131,6 +131,7 @@ impl Play {
             Action::Doctor => self.doctor(step),
             Action::Confirm => self.confirm(step),
             Action::Reconcile => self.reconcile(step),
+            Action::Storm => self.storm(),
             Action::Race => self.race(step),
             Action::Run => self.run_container(step),
             Action::HookByPath => self.hook_by_path(step),
