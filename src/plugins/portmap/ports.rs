@@ -72,7 +72,6 @@ impl<'a> Ports<'a> {
     }
 
     /// The port bindings of each family that has a port to publish.
-    /// The port bindings of each family.
     pub fn all(&self) -> impl Iterator<Item = PortBindings<'_>> {
         let bindings = |address: &IpNet| PortBindings::new(&self.owner, *address, &self.settings);
         self.addresses.iter().map(bindings)
