@@ -128,6 +128,11 @@ impl Condition {
         Self::is(Field::FibSaddrIif, 0_u32.to_ne_bytes().into())
     }
 
+    /// `fib saddr oifname "eth0"`: the route to the source is on this link
+    pub fn fib_saddr_oifname(name: &IfName) -> Self {
+        Self::is(Field::FibSaddrOifname, padded_name(name))
+    }
+
     /// `fib daddr . iif oif exists`: the route to the destination is on the link that the packet comes from
     pub fn fib_daddr_iif() -> Self {
         Self::is(Field::FibDaddrIif, 1_u32.to_ne_bytes().into())
@@ -271,6 +276,7 @@ mod tests {
             Condition::ct_direction_original(),
             Condition::ct_direction_reply(),
             Condition::fib_saddr_not_iif(),
+            Condition::fib_saddr_oifname(&name("eth0")),
             Condition::fib_daddr_type_local(),
             Condition::fib_daddr_iif(),
         ];

@@ -116,6 +116,7 @@ pub(super) const NFTA_FIB_DREG: u16 = 1;
 pub(super) const NFTA_FIB_RESULT: u16 = 2;
 pub(super) const NFTA_FIB_FLAGS: u16 = 3;
 pub(super) const NFT_FIB_RESULT_OIF: c_int = 1;
+pub(super) const NFT_FIB_RESULT_OIFNAME: c_int = 2;
 pub(super) const NFT_FIB_RESULT_ADDRTYPE: c_int = 3;
 pub(super) const NFTA_FIB_F_SADDR: c_int = 1;
 pub(super) const NFTA_FIB_F_DADDR: c_int = 2;

@@ -4,10 +4,10 @@ use nix::libc::{self, c_int};
 
 use super::Family;
 use super::consts::{
-    NFT_FIB_RESULT_ADDRTYPE, NFT_FIB_RESULT_OIF, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_FIB_DREG,
-    NFTA_FIB_F_DADDR, NFTA_FIB_F_IIF, NFTA_FIB_F_PRESENT, NFTA_FIB_F_SADDR, NFTA_FIB_FLAGS,
-    NFTA_FIB_RESULT, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG,
-    NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFT_FIB_RESULT_ADDRTYPE, NFT_FIB_RESULT_OIF, NFT_FIB_RESULT_OIFNAME, NFTA_CT_DREG, NFTA_CT_KEY,
+    NFTA_FIB_DREG, NFTA_FIB_F_DADDR, NFTA_FIB_F_IIF, NFTA_FIB_F_PRESENT, NFTA_FIB_F_SADDR,
+    NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
+    NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
 };
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of};
@@ -65,6 +65,8 @@ pub enum Field {
     FibDaddrType,
     /// `fib saddr . iif oif`: 1 if the route exists, 0 if it is missing
     FibSaddrIif,
+    /// `fib saddr oifname`: the link of the route to the source
+    FibSaddrOifname,
     /// `fib daddr . iif oif`: 1 if the route exists, 0 if it is missing
     FibDaddrIif,
     /// Bytes of a header that are not exactly one of these fields: the header, NFT_PAYLOAD_*_HEADER, and the offset in it
@@ -186,7 +188,7 @@ impl Field {
 
     /// Whether the field is the name of a link.
     pub(super) fn is_name(self) -> bool {
-        matches!(self, Self::Iifname | Self::Oifname)
+        matches!(self, Self::Iifname | Self::Oifname | Self::FibSaddrOifname)
     }
 
     /// The field that an expression loads, and the number of bytes: `bytes`, or the whole field. iptables and nft load only the
@@ -222,13 +224,14 @@ impl Field {
 }
 
 /// Each field except `Payload`, with its definition.
-const FIELDS: [(Field, FieldSource, u8, &str); 25] = {
+const FIELDS: [(Field, FieldSource, u8, &str); 26] = {
     use FieldSource::{Ct, Fib, Meta, Payload};
     const LINK: c_int = libc::NFT_PAYLOAD_LL_HEADER;
     const NETWORK: c_int = libc::NFT_PAYLOAD_NETWORK_HEADER;
     const TRANSPORT: c_int = libc::NFT_PAYLOAD_TRANSPORT_HEADER;
     const IIF_EXISTS: c_int = NFTA_FIB_F_IIF | NFTA_FIB_F_PRESENT;
     const FROM_IIF: FieldSource = Fib(NFTA_FIB_F_SADDR | IIF_EXISTS, NFT_FIB_RESULT_OIF);
+    const TO_SOURCE: FieldSource = Fib(NFTA_FIB_F_SADDR, NFT_FIB_RESULT_OIFNAME);
     const TO_IIF: FieldSource = Fib(NFTA_FIB_F_DADDR | IIF_EXISTS, NFT_FIB_RESULT_OIF);
     const TYPE: FieldSource = Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE);
     [
@@ -256,6 +259,7 @@ const FIELDS: [(Field, FieldSource, u8, &str); 25] = {
         (Field::CtMark, Ct(libc::NFT_CT_MARK), 4, "ct mark"),
         (Field::FibDaddrType, TYPE, 4, "fib daddr type"),
         (Field::FibSaddrIif, FROM_IIF, 4, "fib saddr . iif oif exists"),
+        (Field::FibSaddrOifname, TO_SOURCE, 16, "fib saddr oifname"),
         (Field::FibDaddrIif, TO_IIF, 4, "fib daddr . iif oif exists"),
     ]
 };

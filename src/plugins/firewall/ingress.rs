@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::source_links;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::nft::{
@@ -37,6 +38,8 @@ struct GatewayLink {
     link: IfName,
     /// The port of the bridge that is the other end of this link, if the link is one end of a veth pair.
     port: Option<IfName>,
+    /// The other links of the host in the same network.
+    neighbours: Vec<IfName>,
 }
 
 impl Policy {
@@ -73,18 +76,28 @@ impl PolicyLinks {
         };
         let port = master.as_ref().map(|_| IfName::new(end.name.as_str())).transpose()?;
         let bridge = master.unwrap_or(end);
+        let macvlans = source_links::macvlans(host)?;
         let [v4, v6] = IpFamily::ALL.map(|family| {
             let of_family = addresses.iter().filter(|address| family.has(**address));
-            GatewayLink::find(host, &bridge, of_family)
+            GatewayLink::find(host, &bridge, &macvlans, of_family)
         });
         Ok(Some(Self { is_isolated: policy == Policy::Isolated, v4: v4?, v6: v6?, port }))
     }
 
     /// The bridge of the container in a family: the link that receives its packets to other networks.
     pub(super) fn bridge(&self, family: IpFamily) -> &IfName {
+        &self.gateway(family).link
+    }
+
+    /// The other links of the host in the network of this bridge.
+    pub(super) fn neighbours(&self, family: IpFamily) -> &[IfName] {
+        &self.gateway(family).neighbours
+    }
+
+    fn gateway(&self, family: IpFamily) -> &GatewayLink {
         match family {
-            IpFamily::V4 => &self.v4.link,
-            IpFamily::V6 => &self.v6.link,
+            IpFamily::V4 => &self.v4,
+            IpFamily::V6 => &self.v6,
         }
     }
 
@@ -131,9 +144,9 @@ impl GatewayLink {
     fn find<'a>(
         host: &Rtnl,
         bridge: &Link,
+        macvlans: &[Link],
         addresses: impl Iterator<Item = &'a IpAddr>,
     ) -> Result<Self> {
-        let of_bridge = Self { link: IfName::new(bridge.name.as_str())?, port: None };
         for address in addresses {
             let Some(index) = host.link_towards(*address, None)? else { continue };
             if index == bridge.index {
@@ -145,10 +158,15 @@ impl GatewayLink {
             let is_above = link.peer == Some(bridge.index) && !link.peer_is_elsewhere;
             if port.is_some() || is_above {
                 let port = port.map(|port| IfName::new(port.name.as_str())).transpose()?;
-                return Ok(Self { link: IfName::new(link.name.as_str())?, port });
+                return Self::new(host, &link, port, macvlans);
             }
         }
-        Ok(of_bridge)
+        Self::new(host, bridge, None, macvlans)
+    }
+
+    fn new(host: &Rtnl, link: &Link, port: Option<IfName>, macvlans: &[Link]) -> Result<Self> {
+        let neighbours = source_links::neighbours(host, link, macvlans)?;
+        Ok(Self { link: IfName::new(link.name.as_str())?, port, neighbours })
     }
 }
 

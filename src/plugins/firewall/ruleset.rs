@@ -17,9 +17,12 @@
 //!     chain firewall-alone {
 //!         iifname @firewall-alone fib daddr . iif oif exists drop
 //!     }
+//!     chain firewall-sources {
+//!         drop
+//!     }
 //!     chain firewall-policy {
 //!         type filter hook forward priority filter; policy accept;
-//!         ct status dnat ct direction original ip saddr @firewall-addresses fib saddr . iif oif missing drop
+//!         ct status dnat ct direction original iifname @firewall-bridges fib saddr . iif oif missing jump firewall-sources
 //!         iifname . oifname @firewall-within goto firewall-alone
 //!         iifname @firewall-bridges oifname @firewall-bridges goto firewall-between
 //!     }
@@ -32,14 +35,16 @@
 //! between their ports. `portmap` maintains `portmap-targets`, the targets of published ports, which are accepted between
 //! bridges. Here, a bridge is the link of the host's route to the addresses.
 //!
-//! A container could open a connection to its own published port with the address of another container as source. The replies
-//! would then be accepted to that container. So the first rule of `firewall-policy` drops translated packets that do not come
-//! from the link of their source.
+//! A container could open a connection to its own published port with an address of another bridge as source. The replies
+//! would then be accepted to that address. So `firewall-sources` drops translated packets from a bridge that is not the link of
+//! the route to their source. The route decides, and not `firewall-addresses`: a container can have addresses that no ADD had
+//! in its result.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::ingress::PolicyLinks;
+use super::source_links;
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
@@ -166,6 +171,9 @@ pub(super) fn add(nft: &Nft, batch: &mut Batch, listing: &Listing<'_>) -> Result
         }
         remove_unused_bridges(nft, batch, table, needed)?;
     }
+    if let Some(links) = policy_links {
+        source_links::put(nft, batch, table, links.bridge(family), links.neighbours(family))?;
+    }
     for (set, key) in listing.bridge_keys() {
         batch.ensure_elements(table, set, &[Element { key, data: None, comment: None }]);
     }
@@ -209,6 +217,10 @@ fn remove_unused_bridges(
         let mut unused = nft.elements(table, set)?;
         unused.retain(|element| !needed.contains(&element.key));
         batch.delete_elements(table, set, &unused);
+        if set == BRIDGES {
+            let unused: Vec<Vec<u8>> = unused.into_iter().map(|element| element.key).collect();
+            source_links::remove(nft, batch, table, &unused)?;
+        }
     }
     Ok(())
 }
@@ -256,7 +268,8 @@ pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
             return Err(shared_rules::missing_in_set(nft, table, set, missing.of_shared(object))?);
         }
     }
-    shared(family, true).check(nft)
+    shared(family, true).check(nft)?;
+    source_links::check(nft, table, policy_links.bridge(family), policy_links.neighbours(family))
 }
 
 /// Adds the missing sets, maps and rules. With a policy, also adds the set `portmap-targets` if it is missing, and fills it
@@ -298,7 +311,9 @@ fn shared(family: IpFamily, has_policy: bool) -> SharedRules {
             // The former base chain is removed before the chain that it has a `goto` to.
             Chain::regular(BETWEEN_CHAIN, pass_between).replacing(former.clone()),
             Chain::regular(ALONE_CHAIN, vec![drop]).replacing(former_within),
-            Chain::base(CHAIN, base, vec![drop_spoofed(family), within(ALONE_CHAIN), goto_between])
+            source_links::chain().replacing(former.clone()),
+            Chain::base(CHAIN, base, vec![check_sources(), within(ALONE_CHAIN), goto_between])
+                .without(drop_listed(family))
                 .replacing(former),
         ];
     }
@@ -316,13 +331,23 @@ fn drop_alone(condition: Option<Condition>) -> Vec<Expr> {
     rule(in_set(&[Field::Iifname], ALONE).into_iter().chain(condition), Verdict::Drop)
 }
 
-/// `ct status dnat ct direction original ip saddr @firewall-addresses fib saddr . iif oif missing drop`
-fn drop_spoofed(family: IpFamily) -> Vec<Expr> {
+/// `ct status dnat ct direction original iifname @firewall-bridges fib saddr . iif oif missing jump firewall-sources`
+fn check_sources() -> Vec<Expr> {
+    let to_sources = Verdict::Jump(source_links::CHAIN.into());
+    spoofed(in_set(&[Field::Iifname], BRIDGES), to_sources)
+}
+
+/// `ct status dnat ct direction original ip saddr @firewall-addresses fib saddr . iif oif missing drop`, which an earlier
+/// development version added in place of `check_sources`.
+fn drop_listed(family: IpFamily) -> Vec<Expr> {
     let [saddr, _] = Field::addresses(family);
+    spoofed(in_set(&[saddr], ADDRESSES), Verdict::Drop)
+}
+
+fn spoofed(origin: impl IntoIterator<Item = Expr>, verdict: Verdict) -> Vec<Expr> {
     let translated = [Condition::ct_status_dnat(), Condition::ct_direction_original()];
-    let from_container = in_set(&[saddr], ADDRESSES).into_iter();
-    let spoofed = from_container.chain(Condition::fib_saddr_not_iif());
-    rule(translated.into_iter().flatten().chain(spoofed), Verdict::Drop)
+    let spoofed = origin.into_iter().chain(Condition::fib_saddr_not_iif());
+    rule(translated.into_iter().flatten().chain(spoofed), verdict)
 }
 
 /// `iifname . oifname @firewall-within goto CHAIN`

@@ -43,6 +43,8 @@ pub struct Chain {
     /// A rule that is added at the start of the chain, before the rules of others.
     pub first: Option<Vec<Expr>>,
     pub rules: Vec<Vec<Expr>>,
+    /// A rule that an earlier version added to this chain. ADD removes it.
+    pub obsolete: Option<Vec<Expr>>,
     /// The corresponding chain of earlier releases. ADD removes its rules, and the chain if it has no other rules; CHECK
     /// accepts it.
     pub former: Option<Box<Self>>,
@@ -130,6 +132,11 @@ impl Chain {
         Self { former: Some(Box::new(former)), ..self }
     }
 
+    /// Sets the rule that earlier versions added to this chain.
+    pub fn without(self, rule: Vec<Expr>) -> Self {
+        Self { obsolete: Some(rule), ..self }
+    }
+
     fn check(&self, nft: &Nft, table: Table<'_>, present: &[nft::Chain]) -> Result<()> {
         let name = &self.name;
         let found = present.iter().find(|found| found.name == *name);
@@ -167,6 +174,9 @@ impl Chain {
 
     fn ensure_rules(&self, table: Table<'_>, present: &[Rule], batch: &mut Batch) {
         let has = |exprs: &[Expr]| present.iter().find(|rule| rule.has_effect_of(exprs));
+        if let Some(obsolete) = self.obsolete.as_deref().and_then(has) {
+            batch.delete_rule(table, &self.name, obsolete.handle);
+        }
         if let Some(first) = self.first.as_ref().filter(|first| has(first).is_none()) {
             batch.add_rule(table, NewRule::first(&self.name).with(first.iter().cloned()));
         }

@@ -22,7 +22,7 @@ fn check_succeeds_after_add() {
 }
 
 /// A change by an administrator, and the expected error.
-const MISSING: [(&str, &str); 22] = [
+const MISSING: [(&str, &str); 23] = [
     (
         "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
         "jump from FORWARD",
@@ -56,6 +56,7 @@ const MISSING: [(&str, &str); 22] = [
     ("nft flush chain ip cnibox firewall-policy", "rules of chain firewall-policy"),
     ("nft flush chain ip6 cnibox firewall-between", "rules of chain firewall-between"),
     ("nft flush chain ip cnibox firewall-alone", "rules of chain firewall-alone"),
+    ("nft flush chain ip6 cnibox firewall-sources", "rules of chain firewall-sources"),
     ("nft flush set bridge cnibox firewall-isolated-ports", "is not isolated"),
     ("nft flush chain bridge cnibox firewall-policy", "is not isolated"),
     ("nft delete table ip filter", "jump from FORWARD"),

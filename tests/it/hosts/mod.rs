@@ -13,6 +13,7 @@ mod read_only_sysctls;
 mod reverse_path;
 mod services;
 mod small_mtu;
+mod source_links;
 mod virtual_service;
 mod without_ipv6;
 

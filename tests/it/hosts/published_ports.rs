@@ -7,7 +7,7 @@ use crate::portmap::{ask, ask_in_vain, elements, neighbours, serve};
 use crate::world::{Container, World, with};
 
 /// The order of the plugins in the list.
-const ORDERS: [[&str; 2]; 2] = [["portmap", "firewall"], ["firewall", "portmap"]];
+pub(super) const ORDERS: [[&str; 2]; 2] = [["portmap", "firewall"], ["firewall", "portmap"]];
 
 fn bridge(number: u8) -> Value {
     let ranges = json!([[{"subnet": format!("10.{number}.0.0/24")}], [{"subnet": format!("fd00:1{number}::/64")}]]);
@@ -16,16 +16,16 @@ fn bridge(number: u8) -> Value {
 }
 
 /// A container of a network with a policy, which publishes these ports of the host as its port 80.
-struct Attached<'w> {
-    container: Container<'w>,
+pub(super) struct Attached<'w> {
+    pub(super) container: Container<'w>,
     number: u8,
     policy: &'static str,
     ports: Vec<u16>,
-    result: Value,
+    pub(super) result: Value,
 }
 
 impl<'w> Attached<'w> {
-    fn new(
+    pub(super) fn new(
         world: &'w World,
         name: &str,
         number: u8,
@@ -42,7 +42,7 @@ impl<'w> Attached<'w> {
         attached
     }
 
-    fn config(&self, plugin: &str) -> Value {
+    pub(super) fn config(&self, plugin: &str) -> Value {
         let base = json!({"cniVersion": "1.1.0", "name": format!("net{}", self.number), "type": plugin,
             "prevResult": self.result});
         let publish = |transport: &'static str| move |port| json!({"hostPort": port, "containerPort": 80, "protocol": transport});
@@ -57,12 +57,12 @@ impl<'w> Attached<'w> {
         )
     }
 
-    fn add(&self, plugin: &str) {
+    pub(super) fn add(&self, plugin: &str) {
         self.container.add(plugin, &self.config(plugin));
     }
 
     #[track_caller]
-    fn check(&self) {
+    pub(super) fn check(&self) {
         for plugin in ORDERS[0] {
             self.container.check(plugin, &self.config(plugin), &self.result);
         }
@@ -307,11 +307,17 @@ fn a_container_opens_no_port_of_another_with_its_address() {
         // Alone in its network, an isolated container reaches its own port as little as its neighbours.
         let victim = Attached::new(&world, "victim", 2, (policy, &[]), ["firewall", "firewall"]);
         serve(&victim.container, "udp", 53);
+        // Addresses that no ADD had in its result, as those of a virtual router or of SLAAC.
+        victim.container.exec(["ip", "address", "add", "10.2.0.77/24", "dev", "eth0"]);
+        victim.container.exec(["ip", "address", "add", "fd00:12::77/64", "dev", "eth0", "nodad"]);
         // With br_netfilter, the bridge would have to send the packet back to its port.
         set_br_netfilter(&world, "0");
-        for addresses in
-            [["192.0.2.1", "10.2.0.2", "10.1.0.2"], ["fd00:2::1", "fd00:12::2", "fd00:11::2"]]
-        {
+        for addresses in [
+            ["192.0.2.1", "10.2.0.2", "10.1.0.2"],
+            ["fd00:2::1", "fd00:12::2", "fd00:11::2"],
+            ["192.0.2.1", "10.2.0.77", "10.1.0.2"],
+            ["fd00:2::1", "fd00:12::77", "fd00:11::2"],
+        ] {
             let [host, of_victim, own] = addresses;
             let said = c1.container.exec(["python3", "-c", SPOOF, host, of_victim, own]);
             assert_eq!(said, "closed\n", "{policy} {addresses:?}");
