@@ -53,18 +53,31 @@ struct ShownAttachment<'a> {
     port_mappings: &'a [Json],
     #[serde(flatten)]
     life: &'a Life,
+    /// podman made the namespace, and nothing uses it.
+    #[serde(rename = "unused", skip_serializing_if = "is_false")]
+    is_unused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     check: Option<&'static str>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Attachments {
     pub(super) fn run(&self) -> Result<u8> {
         let runtime = parameters::runtime(self.timeout);
         let all = runtime.attachments()?;
+        let unused = runtime.unused_namespaces(&all).unwrap_or_else(|error| {
+            warn(format_args!("warning: {error}"));
+            Vec::new()
+        });
         let mut shown = Vec::new();
         for (entry, life) in &all {
             let check = self.check.then(|| checked(&runtime, entry, life));
-            shown.push(ShownAttachment::new(entry, life, check));
+            let is_unused = *life == Life::Alive && unused.contains(&&*entry.netns);
+            shown.push(ShownAttachment { is_unused, ..ShownAttachment::new(entry, life, check) });
         }
         if self.json {
             print_json_list("attachments", &shown);
@@ -98,8 +111,8 @@ fn checked(runtime: &Runtime, entry: &CacheEntry, life: &Life) -> &'static str {
 
 fn print(attachments: &[ShownAttachment<'_>]) {
     let mut table = Table::new("NETWORK CONTAINER IFNAME ADDRESSES PORTS STATE CHECK NETNS");
-    for ShownAttachment { network, at, netns, addresses, port_mappings, life, check } in attachments
-    {
+    for attachment in attachments {
+        let ShownAttachment { network, at, netns, addresses, port_mappings, life, .. } = attachment;
         let addresses: Vec<String> = addresses.iter().map(IpNet::to_string).collect();
         let ports: Vec<String> = port_mappings.iter().map(published).collect();
         table.row(&[
@@ -108,13 +121,22 @@ fn print(attachments: &[ShownAttachment<'_>]) {
             &at.ifname,
             &addresses.join(","),
             &ports.join(","),
-            &life.text(),
-            &check.unwrap_or_default(),
+            &if attachment.is_unused { "alive,unused" } else { life.text() },
+            &attachment.check.unwrap_or_default(),
             &netns.display(),
         ]);
     }
     table.print();
-    for ShownAttachment { network, at, life, .. } in attachments {
+    for ShownAttachment { network, at, netns, life, is_unused, .. } in attachments {
+        if *is_unused {
+            let name = netns.file_name().unwrap_or_default().display();
+            let Attachment { container_id, ifname } = at;
+            warn(format_args!(
+                "{}: alive, unused: neither a process nor conmon uses its network namespace; this command ends it: \
+                 cnibox del {network} {name} --container-id {container_id} -i {ifname} --delete",
+                at.title(network)
+            ));
+        }
         if let Life::Ended(reason) | Life::Unknown(reason) = life {
             warn(format_args!("{}: {}: {reason}", at.title(network), life.text()));
         }
@@ -134,6 +156,7 @@ impl<'a> ShownAttachment<'a> {
             addresses: success.unwrap_or_default().nets(),
             port_mappings: mappings(entry),
             life,
+            is_unused: false,
             check,
         }
     }

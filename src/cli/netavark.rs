@@ -3,6 +3,7 @@
 //!
 //! Source: netavark, plugin-API.md.
 
+mod caller;
 pub(super) mod command;
 mod list;
 mod object;
@@ -11,8 +12,8 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process;
 
+use caller::Caller;
 use object::{Call, Object, PortMapping};
 
 use super::lint;
@@ -22,7 +23,6 @@ use crate::cni::request::INPUT_BYTES_MAX;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::process::Process;
 use crate::kernel::{file, sys};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::VERSION;
@@ -171,7 +171,8 @@ fn setup(netns: &Path) -> Result<Json> {
     let mut runtime = runtime_for(&call.network);
     let network = list::network(&runtime, &call.network, &call.own.ips)?;
     let ips = list::asked(&network, &call.network.name, &call.own.ips)?;
-    runtime.starter = podman(netns)?;
+    let caller = Caller::find(netns)?;
+    runtime.starter = caller.podman;
     // podman was killed, or the host was shut down, and this container has another namespace now.
     delete(&at, None)?;
     let own = &call.own;
@@ -187,49 +188,14 @@ fn setup(netns: &Path) -> Result<Json> {
     let mac = Some(own.mac.as_str()).filter(|mac| !mac.is_empty());
     AddOptions { publish: &publish, ip: &ips, mac }.apply(&mut new)?;
     let added = runtime.add(&new, netns)?;
-    let told = match &runtime.starter {
-        Some(podman) if podman.has_ended() => Err(podman_has_ended()),
-        _ => status(&added.success, &new, netns, call.network.option(list::DNS)),
-    };
+    let told = caller
+        .require()
+        .and_then(|()| status(&added.success, &new, netns, call.network.option(list::DNS)));
     // netavark calls no teardown for what it was not told.
     match told.and_then(|status| print(&status)) {
         Ok(()) => added.keep().map(|()| Json::Null),
         Err(error) => Err(added.undo_after(error)),
     }
-}
-
-/// The podman that executed netavark: it starts the container in the namespace. `None` if another program executed netavark.
-fn podman(netns: &Path) -> Result<Option<Process>> {
-    let Some(parent) = parent_of_netavark().map_err(sys::failed("cannot find podman"))? else {
-        return Ok(None);
-    };
-    match parent.executable().map_err(sys::failed("cannot find podman"))?.as_deref() {
-        Some("podman") => Ok(Some(parent)),
-        None => Err(podman_has_ended()),
-        // Process 1 took over netavark. podman names its namespaces `netns-UUID`.
-        Some(_) if parent.id == 1 && is_of_podman(netns) => Err(podman_has_ended()),
-        Some(_) => Ok(None),
-    }
-}
-
-fn parent_of_netavark() -> io::Result<Option<Process>> {
-    let mut process = Process::of(process::id())?;
-    while let Some(current) = process {
-        process = current.parent()?;
-        if matches!(current.executable(), Ok(Some(name)) if name == "netavark") {
-            return Ok(process);
-        }
-    }
-    Ok(None)
-}
-
-fn is_of_podman(netns: &Path) -> bool {
-    netns.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"netns-"))
-}
-
-/// Nobody would remove what is made now.
-fn podman_has_ended() -> Error {
-    Error::internal("podman, which executed netavark, has ended")
 }
 
 /// The ports to publish. podman hands the ports of a container to each of its networks, also to those that cannot publish any.

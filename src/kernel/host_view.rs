@@ -15,6 +15,8 @@ use crate::kernel::sys;
 /// PROC_PID_INIT_INO (linux/proc_ns.h): the inode of the initial PID namespace of the machine.
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
+const MOUNTS: &str = "/proc/self/mountinfo";
+
 /// A value exists only if /proc shows process 1 of the host, and this process may read its namespaces and its root directory.
 #[derive(Debug)]
 pub struct HostView {
@@ -124,7 +126,6 @@ fn cannot_read(path: &str, error: &io::Error) -> String {
 /// this, and so does a mount of a parent of the directory at its own path. A volume for all of /var has another path in its
 /// file system, and belongs to this container.
 fn is_mounted_from_outside(directory: &Path) -> Result<bool, String> {
-    const MOUNTS: &str = "/proc/self/mountinfo";
     let text = file::read_lossy(MOUNTS).map_err(|error| cannot_read(MOUNTS, &error))?;
     Ok(mounts(&text).iter().any(|(root, path)| {
         let root = root.trim_start_matches('/');
@@ -132,6 +133,15 @@ fn is_mounted_from_outside(directory: &Path) -> Result<bool, String> {
             || path == directory
             || (!root.is_empty() && directory.starts_with(path) && path.ends_with(root))
     }))
+}
+
+/// The roots of the mounts at a path, in the mount namespace of this process. That of a namespace is its type and inode. Empty if
+/// there is no file.
+pub fn mounts_at(path: &Path) -> io::Result<Vec<String>> {
+    let Some(path) = file::found(path.canonicalize())? else { return Ok(Vec::new()) };
+    let text = file::read_lossy(MOUNTS)?;
+    let at_path = mounts(&text).into_iter().filter(|(_, mount)| *mount == path);
+    Ok(at_path.map(|(root, _)| root.to_owned()).collect())
 }
 
 /// The mounts of this process: roots and paths of the lines of mountinfo (proc_pid_mountinfo(5), fields 4 and 5).

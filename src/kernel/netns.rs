@@ -17,7 +17,6 @@ use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::flock::{self, Mode};
-use crate::kernel::process;
 use crate::kernel::sys;
 
 /// An open network namespace, and the namespace that `run` returns to. A clone costs no system call.
@@ -94,11 +93,6 @@ impl NetNs {
     /// Whether this and the other value are the same namespace.
     pub fn is(&self, other: &Self) -> Result<bool> {
         Ok(self.identity()? == other.identity()?)
-    }
-
-    /// Whether a thread of any process is in the namespace.
-    pub fn has_process(&self) -> Result<bool> {
-        Ok(process::network_namespaces()?.contains(&self.identity()?))
     }
 
     /// The path at which the namespace was opened.

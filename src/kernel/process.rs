@@ -5,12 +5,16 @@
     expect(dead_code, reason = "the driver of netavark needs it")
 )]
 
-use std::fs;
+use std::collections::HashSet;
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::geteuid;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -21,6 +25,9 @@ use crate::kernel::sys;
 
 /// The bytes of a process' arguments that are read. The arguments of conmon have some KiB.
 const ARGUMENTS_BYTES_MAX: usize = 128 << 10;
+
+/// The bytes of /proc/PID/cgroup that are read: the lines of all hierarchies of version 1 have some KiB.
+const CGROUP_BYTES_MAX: usize = 64 << 10;
 
 /// A process. A later one with the same id has another start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +95,26 @@ impl Process {
         }))
     }
 
+    /// Whether its standard output is a pipe that no process reads any more. False if this is unknown: its standard output is no
+    /// pipe, or this process cannot open it.
+    pub fn has_no_reader(&self) -> bool {
+        let path = format!("/proc/{}/fd/1", self.id);
+        // An open of a device can have effects.
+        if !fs::metadata(&path).is_ok_and(|file| file.file_type().is_fifo()) {
+            return false;
+        }
+        let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        let pipe = match opened {
+            Ok(pipe) => pipe,
+            // The kernel refuses it for a FIFO with a name that has no reader.
+            Err(error) => return error.raw_os_error() == Some(Errno::ENXIO as i32),
+        };
+        // The kernel reports POLLERR for the end that writes when no process has the end that reads.
+        let mut polled = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut polled, PollTimeout::ZERO).map(|_| polled[0].revents());
+        matches!(polled, Ok(Some(events)) if events.contains(PollFlags::POLLERR))
+    }
+
     /// Whether the process has ended. A zombie has: it executes nothing. False if this is unknown, also because this process is in
     /// another PID namespace.
     pub fn has_ended(&self) -> bool {
@@ -122,10 +149,59 @@ impl<'a> Stat<'a> {
     }
 }
 
-/// Device and inode of the network namespaces of all threads. Fails if one cannot be read.
-pub fn network_namespaces() -> error::Result<Vec<(u64, u64)>> {
-    let mut all = Vec::new();
-    for process in ids("/proc").map_err(sys::failed("cannot read /proc"))? {
+/// The use that processes make of network namespaces and containers, from two passes over /proc: one pass can miss a process
+/// that takes the place of another one meanwhile.
+#[derive(Debug, Default)]
+pub struct Processes {
+    /// Device and inode of the network namespaces of all threads.
+    namespaces: HashSet<(u64, u64)>,
+    /// The ids of the containers that a process names.
+    named: HashSet<String>,
+}
+
+impl Processes {
+    /// Reads /proc. `containers` are the ids of containers to look for. Fails if a file of a process that exists cannot be read.
+    pub fn survey(containers: &[&str]) -> error::Result<Self> {
+        let mut all = Self::default();
+        for _ in 0..2 {
+            all.pass(Path::new("/proc"), containers)?;
+        }
+        Ok(all)
+    }
+
+    /// Whether a thread of any process is in the network namespace with this device and inode.
+    pub fn have_thread_in(&self, namespace: (u64, u64)) -> bool {
+        self.namespaces.contains(&namespace)
+    }
+
+    /// Whether a process names a container: its control group has the id in its path, as those of podman have, or the process
+    /// has the id in its arguments, as conmon has.
+    ///
+    /// Control groups of all users count. Arguments count only of other processes of the user and of the PID namespace of this
+    /// one: other users choose their arguments, and can delay a process that reads them.
+    pub fn name(&self, container: &str) -> bool {
+        self.named.contains(container)
+    }
+
+    fn pass(&mut self, proc: &Path, containers: &[&str]) -> error::Result<()> {
+        let own = std::process::id().to_string();
+        for process in ids(proc).map_err(sys::failed("cannot read /proc"))? {
+            self.add_namespaces(&process)?;
+            if containers.is_empty() {
+                continue;
+            }
+            let cannot = |object| format!("cannot read the {object} of {}", process.display());
+            let group = content_of(&process.join("cgroup"), CGROUP_BYTES_MAX);
+            self.add_named(group.map_err(sys::failed(cannot("control group")))?, containers);
+            if !process.ends_with(&own) {
+                let arguments = arguments_of(&process).map_err(sys::failed(cannot("arguments")))?;
+                self.add_named(arguments, containers);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_namespaces(&mut self, process: &Path) -> error::Result<()> {
         let cannot = || format!("cannot read the network namespaces of {}", process.display());
         for thread in ids(process.join("task")).map_err(sys::failed(cannot()))? {
             let netns = match found(fs::metadata(thread.join("ns/net"))) {
@@ -133,40 +209,45 @@ pub fn network_namespaces() -> error::Result<Vec<(u64, u64)>> {
                 Err(_) if matches!(found(fs::metadata(&thread)), Ok(None)) => None,
                 netns => netns.map_err(sys::failed(cannot()))?,
             };
-            let found = netns.map(|netns| (netns.dev(), netns.ino()));
-            all.extend(found.filter(|found| !all.contains(found)));
+            self.namespaces.extend(netns.map(|netns| (netns.dev(), netns.ino())));
         }
+        Ok(())
     }
-    Ok(all)
+
+    fn add_named(&mut self, content: Content, containers: &[&str]) {
+        let is_named = |id: &&&str| match &content {
+            Content::Absent => false,
+            Content::Text(text) => text.contains(**id),
+            Content::TooLong => true,
+        };
+        self.named.extend(containers.iter().filter(is_named).map(|id| (*id).to_owned()));
+    }
 }
 
-/// Whether a process other than this one has a text in its arguments, or more arguments than are read. Only processes of the
-/// user and of the PID namespace of this one count: others choose their arguments, and can delay those that read them. Fails if
-/// the arguments of one cannot be read.
-pub fn is_in_arguments(text: &str) -> error::Result<bool> {
-    let own = std::process::id().to_string();
-    for process in ids("/proc").map_err(sys::failed("cannot read /proc"))? {
-        if process.ends_with(&own) {
-            continue;
-        }
-        let cannot = sys::failed(format!("cannot read the arguments of {}", process.display()));
-        if has_in_arguments(&process, text).map_err(cannot)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// The content of a file of a process.
+enum Content {
+    /// The process has ended, or its file does not count.
+    Absent,
+    Text(String),
+    /// It has more bytes than are read, so it can name any container.
+    TooLong,
 }
 
-fn has_in_arguments(process: &Path, text: &str) -> io::Result<bool> {
-    let status = found(file::read_lossy(process.join("status")))?.unwrap_or_default();
-    if !is_of_user_here(&status, geteuid().as_raw()) {
-        return Ok(false);
-    }
-    match found(file::read_within(&process.join("cmdline"), ARGUMENTS_BYTES_MAX)) {
-        Ok(found) => Ok(found.is_some_and(|found| String::from_utf8_lossy(&found).contains(text))),
-        Err(error) if error.kind() == ErrorKind::FileTooLarge => Ok(true),
+fn content_of(path: &Path, bytes_max: usize) -> io::Result<Content> {
+    match found(file::read_within(path, bytes_max)) {
+        Ok(Some(bytes)) => Ok(Content::Text(String::from_utf8_lossy(&bytes).into_owned())),
+        Ok(None) => Ok(Content::Absent),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => Ok(Content::TooLong),
         Err(error) => Err(error),
     }
+}
+
+fn arguments_of(process: &Path) -> io::Result<Content> {
+    let status = found(file::read_lossy(process.join("status")))?.unwrap_or_default();
+    if !is_of_user_here(&status, geteuid().as_raw()) {
+        return Ok(Content::Absent);
+    }
+    content_of(&process.join("cmdline"), ARGUMENTS_BYTES_MAX)
 }
 
 /// Whether a process has this effective user id, and is in the PID namespace of /proc. Source: proc_pid_status(5).
@@ -202,7 +283,7 @@ fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
 
@@ -239,8 +320,9 @@ mod tests {
             "it is not known"
         );
         assert_eq!(process.parent().unwrap().unwrap().id, std::process::id());
-        assert!(is_in_arguments("sleep\u{0}1000").unwrap());
-        assert!(!is_in_arguments("no process has these").unwrap());
+        let (argument, none) = ("sleep\u{0}1000", "no process has these");
+        let processes = Processes::survey(&[argument, none]).unwrap();
+        assert!(processes.name(argument) && !processes.name(none));
         child.kill().unwrap();
         while !process.has_ended() {
             std::thread::yield_now();
@@ -250,5 +332,89 @@ mod tests {
         child.wait().unwrap();
         assert!(process.has_ended());
         assert_eq!(Process::of(child.id()).unwrap(), None);
+    }
+
+    /// A directory that is removed with this value.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let name = format!("cnibox-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    /// A directory like /proc with one process, whose files have these contents.
+    fn surveyed(files: &[(&str, &str)], containers: &[&str]) -> error::Result<Processes> {
+        let directory = Scratch::new("surveyed");
+        let process = directory.0.join("7");
+        fs::create_dir_all(process.join("task/7/ns")).unwrap();
+        for (name, content) in files {
+            fs::write(process.join(name), content).unwrap();
+        }
+        let mut processes = Processes::default();
+        processes.pass(&directory.0, containers).map(|()| processes)
+    }
+
+    #[test]
+    fn a_process_names_the_container_of_its_control_group() {
+        let containers = ["9f2c", "77aa"];
+        let named = |files: &[(&str, &str)]| {
+            let processes = surveyed(files, &containers).unwrap();
+            containers.map(|id| processes.name(id))
+        };
+        let group = "0::/machine.slice/libpod-9f2c.scope/container\n";
+        assert_eq!(named(&[("cgroup", group)]), [true, false]);
+        assert_eq!(named(&[("cgroup", "0::/system.slice\n")]), [false, false]);
+        let long = "x".repeat(CGROUP_BYTES_MAX + 1);
+        assert_eq!(named(&[("cgroup", &long)]), [true, true], "it is not known");
+        let of_another = "Uid:\t0\t4294967294\nNSpid:\t7\n";
+        let others = [("status", of_another), ("cmdline", "conmon 77aa"), ("cgroup", group)];
+        assert_eq!(named(&others), [true, false], "the group of any user counts");
+    }
+
+    #[test]
+    fn a_process_whose_files_cannot_be_read_is_an_error() {
+        let directory = Scratch::new("unreadable");
+        let process = directory.0.join("7");
+        // A directory in place of a file: a read fails with another error than that for a process that has ended.
+        fs::create_dir_all(process.join("cgroup")).unwrap();
+        let survey = |containers: &[&str]| {
+            let mut processes = Processes::default();
+            processes.pass(&directory.0, containers).map_err(|error| error.to_string())
+        };
+        assert_eq!(survey(&[]), Ok(()), "nothing of it is needed");
+        let error = survey(&["9f2c"]).unwrap_err();
+        assert!(error.starts_with("cannot read the control group of "), "{error}");
+        fs::write(process.join("task"), "").unwrap();
+        let error = survey(&[]).unwrap_err();
+        assert!(error.starts_with("cannot read the network namespaces of "), "{error}");
+    }
+
+    #[test]
+    fn the_end_of_the_reader_of_a_standard_output_is_seen() {
+        let of = |child: &Child| Process::of(child.id()).unwrap().unwrap();
+        let sleep = |stdout: Stdio| {
+            let mut command = Command::new("sleep");
+            command.arg("1000").stdin(Stdio::null()).stdout(stdout).spawn().unwrap()
+        };
+        let mut read = sleep(Stdio::piped());
+        assert!(!of(&read).has_no_reader());
+        drop(read.stdout.take());
+        assert!(of(&read).has_no_reader());
+        let mut silent = sleep(Stdio::null());
+        assert!(!of(&silent).has_no_reader(), "no pipe");
+        for child in [&mut read, &mut silent] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 }

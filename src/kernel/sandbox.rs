@@ -14,6 +14,7 @@ use nix::unistd::{getegid, geteuid};
 
 use crate::error::{Error, Result};
 use crate::kernel::file;
+use crate::kernel::host_view;
 use crate::kernel::netns::NetNs;
 
 /// Moves this process into new network and mount namespaces. A user who is not root gets a user namespace, too, and is
@@ -149,12 +150,43 @@ fn mount_at(netns: &NetNs, path: &Path) -> Result<()> {
 
 /// Removes the file of a namespace, as `ip netns del` does; the namespace exists as long as a process is in it. A missing
 /// file is not an error.
+///
+/// A namespace can be mounted at the path more than once. Either all of these mounts and the file are removed, or the namespace
+/// stays at its path: a file without its namespace would look like an end.
 pub fn remove_namespace(path: &Path) -> Result<()> {
-    match umount2(path, MntFlags::MNT_DETACH) {
-        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
-        Err(errno) => return Err(failed("unmount", path, &errno.into())),
+    let roots = host_view::mounts_at(path).map_err(|error| failed("examine", path, &error))?;
+    if roots.iter().any(|root| *root != roots[0]) {
+        let msg = format!("cannot remove {}: another file is mounted there, too", path.display());
+        return Err(Error::internal(msg));
     }
-    file::found(fs::remove_file(path)).map(drop).map_err(|error| failed("remove", path, &error))
+    let netns = NetNs::own()?.open_if_exists(path).map_err(|error| failed("open", path, &error))?;
+    let removed = unmount(path, roots.len()).and_then(|()| {
+        file::found(fs::remove_file(path)).map(drop).map_err(|error| failed("remove", path, &error))
+    });
+    match (removed, netns) {
+        (Err(error), Some(netns)) => Err(error.and(remount(&netns, path))),
+        (removed, _) => removed,
+    }
+}
+
+/// Removes mounts at a path. A mount can have been removed with another one, by propagation.
+fn unmount(path: &Path, count: usize) -> Result<()> {
+    for _ in 0..count {
+        match umount2(path, MntFlags::MNT_DETACH) {
+            Ok(()) => {}
+            Err(Errno::EINVAL | Errno::ENOENT) => break,
+            Err(errno) => return Err(failed("unmount", path, &errno.into())),
+        }
+    }
+    Ok(())
+}
+
+/// Mounts a namespace at its path again, unless it is still mounted there.
+fn remount(netns: &NetNs, path: &Path) -> Result<()> {
+    match NetNs::own()?.is_at(path)? {
+        true => Ok(()),
+        false => mount_at(netns, path),
+    }
 }
 
 fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {

@@ -5,20 +5,19 @@
 //! the attachments in it. If a process has entered the namespace meanwhile, it stays, and so do they.
 //!
 //! - For each attachment in it, the process that was to start a container (`Record::starter`) has ended.
-//! - No thread of any process is in it.
-//! - No process has the id of the container in its arguments, as conmon has: it is the parent of the container's process, and
-//!   it executes the podman that restarts the container in the same namespace.
+//! - It is not in use (see `in_use`): no thread of any process is in it, none of its links leads to a third namespace, no control
+//!   group with a process has the id of the container in its path, and no process has the id in its arguments, as conmon has: it
+//!   is the parent of the container's process, and it executes the podman that restarts the container in the same namespace.
 //!
-//! All of this is asked in the PID namespace of podman, and twice, because a pass over /proc can miss a process that takes the place of
-//! another one meanwhile. If podman has noted the namespace, its next start of the container fails, because the namespace is
-//! missing, and the one after it makes another namespace.
+//! All of this is asked in the PID namespace of podman. If podman has noted the namespace, its next start of the container fails,
+//! because the namespace is missing, and the one after it makes another namespace.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
-use crate::kernel::process::{self, Process};
+use crate::kernel::process::Process;
 use crate::kernel::sandbox;
 use crate::netlink::rtnl::Nsid;
 use crate::plugin::life::{Life, Witness};
@@ -26,6 +25,7 @@ use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{GcRun, REMOVE, Removed};
+use crate::runtime::in_use::Uses;
 
 /// The reason for the removal of a namespace.
 const ABANDONED: &str = "podman and all processes of the container have ended";
@@ -57,14 +57,12 @@ impl Runtime {
         let candidates = without_starter(&records);
         let view = witness.view().ok().filter(|view| view.has_own_root());
         let Some(view) = view.filter(|_| !candidates.is_empty()) else { return Ok(false) };
-        let in_use = process::network_namespaces()?;
+        let containers: Vec<&str> = candidates.iter().flat_map(Abandoned::containers).collect();
+        let uses = Uses::survey(&containers)?;
         let mut numbers = Vec::new();
         for candidate in candidates {
             let Ok(Some(netns)) = view.namespace_at(candidate.path) else { continue };
-            if in_use.contains(&netns.identity()?) {
-                continue;
-            }
-            match candidate.remove(witness, &netns, run) {
+            match candidate.remove(witness, &uses, &netns, run) {
                 Ok(true) => numbers.push(candidate.number),
                 Ok(false) => {}
                 Err(error) => run.collected.errors.push(error),
@@ -80,12 +78,22 @@ impl Runtime {
 }
 
 impl Abandoned<'_> {
+    fn containers(&self) -> impl Iterator<Item = &str> {
+        self.records.iter().map(|record| &*record.at.container_id)
+    }
+
     /// Removes the namespace if it is abandoned. Returns whether it was removed.
-    fn remove(&self, witness: &Witness, netns: &NetNs, run: &mut GcRun<'_>) -> Result<bool> {
+    fn remove(
+        &self,
+        witness: &Witness,
+        uses: &Uses,
+        netns: &NetNs,
+        run: &mut GcRun<'_>,
+    ) -> Result<bool> {
         let Some(first) = self.records.iter().min_by_key(|record| &record.network) else {
             return Ok(false);
         };
-        if !run.is_of(&first.network) || !self.is_abandoned(witness, netns)? {
+        if !run.is_of(&first.network) || !self.is_abandoned(witness, uses, netns)? {
             return Ok(false);
         }
         let what = format!("namespace {}", self.path.display());
@@ -106,25 +114,16 @@ impl Abandoned<'_> {
         Ok(!is_dry_run)
     }
 
-    /// Whether this is the namespace of the records, no thread is in it, and no process will start one.
-    fn is_abandoned(&self, witness: &Witness, netns: &NetNs) -> Result<bool> {
+    /// Whether this is the namespace of the records, and is not in use.
+    fn is_abandoned(&self, witness: &Witness, uses: &Uses, netns: &NetNs) -> Result<bool> {
         let is_living = |record: &&Record| witness.life_of_record(record) == Life::Alive;
         if witness.host().nsid_of(netns)? != Some(self.number)
             || !self.records.iter().all(is_living)
         {
             return Ok(false);
         }
-        for _ in 0..2 {
-            for record in &self.records {
-                if process::is_in_arguments(&record.at.container_id)? {
-                    return Ok(false);
-                }
-            }
-            if netns.has_process()? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let containers: Vec<&str> = self.containers().collect();
+        Ok(!uses.is_in_use(netns, &containers)?)
     }
 }
 

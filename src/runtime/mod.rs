@@ -8,6 +8,7 @@ pub mod chain;
 pub mod conf;
 mod confirm;
 pub(crate) mod gc;
+mod in_use;
 pub(crate) mod lease_change;
 pub(crate) mod life;
 pub mod lifecycle;

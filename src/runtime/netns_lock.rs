@@ -3,6 +3,7 @@
 //! The lock file of a name has a note: the purpose of the namespace, and its identity, because `ip netns` can replace the
 //! namespace. The note is written before the namespace is mounted at the name.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,7 @@ use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{GcRun, PROCESS_DIED, REMOVE};
+use crate::runtime::in_use::Uses;
 use crate::runtime::lock::{self, Lock};
 
 /// The purpose of a named namespace.
@@ -33,7 +35,7 @@ enum NamedState {
     Foreign,
     /// The namespace of a killed process.
     Stale,
-    /// The namespace of a killed process, with a process or an attachment in it.
+    /// The namespace of a killed process, which another process uses, or in which an attachment is.
     InUse,
 }
 
@@ -70,10 +72,9 @@ impl Runtime {
     /// The paths of the namespaces of killed processes.
     pub(super) fn dead_namespaces(&self, witness: &Witness) -> Vec<PathBuf> {
         let mut dead = Vec::new();
-        lock::visit_stale_namespaces(&self.locks, &mut |name, note| {
-            let path = Path::new(NAMED_NAMESPACES).join(name);
-            if matches!(self.named_state(witness, &path, note), Ok(NamedState::Stale)) {
-                dead.push(path);
+        self.visit_dead(witness, &mut |path, _, state| {
+            if matches!(state, Ok(NamedState::Stale)) {
+                dead.push(path.to_owned());
             }
             true
         });
@@ -101,11 +102,10 @@ impl Runtime {
     /// Calls `remove` with the path of each stale namespace and the note in its lock file. `remove` returns whether the
     /// namespace stays.
     fn remove_dead(&self, witness: &Witness, remove: &mut dyn FnMut(&Path, &str) -> Result<bool>) {
-        lock::visit_stale_namespaces(&self.locks, &mut |name, note| {
-            let path = Path::new(NAMED_NAMESPACES).join(name);
-            let removed = self.named_state(witness, &path, note).and_then(|state| match state {
+        self.visit_dead(witness, &mut |path, note, state| {
+            let removed = state.and_then(|state| match state {
                 NamedState::Foreign => Ok(false),
-                NamedState::Stale => remove(&path, note),
+                NamedState::Stale => remove(path, note),
                 NamedState::InUse => Ok(true),
             });
             removed.unwrap_or_else(|error| {
@@ -115,9 +115,43 @@ impl Runtime {
         });
     }
 
+    /// Calls `keep` with the path, the note and the state of each namespace whose lock no process holds. `keep` returns whether
+    /// the lock file stays.
+    fn visit_dead(
+        &self,
+        witness: &Witness,
+        keep: &mut dyn FnMut(&Path, &str, Result<NamedState>) -> bool,
+    ) {
+        // A survey of the processes that is older than the end of a holder proves nothing about its namespace. A note names one
+        // namespace, so the holders of the notes that are read before the survey have ended before it.
+        let mut notes = HashSet::new();
+        lock::visit_stale_namespaces(&self.locks, &mut |_, note| {
+            notes.insert(note.to_owned());
+            true
+        });
+        if notes.is_empty() {
+            return;
+        }
+        let uses = Uses::survey(&[]);
+        lock::visit_stale_namespaces(&self.locks, &mut |name, note| {
+            let path = Path::new(NAMED_NAMESPACES).join(name);
+            !notes.contains(note) || {
+                let state = uses.as_ref().map_err(Clone::clone);
+                let state = state.and_then(|uses| self.named_state(witness, &path, note, uses));
+                keep(&path, note, state)
+            }
+        });
+    }
+
     /// The state of a named namespace, by the note in its lock file. `InUse` if this process has no view of the host: the
     /// namespace then stays.
-    fn named_state(&self, witness: &Witness, path: &Path, note: &str) -> Result<NamedState> {
+    fn named_state(
+        &self,
+        witness: &Witness,
+        path: &Path,
+        note: &str,
+        uses: &Uses,
+    ) -> Result<NamedState> {
         let Some((purpose, identity)) = note.split_once(' ') else {
             return Ok(NamedState::Foreign);
         };
@@ -134,7 +168,7 @@ impl Runtime {
         if !Identity::parse(identity).is_some_and(|identity| identity.is(&now)) {
             return Ok(NamedState::Foreign);
         }
-        let is_in_use = netns.has_process()?
+        let is_in_use = uses.is_in_use(&netns, &[])?
             || (purpose == Purpose::Attachment.text() && self.has_attachment(witness, path)?);
         Ok(if is_in_use { NamedState::InUse } else { NamedState::Stale })
     }

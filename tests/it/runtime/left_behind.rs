@@ -9,6 +9,15 @@ use crate::world::{Container, Running, parse};
 const ID: &str = "9f2c00aa17e17890a81501a93e6971e3649210a36492b8ff7b2e4916c7b46f00";
 /// A container in whose namespace podman started nothing, and what podman wrote for it.
 const NETNS: &str = "netns-5256f61a";
+const NOBODY_READS: &str = "the program that executed netavark has ended: nobody reads the answer";
+/// Executes its arguments, and takes over the children of processes that end, as systemd --user and conmon do.
+const SUBREAPER: &str = "
+import ctypes, subprocess, sys, time
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+subprocess.call(sys.argv[1:])
+time.sleep(1000)
+";
 
 impl Host {
     /// Makes shells with the names of programs that the driver looks for among its ancestors.
@@ -32,6 +41,28 @@ impl Host {
         let call = self.world.tool(&[&program, "-c", &script], None);
         let path = format!("{}:/run/plugins", super::OWN);
         call.env("NETCONFPATH", super::CONFIGURATIONS).env("CNI_PATH", &path).start()
+    }
+
+    /// Runs a setup as `podman` does below a subreaper: `podman` reads what `netavark` prints from a pipe. `netavark` first does
+    /// `before`, and `podman` then does `after`.
+    fn start_below_subreaper(&self, podman: &str, [before, after]: [&str; 2]) -> Running {
+        self.make_shells(&[podman, "netavark"]);
+        let script = format!(
+            "echo $$ >/run/podman.pid
+            exec 3< <(exec /run/podman/netavark -c '{before}
+                /run/bin/cnibox setup /run/netns/{NETNS} </run/request >/run/answer.new
+                mv /run/answer.new /run/answer')
+            {after}"
+        );
+        let program = format!("/run/podman/{podman}");
+        let call = self.world.tool(&["python3", "-c", SUBREAPER, &program, "-c", &script], None);
+        let path = format!("{}:/run/plugins", super::OWN);
+        call.env("NETCONFPATH", super::CONFIGURATIONS).env("CNI_PATH", &path).start()
+    }
+
+    /// `before` of a setup: waits until podman has ended.
+    fn wait_for_orphan() -> &'static str {
+        "while [ -e /proc/$(cat /run/podman.pid)/exe ]; do sleep 0.1; done"
     }
 
     fn answer(&self) -> Value {
@@ -219,4 +250,103 @@ fn a_setup_during_which_podman_is_killed_is_undone() {
     assert_eq!(host.kept(), [""; 0]);
     assert!(!container.exec(["ip", "link"]).contains("eth0"));
     podman.finish();
+}
+
+#[test]
+fn a_setup_that_a_subreaper_took_over_makes_nothing() {
+    for program in ["podman", "buildah"] {
+        let host = Host::new();
+        host.world.container(NETNS);
+        host.ask(&host.created(&object("web")));
+        let running = host.start_below_subreaper(program, [Host::wait_for_orphan(), "exit"]);
+        let error = host.answer()["error"].as_str().unwrap().to_owned();
+        assert_eq!(error, NOBODY_READS, "{program}");
+        assert_eq!(host.kept(), [""; 0]);
+        host.kill(running);
+    }
+}
+
+#[test]
+fn a_setup_whose_answer_nobody_reads_any_more_is_undone() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let mut list = network();
+    list["plugins"].as_array_mut().unwrap().push(json!({"type": "kills"}));
+    let answer = super::printing(&json!({"cniVersion": "1.1.0"}));
+    host.recorder("kills", &format!("kill -KILL $(cat /run/podman.pid) || true; {answer}"));
+    host.configure("1.conflist", &list);
+    host.ask(&host.created(&with_options("web", json!({"network": "net"}))));
+    let running = host.start_below_subreaper("buildah", ["", "while :; do sleep 1; done"]);
+    let error = host.answer()["error"].as_str().unwrap().to_owned();
+    assert_eq!(error, NOBODY_READS);
+    assert_eq!(host.titles(), ["kills ADD", "kills DEL"]);
+    assert_eq!(host.kept(), [""; 0]);
+    assert!(!container.exec(["ip", "link"]).contains("eth0"));
+    host.kill(running);
+}
+
+#[test]
+fn a_setup_of_a_program_that_reads_the_answer_is_done() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    host.ask(&host.created(&object("web")));
+    let running = host.start_below_subreaper("buildah", ["", "while :; do sleep 1; done"]);
+    assert!(host.answer()["interfaces"]["eth0"].is_object());
+    assert_eq!(container.addresses("eth0").len(), 1);
+    host.kill(running);
+}
+
+#[test]
+fn a_process_in_a_control_group_of_the_container_keeps_the_namespace() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let podman = host.podman(&container.netns(), "podman");
+    let process = host.world.tool(&["sleep", "1000"], None).start();
+    let group = format!("/proc/{}/cgroup", process.pid_in_world());
+    host.world.write("/run/group", format!("0::/machine.slice/libpod-{ID}.scope/container\n"));
+    host.world.host(["mount", "--bind", "/run/group", &group]);
+    host.kill(podman);
+    assert_eq!(host.gc(&[]), "");
+    assert_eq!(container.addresses("eth0").len(), 1);
+    host.kill(process);
+    host.gc_removes(&container);
+}
+
+#[test]
+fn a_link_to_a_third_namespace_keeps_the_namespace() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    let podman = host.podman(&container.netns(), "podman");
+    host.world.host(["ip", "netns", "add", "inner"]);
+    container.exec(["ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"]);
+    container.exec(["ip", "link", "set", "v1", "netns", "inner"]);
+    host.kill(podman);
+    assert_eq!(host.gc(&[]), "");
+    assert_eq!(container.addresses("eth0").len(), 1);
+    container.exec(["ip", "link", "del", "v0"]);
+    host.gc_removes(&container);
+}
+
+#[test]
+fn attachments_shows_an_unused_namespace_and_the_command_that_ends_it() {
+    let host = Host::new();
+    let container = host.world.container(NETNS);
+    // Nobody knows when this program starts its container, so `gc` leaves the namespace alone.
+    let other = host.podman(&container.netns(), "other");
+    let process = container.tool(["sleep", "1000"]).start();
+    let shown = || host.cnibox(&["attachments", "--json"]).run().success();
+    host.kill(other);
+    assert_eq!(shown()["attachments"][0].get("unused"), None);
+    host.kill(process);
+    let attachment = &shown()["attachments"][0];
+    assert_eq!([&attachment["state"], &attachment["unused"]], [&json!("alive"), &json!(true)]);
+    let outcome = host.cnibox(&["attachments"]).run();
+    assert_eq!(outcome.status, 0);
+    assert!(outcome.stdout.contains(" alive,unused "), "{}", outcome.report());
+    let command = format!("cnibox del web {NETNS} --container-id {ID} -i eth0 --delete");
+    assert!(outcome.stderr.contains(&command), "{}", outcome.report());
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    host.cnibox(&words).run().silence();
+    assert!(!host.world.path(container.netns()).exists());
+    assert_eq!(host.kept(), [""; 0]);
 }

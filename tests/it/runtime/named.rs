@@ -119,3 +119,56 @@ fn the_namespace_of_a_huge_lock_is_kept_and_so_is_the_lock() {
     assert!(outcome.stderr.contains(&warning), "{}", outcome.report());
     assert!(is_namespace(&host) && host.world.path(LOCK).exists());
 }
+
+#[test]
+fn gc_keeps_it_while_a_link_in_it_leads_to_a_third_namespace() {
+    let host = host();
+    // The process of the container is in a namespace of its own, as that of a VPN is.
+    host.world.host(["ip", "netns", "add", "inner"]);
+    let veth = ["ip", "-netns", "web", "link", "add", "v0", "type", "veth", "peer", "name", "v1"];
+    host.world.tool(&[&veth[..], &["netns", "inner"]].concat(), None).output_of_success();
+    host.cnibox(&GC).run().silence();
+    assert!(is_namespace(&host));
+    host.world.host(["ip", "-netns", "web", "link", "del", "v0"]);
+    let gc = host.cnibox(&GC).run().output();
+    assert!(gc.starts_with("removed eth0 of container "), "{gc}");
+    assert!(!host.world.path(PATH).exists());
+}
+
+#[test]
+fn gc_removes_a_namespace_that_is_mounted_more_than_once() {
+    let host = host();
+    host.world.host(["mount", "--bind", PATH, PATH]);
+    host.world.host(["mount", "--bind", PATH, PATH]);
+    let gc = host.cnibox(&GC).run().output();
+    assert!(gc.starts_with("removed eth0 of container "), "{gc}");
+    assert!(!host.world.path(PATH).exists());
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn a_namespace_that_covers_another_stays_mounted() {
+    let host = host();
+    host.world.write("/run/aside", "");
+    for [from, to] in [[PATH, "/run/aside"], ["/run/netns/other", PATH], ["/run/aside", PATH]] {
+        match from {
+            "/run/netns/other" => {
+                host.world.host(["umount", PATH]);
+                host.world.host(["ip", "netns", "add", "other"]);
+            }
+            _ => {}
+        }
+        host.world.host(["mount", "--bind", from, to]);
+    }
+    host.world.host(["umount", "/run/aside"]);
+    let mounts = || {
+        let mounts = host.world.host(["cat", "/proc/self/mountinfo"]);
+        mounts.lines().filter(|line| line.contains(PATH)).count()
+    };
+    let before = mounts();
+    let gc = host.cnibox(&GC).run();
+    let warning = format!("cannot remove {PATH}: another file is mounted there, too\n");
+    assert!(gc.stderr.contains(&warning), "{}", gc.report());
+    assert!(is_namespace(&host));
+    assert_eq!(mounts(), before);
+}
