@@ -216,6 +216,7 @@ mod tests {
         LeaseRecord {
             request: protocol::tests::lease_request("c1"),
             netns_id: (1, 2),
+            netns_cookie: None,
             ifindex: 3,
             mac: Mac([2, 0, 0, 0, 0, 1]),
             uplink: None,

@@ -42,6 +42,10 @@ pub struct LeaseRecord {
     /// Device and inode of the container's namespace.
     #[serde(rename = "netnsID")]
     pub netns_id: (u64, u64),
+    /// The cookie of the container's namespace: a later namespace can have the same inode. `None` before Linux 5.14, and in the
+    /// records of releases up to 0.2.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns_cookie: Option<u64>,
     /// The index of the interface in the namespace.
     pub ifindex: u32,
     pub mac: Mac,
@@ -84,6 +88,13 @@ pub struct Listed {
 const FORMER_MAX: usize = 8;
 
 impl LeaseRecord {
+    /// Whether the namespace with this device and inode, and this cookie, is that of the record. A cookie is compared only if
+    /// both are known.
+    pub fn is_in(&self, netns_id: (u64, u64), cookie: Option<u64>) -> bool {
+        let is_same = |(recorded, found)| recorded == found;
+        self.netns_id == netns_id && self.netns_cookie.zip(cookie).is_none_or(is_same)
+    }
+
     /// The addresses of the former leases, those of IPv6 with the prefix length 128.
     pub fn former_nets(&self) -> impl Iterator<Item = IpNet> {
         let v4 = self.former_v4.iter().map(|lease| IpNet::V4(lease.address));
@@ -353,6 +364,7 @@ mod tests {
         LeaseRecord {
             request: lease_request(id),
             netns_id: (4, u64::MAX),
+            netns_cookie: Some(4242),
             ifindex: 7,
             mac: Mac([2, 0, 0, 0, 0, 1]),
             uplink: Some(Uplink { link: "br0".into(), vlan: 5 }),

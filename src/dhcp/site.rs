@@ -47,7 +47,7 @@ impl Site<'_> {
         let doing = format_args!("cannot open network namespace {}", path.display());
         let netns = self.own_netns.open_if_exists(&path).map_err(sys::failed(doing))?;
         let netns = netns.ok_or(SiteError::Gone(NO_NAMESPACE))?;
-        match netns.identity()? == self.record.netns_id {
+        match self.record.is_in(netns.identity()?, netns.rtnl()?.netns_cookie()) {
             true => Ok(netns),
             false => Err(SiteError::Gone(NO_NAMESPACE)),
         }

@@ -5,6 +5,7 @@
 mod lease_thread;
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,7 +18,7 @@ use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::{Journal, LeaseRecord, Listed};
 use crate::dhcp::lease::{Key, Leases};
 use crate::dhcp::protocol::LeaseRequest;
-use crate::dhcp::site::{NO_LINK, NO_NAMESPACE, Site, SiteError};
+use crate::dhcp::site::{Site, SiteError};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Code, Error, Result};
@@ -35,6 +36,8 @@ use lease_thread::LeaseThread;
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that an ADD gets in addition to `-resendtimeout`: for the probe of the address, and for a loaded host.
 const MARGIN: Duration = Duration::from_secs(15);
+/// The name of the thread that reads the reports of the kernel.
+const WATCHER: &CStr = c"ends";
 /// The pause after a failed wait.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -77,10 +80,9 @@ struct LeaseEntry {
 
 /// An event of a lease that another thread sends to its thread.
 enum LeaseEvent {
-    /// The daemon missed reports of the kernel: the namespace or the link may be gone.
+    /// The kernel reported an end, or the daemon missed reports: the namespace or the link may be gone. A report alone is no
+    /// proof: a later namespace can have the number in it by the time that the daemon reads it.
     Verify,
-    /// The namespace or the link is gone, for this reason.
-    Gone(&'static str),
     /// Release the lease. Requests that wait for it fail with this reason.
     End(&'static str),
 }
@@ -138,8 +140,9 @@ impl Table {
         self.has_waiting.load(Relaxed)
     }
 
-    /// Tells the threads of leases which namespaces and links the kernel reports as removed. Does not return.
+    /// Lets the threads of leases verify the namespaces and links that the kernel reports as removed. Does not return.
     fn watch(&self, ends: &Ends) {
+        thread::set_name(WATCHER);
         loop {
             if let Err(error) = clock::readable(&[ends.as_fd()], None) {
                 warn(format_args!("warning: cannot wait for the ends of links: {error}"));
@@ -148,20 +151,15 @@ impl Table {
             }
             let mut leases = self.leases.lock();
             while let Some(end) = ends.next() {
-                for entry in leases.values_mut() {
-                    let is_in = |number| entry.number == Some(number);
-                    match end {
-                        End::Namespace(number) if is_in(number) => {
-                            entry.post(LeaseEvent::Gone(NO_NAMESPACE));
-                        }
-                        End::Link(number, index)
-                            if is_in(number) && entry.record.ifindex == index =>
-                        {
-                            entry.post(LeaseEvent::Gone(NO_LINK));
-                        }
-                        End::Unknown => entry.post(LeaseEvent::Verify),
-                        _ => {}
+                let is_about = |entry: &LeaseEntry| match end {
+                    End::Namespace(number) => entry.number == Some(number),
+                    End::Link(number, index) => {
+                        entry.number == Some(number) && entry.record.ifindex == index
                     }
+                    End::Unknown => true,
+                };
+                for entry in leases.values_mut().filter(|entry| is_about(entry)) {
+                    entry.post(LeaseEvent::Verify);
                 }
             }
         }
@@ -255,6 +253,7 @@ impl Table {
         let record = LeaseRecord {
             request,
             netns_id: netns.identity()?,
+            netns_cookie: rtnl.netns_cookie(),
             ifindex: link.index,
             mac,
             uplink: uplink::of(&host, host_id, &link)?,
@@ -264,7 +263,8 @@ impl Table {
             former_v6: Vec::new(),
             is_released: false,
         };
-        Ok((LeaseThread::requested(self, record)?, host.ensure_nsid(&netns, None).ok()))
+        let number = host.ensure_nsid(&netns, record.netns_cookie).ok();
+        Ok((LeaseThread::requested(self, record)?, number))
     }
 
     /// Fails if the attachment has no lease, or if its link is gone.

@@ -112,7 +112,7 @@ impl Plugin for HostDevice {
             )));
         }
         let saved = SavedState::new(&cx.request.network, at, &link, records.of(&link));
-        let saved = saved.moved_into(netns, host, &link);
+        let saved = saved.moved_into(netns, (host, container), &link);
         undo.push("return the device", || self.return_device(cx, at, Some(netns)));
         records::record(at).write(saved.record_text().as_bytes())?;
         let change = LinkChange {

@@ -21,7 +21,7 @@ use crate::dhcp::clients::{Clients, ReleasePacket};
 use crate::dhcp::exchange::ClientEvent;
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::lease::{Key, Leases, v4, v6};
-use crate::dhcp::site::SiteError;
+use crate::dhcp::site::{NO_NAMESPACE, SiteError};
 use crate::dhcp::table::{FAILED_PAUSE, LeaseEntry, LeaseEvent, Table, cannot_get, log};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
@@ -100,8 +100,8 @@ impl LeaseThread {
 
     /// Whether the lease is for the link of the record.
     pub(super) fn has_link_of(&self, other: &LeaseRecord) -> bool {
-        let link = |record: &LeaseRecord| (record.netns_id, record.ifindex, record.mac);
-        link(&self.record) == link(other)
+        let link = |record: &LeaseRecord| (record.ifindex, record.mac);
+        link(&self.record) == link(other) && self.record.is_in(other.netns_id, other.netns_cookie)
     }
 
     /// The entry of the table for this lease.
@@ -137,12 +137,10 @@ impl LeaseThread {
             for event in self.wait() {
                 match event {
                     LeaseEvent::Verify => {
-                        if let Err(SiteError::Gone(reason)) = self.table.site(&self.record).verify()
-                        {
+                        if let Err(SiteError::Gone(reason)) = self.verify_reported() {
                             return Err(self.gone(reason));
                         }
                     }
-                    LeaseEvent::Gone(reason) => return Err(self.gone(reason)),
                     LeaseEvent::End(reason) => return Err(cannot_get(self.key(), reason)),
                 }
             }
@@ -170,9 +168,29 @@ impl LeaseThread {
             return Err(SiteError::Gone("it was released while no daemon ran"));
         }
         let site = self.table.site(&self.record);
-        let number = Rtnl::open()?.ensure_nsid(&site.open()?, None).ok();
+        let netns = site.open()?;
+        let cookie = netns.rtnl()?.netns_cookie();
+        let number = Rtnl::open()?.ensure_nsid(&netns, cookie).ok();
         self.with_entry(|entry| entry.number = number);
         site.verify().map(drop)
+    }
+
+    /// Checks that the namespace and the link still exist, after a report of the kernel. The number proves the end of the
+    /// namespace if it is absent, and that the namespace exists if no later namespace can have it. Otherwise the path decides.
+    fn verify_reported(&self) -> Result<(), SiteError> {
+        let number = self.with_entry(|entry| entry.number).flatten();
+        let is_present = match number {
+            Some(number) => Rtnl::open()?.has_nsid(number).ok(),
+            None => None,
+        };
+        if is_present == Some(false) {
+            return Err(SiteError::Gone(NO_NAMESPACE));
+        }
+        let has_unique = is_present.is_some() && number.is_some_and(Nsid::is_unique);
+        match self.table.site(&self.record).verify() {
+            Err(SiteError::Gone(NO_NAMESPACE)) if has_unique => Ok(()),
+            verified => verified.map(drop),
+        }
     }
 
     /// Publishes the lease. Waits for the next event, packet or deadline, and returns the events.

@@ -77,12 +77,13 @@ impl SavedState {
     }
 
     /// This state with the number of the namespace that the device is moved into, if the kernel deletes the device with that
-    /// namespace.
-    pub fn moved_into(self, netns: &NetNs, host: &Rtnl, link: &Link) -> Self {
+    /// namespace. `container` is a socket in `netns`.
+    pub fn moved_into(self, netns: &NetNs, (host, container): (&Rtnl, &Rtnl), link: &Link) -> Self {
         // The kernel returns physical devices, which have no kind, and CAN devices to the host.
         let is_deleted = link.kind.as_deref().is_some_and(|kind| kind != "can");
         // Without a number, nothing proves that the kernel deleted the device, and the record stays.
-        let netns_number = is_deleted.then(|| host.ensure_nsid(netns, None).ok()).flatten();
+        let number = || host.ensure_nsid(netns, container.netns_cookie()).ok();
+        let netns_number = is_deleted.then(number).flatten();
         Self { netns_number, ..self }
     }
 

@@ -12,6 +12,7 @@ mod interrupted;
 mod kept;
 mod keys;
 mod killed;
+mod late_reports;
 mod limits;
 mod mapped;
 mod options;
