@@ -51,7 +51,7 @@ impl Runtime {
         let Some(view) = witness.view().ok().filter(|_| !of_podman.is_empty()) else {
             return Ok(Vec::new());
         };
-        let records = self.records.all();
+        let records = self.records.all()?.records;
         let containers: Vec<&str> = of_podman.iter().map(|entry| &*entry.at.container_id).collect();
         let uses = Uses::survey(&containers)?;
         let mut unused: Vec<&Path> = Vec::new();
