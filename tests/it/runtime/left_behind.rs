@@ -76,14 +76,14 @@ impl Host {
     }
 
     /// A podman that waits after its setup.
-    fn podman(&self, netns: &str, podman: &str) -> Running {
+    pub(super) fn podman(&self, netns: &str, podman: &str) -> Running {
         self.ask(&self.created(&object("web")));
         let running = self.start_podman(podman, ["", "while :; do sleep 1; done"], netns);
         assert!(self.answer()["interfaces"]["eth0"].is_object());
         running
     }
 
-    fn kill(&self, running: Running) {
+    pub(super) fn kill(&self, running: Running) {
         self.world.host(["kill", "-KILL", &running.pid_in_world().to_string()]);
         running.finish();
     }

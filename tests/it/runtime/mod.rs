@@ -9,6 +9,7 @@ mod configurations;
 mod confirmed;
 mod evidence;
 mod faults;
+mod injected;
 mod inputs;
 mod killed;
 mod left_behind;
