@@ -82,7 +82,7 @@ fn a_late_report_does_not_end_the_lease_of_a_later_namespace_with_the_number() {
     drop(reader);
     kea.wait_for_release(&ended);
     kea.wait_for_renewals(&living, 2);
-    assert_eq!(kea.leased(), [living.clone()], "{}", daemon.log());
+    assert_eq!(kea.leased(), std::slice::from_ref(&living), "{}", daemon.log());
     assert_eq!(c2.addresses("eth0"), [format!("{living}/24")]);
     c2.del("macvlan", &macvlan());
     kea.wait_for_release(&living);

@@ -192,7 +192,6 @@ impl Living {
             count += 1;
         }
         self.restore("after all faults");
-        println!("{count} of {} faults", faults.len());
         count
     }
 }
