@@ -321,7 +321,9 @@ mod tests {
         );
         assert_eq!(process.parent().unwrap().unwrap().id, std::process::id());
         let (argument, none) = ("sleep\u{0}1000", "no process has these");
-        let processes = Processes::survey(&[argument, none]).unwrap();
+        let mut processes = Processes::default();
+        let arguments = arguments_of(Path::new(&format!("/proc/{}", child.id()))).unwrap();
+        processes.add_named(arguments, &[argument, none]);
         assert!(processes.name(argument) && !processes.name(none));
         child.kill().unwrap();
         while !process.has_ended() {

@@ -276,7 +276,9 @@ fn a_setup_whose_answer_nobody_reads_any_more_is_undone() {
     host.recorder("kills", &format!("kill -KILL $(cat /run/podman.pid) || true; {answer}"));
     host.configure("1.conflist", &list);
     host.ask(&host.created(&with_options("web", json!({"network": "net"}))));
-    let running = host.start_below_subreaper("buildah", ["", "while :; do sleep 1; done"]);
+    // sleep would be a second reader of the pipe.
+    let after = "while :; do sleep 1 3<&-; done";
+    let running = host.start_below_subreaper("buildah", ["", after]);
     let error = host.answer()["error"].as_str().unwrap().to_owned();
     assert_eq!(error, NOBODY_READS);
     assert_eq!(host.titles(), ["kills ADD", "kills DEL"]);
@@ -317,7 +319,7 @@ fn a_link_to_a_third_namespace_keeps_the_namespace() {
     let host = Host::new();
     let container = host.world.container(NETNS);
     let podman = host.podman(&container.netns(), "podman");
-    host.world.host(["ip", "netns", "add", "inner"]);
+    host.world.container("inner");
     container.exec(["ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"]);
     container.exec(["ip", "link", "set", "v1", "netns", "inner"]);
     host.kill(podman);

@@ -124,7 +124,7 @@ fn the_namespace_of_a_huge_lock_is_kept_and_so_is_the_lock() {
 fn gc_keeps_it_while_a_link_in_it_leads_to_a_third_namespace() {
     let host = host();
     // The process of the container is in a namespace of its own, as that of a VPN is.
-    host.world.host(["ip", "netns", "add", "inner"]);
+    host.world.container("inner");
     let veth = ["ip", "-netns", "web", "link", "add", "v0", "type", "veth", "peer", "name", "v1"];
     host.world.tool(&[&veth[..], &["netns", "inner"]].concat(), None).output_of_success();
     host.cnibox(&GC).run().silence();
