@@ -10,6 +10,9 @@ const ID: &str = "9f2c00aa17e17890a81501a93e6971e3649210a36492b8ff7b2e4916c7b46f
 /// A container in whose namespace podman started nothing, and what podman wrote for it.
 const NETNS: &str = "netns-5256f61a";
 const NOBODY_READS: &str = "the program that executed netavark has ended: nobody reads the answer";
+/// Waits until podman has ended: a killed process still has its open files for a moment.
+const PODMAN_ENDS: &str =
+    "while grep -qs \"^State:.[^Z]\" /proc/$(cat /run/podman.pid)/status; do sleep 0.1; done";
 /// Executes its arguments, and takes over the children of processes that end, as systemd --user and conmon do.
 const SUBREAPER: &str = "
 import ctypes, subprocess, sys, time
@@ -58,11 +61,6 @@ impl Host {
         let call = self.world.tool(&["python3", "-c", SUBREAPER, &program, "-c", &script], None);
         let path = format!("{}:/run/plugins", super::OWN);
         call.env("NETCONFPATH", super::CONFIGURATIONS).env("CNI_PATH", &path).start()
-    }
-
-    /// `before` of a setup: waits until podman has ended.
-    fn wait_for_orphan() -> &'static str {
-        "while [ -e /proc/$(cat /run/podman.pid)/exe ]; do sleep 0.1; done"
     }
 
     fn answer(&self) -> Value {
@@ -239,7 +237,10 @@ fn a_setup_during_which_podman_is_killed_is_undone() {
     let mut list = network();
     list["plugins"].as_array_mut().unwrap().push(json!({"type": "kills"}));
     let answer = super::printing(&json!({"cniVersion": "1.1.0"}));
-    host.recorder("kills", &format!("kill -KILL $(cat /run/podman.pid) || true; {answer}"));
+    host.recorder(
+        "kills",
+        &format!("kill -KILL $(cat /run/podman.pid) || true; {PODMAN_ENDS}; {answer}"),
+    );
     host.configure("1.conflist", &list);
     host.ask(&host.created(&with_options("web", json!({"network": "net"}))));
     let after = "while :; do sleep 1; done";
@@ -258,7 +259,7 @@ fn a_setup_that_a_subreaper_took_over_makes_nothing() {
         let host = Host::new();
         host.world.container(NETNS);
         host.ask(&host.created(&object("web")));
-        let running = host.start_below_subreaper(program, [Host::wait_for_orphan(), "exit"]);
+        let running = host.start_below_subreaper(program, [PODMAN_ENDS, "exit"]);
         let error = host.answer()["error"].as_str().unwrap().to_owned();
         assert_eq!(error, NOBODY_READS, "{program}");
         assert_eq!(host.kept(), [""; 0]);
@@ -273,7 +274,10 @@ fn a_setup_whose_answer_nobody_reads_any_more_is_undone() {
     let mut list = network();
     list["plugins"].as_array_mut().unwrap().push(json!({"type": "kills"}));
     let answer = super::printing(&json!({"cniVersion": "1.1.0"}));
-    host.recorder("kills", &format!("kill -KILL $(cat /run/podman.pid) || true; {answer}"));
+    host.recorder(
+        "kills",
+        &format!("kill -KILL $(cat /run/podman.pid) || true; {PODMAN_ENDS}; {answer}"),
+    );
     host.configure("1.conflist", &list);
     host.ask(&host.created(&with_options("web", json!({"network": "net"}))));
     // sleep would be a second reader of the pipe.
