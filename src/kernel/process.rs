@@ -1,10 +1,5 @@
 //! Processes, as /proc shows them.
 
-#![cfg_attr(
-    not(feature = "netavark"),
-    expect(dead_code, reason = "the driver of netavark needs it")
-)]
-
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
