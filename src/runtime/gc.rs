@@ -424,7 +424,12 @@ impl Runtime {
     fn gc_by_plugins(&self, name: &NetworkName, chosen: Option<&Network>) -> Result<()> {
         let _lock = Lock::network(&self.locks, name, Mode::Exclusive)?;
         let (mut keep, mut of_add) = (Vec::new(), None);
-        for entry in self.cache.all()?.entries {
+        let found = self.cache.all()?;
+        // The attachment of an unreadable entry may live, and would not be in the keep set.
+        if let Some(error) = found.damaged.into_iter().next() {
+            return Err(error.context(format!("cannot call GC of network {name}")));
+        }
+        for entry in found.entries {
             if entry.network == *name {
                 of_add = of_add.or_else(|| entry.network_of_add().ok());
                 keep.push(entry.at);

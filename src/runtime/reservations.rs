@@ -199,7 +199,9 @@ impl Runtime {
             if !exists(&data_dir)? {
                 continue;
             }
-            for entry in fs::read_dir(&data_dir).into_iter().flatten().flatten() {
+            let cannot = Error::of_file("read directory", &data_dir);
+            for entry in fs::read_dir(&data_dir).map_err(&cannot)? {
+                let entry = entry.map_err(&cannot)?;
                 if let Ok(name) = entry.file_name().into_string()
                     && let Ok(network) = NetworkName::new(name)
                     && entry.path().is_dir()

@@ -16,7 +16,8 @@ const LIMIT: &str = "60";
 /// prevents no DEL; an ADD would replace an attachment that may live.
 const FILES: [(&str, &[&str]); 6] = [
     ("/run/net.d/0.conflist", &[]),
-    ("/var/lib/cni/results/net-a-eth0", &["add", "check"]),
+    // `gc --uncached` would not keep its attachment.
+    ("/var/lib/cni/results/net-a-eth0", &["add", "check", "gc"]),
     ("/run/cnibox/operations/net+a+eth0", &[]),
     // The record of the namespace.
     (RECORDS, &["add", "check"]),
