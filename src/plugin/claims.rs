@@ -20,7 +20,7 @@ fn is_unique(address: &IpAddr) -> bool {
 }
 
 /// Claims the addresses of an attachment on a link of the node. Fails if another container has one of them, and has not ended.
-/// Does nothing if the attachment has no record.
+/// Makes no claim if the attachment has no record.
 pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -> Result<()> {
     let records = Records::of_host();
     let addresses: Vec<IpAddr> =
@@ -28,13 +28,16 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
     let claims: Vec<String> =
         addresses.iter().map(|address| claims::name(*address, link)).collect();
     let own = records.file_name(&cx.request.network, at);
-    // The record names the claims before they exist, so that a DEL after a crash removes them.
-    if !claims.is_empty() && !cx.or_warn(records.note_claims(&own, &claims)) {
-        return Ok(());
-    }
+    // The record names the claims before they exist, so that a DEL after a crash removes them. If it cannot, no claim is made, but
+    // those of other containers count.
+    let are_noted = claims.is_empty() || cx.or_warn(records.note_claims(&own, &claims));
     let on = if link.is_empty() { String::new() } else { format!(" on link {link}") };
     for (address, claim) in addresses.iter().zip(&claims) {
-        match claim_address(&records, claim, &own, at, *address) {
+        let claimed = match are_noted {
+            true => claim_address(&records, claim, &own, at, *address),
+            false => Ok(held(&records, claim, at, *address).err()),
+        };
+        match claimed {
             Ok(None) => {}
             Ok(Some(why)) => return Err(why.in_front(format_args!("cannot use {address}{on}"))),
             Err(error) => cx.warn(format_args!(
@@ -56,23 +59,41 @@ fn claim_address(
     address: IpAddr,
 ) -> io::Result<Option<Error>> {
     for _ in 0..claims::ATTEMPTS_MAX {
-        let Some(file) = records.claim(claim, own)? else { return Ok(None) };
-        let holder = match records.holder(claim) {
-            Ok(holder) => holder,
-            Err(error) => return Ok(Some(unknown_holder(&file, error))),
-        };
-        if let Some(record) = holder {
-            // Two interfaces of one container are allowed to have the same address.
-            if record.at.container_id == at.container_id {
-                return Ok(None);
-            }
-            if let Some(why) = refusal(&record, address) {
-                return Ok(Some(why));
-            }
+        let made = records.claim(claim, own);
+        if let Ok(None) = made {
+            return Ok(None);
         }
+        // After an error, too: the claim of another container counts.
+        match held(records, claim, at, address) {
+            Ok(Holder::Same) => return Ok(None),
+            Ok(Holder::Ended) => {}
+            Err(why) => return Ok(Some(why)),
+        }
+        let Some(file) = made? else { return Ok(None) };
         records.release_of_ended(claim, &file)?;
     }
     Err(claims::contended())
+}
+
+/// The holder of a claim that does not keep another container from the address.
+enum Holder {
+    /// Another interface of the same container: two are allowed to have the same address.
+    Same,
+    /// No attachment, or one that has ended or has not the address.
+    Ended,
+}
+
+/// Fails with the reason if another container has the address of a claim, or may have it.
+fn held(records: &Records, claim: &str, at: &Attachment, address: IpAddr) -> Result<Holder> {
+    match records.holder(claim) {
+        Ok(Some(record)) if record.at.container_id == at.container_id => Ok(Holder::Same),
+        Ok(Some(record)) => refusal(&record, address).map_or(Ok(Holder::Ended), Err),
+        Ok(None) => Ok(Holder::Ended),
+        Err(error) => {
+            let file = records.file_of_claim(claim).unwrap_or_else(|| claim.into());
+            Err(unknown_holder(&file, error))
+        }
+    }
 }
 
 /// The reason why the address of a record cannot be given to another container. `None` if the attachment of the record has

@@ -117,6 +117,11 @@ impl Records {
         Ok(record.filter(|record| record.claims.iter().any(|known| known == claim)))
     }
 
+    /// The file of the record that a claim leads to, for messages.
+    pub fn file_of_claim(&self, claim: &str) -> Option<PathBuf> {
+        fs::read_link(self.directory().join(claim)).ok()
+    }
+
     /// Whether a claim of an address leads to the record with this file. True if the claims cannot be read.
     pub fn may_claim(&self, own: &Path, address: IpAddr) -> bool {
         let Ok(entries) = fs::read_dir(self.directory()) else { return true };
