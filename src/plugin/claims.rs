@@ -126,13 +126,15 @@ fn unknown_holder(file: &Path, error: Error) -> Error {
     Error::internal(format!("{title} has it{}", life::note_if_unknown(&life, named)))
 }
 
-/// Removes the claims of the attachments that a DEL or GC removes. The claims of an unreadable record stay: they are invalid as
-/// soon as there is no record, and are then replaced or swept. Called before the IPAM plugin releases the addresses.
+/// Removes the claims of the attachments that a DEL or GC removes; for a DEL also those that lead to an unreadable record. Called before the IPAM plugin releases the addresses.
 pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     let (network, records) = (&cx.request.network, Records::of_host());
     let stale: Vec<Record> = match scope {
-        // `record::mark` and the runtime warn of an unreadable record.
-        Scope::One(at) => cx.session.record(network, at).ok().flatten().into_iter().collect(),
+        Scope::One(at) => match cx.session.record(network, at) {
+            Ok(record) => record.into_iter().collect(),
+            // `record::mark` and the runtime warn of the unreadable record, which they remove.
+            Err(_) => return released(records.release_leading_to(&records.file_name(network, at))),
+        },
         Scope::Each(all) => {
             all.iter().filter_map(|at| cx.or_warn(records.read(network, at))).collect()
         }
@@ -142,8 +144,11 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
             all
         }
     };
-    let released = stale.iter().try_for_each(|record| records.release_all(record));
-    released.map_err(|error| {
+    released(stale.iter().try_for_each(|record| records.release_all(record)))
+}
+
+fn released(result: io::Result<()>) -> Result<()> {
+    result.map_err(|error| {
         Error::internal("cannot remove the claims of addresses").with_details(sys::reason(&error))
     })
 }

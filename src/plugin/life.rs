@@ -315,19 +315,19 @@ impl Witness {
 }
 
 /// Whether the interface of an attachment is in a namespace, for a DEL whose record cannot be read: by the MAC address and the
-/// addresses of the result, or else by the alias that names the owner.
+/// addresses of the result, or else by the alias that names the owner. `None` if neither tells.
 pub fn is_attached_in(
     rtnl: &Rtnl,
     network: &NetworkName,
     at: &Attachment,
     made: &Made,
-) -> Result<bool> {
+) -> Result<Option<bool>> {
     if !made.macs.is_empty() {
-        return has_interface(rtnl, at, made, true);
+        return has_interface(rtnl, at, made, true).map(Some);
     }
-    let link = rtnl.link(&at.ifname)?;
-    let alias = link.as_ref().and_then(|link| link.alias.as_deref()).unwrap_or_default();
-    Ok(Owner::in_alias(alias) == Some(Owner::new(network, at).as_str()))
+    let Some(link) = rtnl.link(&at.ifname)? else { return Ok(Some(false)) };
+    let owner = link.alias.as_deref().and_then(Owner::in_alias);
+    Ok(owner.map(|owner| owner == Owner::new(network, at).as_str()))
 }
 
 /// Whether the interface of an attachment is in a namespace. The interface is found by its MAC address (without one, by its

@@ -77,7 +77,7 @@ impl Session {
                     if !is_check && !request.parameters.netns_override && netns.is(host)? {
                         return Err(same_netns(verb, &netns));
                     }
-                    session.namespace_of(request, verb, netns)
+                    session.namespace_of(request, verb, netns)?
                 }
                 Ok(None) => {
                     let msg = format!("failed to open netns {path:?}: no such file or directory");
@@ -95,21 +95,22 @@ impl Session {
         Ok(session)
     }
 
-    /// The namespace at the path of a call. Later than the ADD, the path can lead to the namespace of another container.
-    fn namespace_of(&self, request: &Request, verb: &Verb, netns: NetNs) -> Namespace {
-        let (Verb::Del(at) | Verb::Check(at)) = verb else { return Namespace::Open(netns) };
+    /// The namespace at the path of a call. Later than the ADD, the path can lead to the namespace of another container. A CHECK
+    /// fails if this is unknown.
+    fn namespace_of(&self, request: &Request, verb: &Verb, netns: NetNs) -> Result<Namespace> {
+        let (Verb::Del(at) | Verb::Check(at)) = verb else { return Ok(Namespace::Open(netns)) };
         let read = || Records::of_host().read(&request.network, at);
         let compared = match self.record.get_or_init(read) {
-            Ok(None) => return Namespace::Open(netns),
+            Ok(None) => return Ok(Namespace::Open(netns)),
             Ok(Some(record)) => self.is_of_another(record, request, &netns),
             Err(error) => Err(error.clone()),
         };
         match compared {
-            Ok(false) => Namespace::Open(netns),
-            Ok(true) => of_another(&netns),
+            Ok(false) => Ok(Namespace::Open(netns)),
+            Ok(true) => Ok(of_another(&netns)),
             Err(error) => match verb {
-                Verb::Del(at) => Self::namespace_by_interface(request, at, netns, &error),
-                _ => Namespace::Unusable(error),
+                Verb::Del(at) => Self::namespace_by_interface(request, at, netns, error),
+                _ => Err(error),
             },
         }
     }
@@ -123,22 +124,24 @@ impl Session {
         request: &Request,
         at: &Attachment,
         netns: NetNs,
-        error: &Error,
-    ) -> Namespace {
+        error: Error,
+    ) -> Result<Namespace> {
         let made = Made::of(&request.prev_result().ok().flatten().unwrap_or_default());
         let is_in_it =
             netns.rtnl().and_then(|rtnl| life::is_attached_in(&rtnl, &request.network, at, &made));
         match is_in_it {
-            Ok(true) => Namespace::Open(netns),
-            Ok(false) => {
+            Ok(Some(true)) => Ok(Namespace::Open(netns)),
+            // The next DEL can perhaps read the record. It needs the saved state, which a DEL without a namespace removes.
+            Ok(None) if error.code == Code::IO => Err(error),
+            Ok(Some(false) | None) => {
                 sys::warn(format_args!(
                     "{}: left what is in {}, which can be the namespace of another container: {error}",
                     request.conf.kind,
                     netns.path().display()
                 ));
-                of_another(&netns)
+                Ok(of_another(&netns))
             }
-            Err(error) => Namespace::Unusable(error),
+            Err(error) => Ok(Namespace::Unusable(error)),
         }
     }
 

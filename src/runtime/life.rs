@@ -144,7 +144,7 @@ impl Runtime {
                 let made = entry.made();
                 let is_its_own =
                     life::is_attached_in(&netns.rtnl()?, &entry.network, &entry.at, &made)?;
-                return Ok(Some(netns).filter(|_| is_its_own));
+                return Ok(Some(netns).filter(|_| is_its_own == Some(true)));
             }
         };
         let recorded = recorded.filter(|identity| identity.cookie.is_some());

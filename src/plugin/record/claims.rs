@@ -88,6 +88,19 @@ impl Records {
         record.claims.iter().try_for_each(|claim| self.release(claim, &file))
     }
 
+    /// Removes all claims that lead to the record with this file, for a DEL that cannot read the record.
+    pub fn release_leading_to(&self, own: &Path) -> io::Result<()> {
+        let entries = fault::file_operation().and_then(|()| fs::read_dir(self.directory()));
+        let Some(entries) = file::found(entries)? else { return Ok(()) };
+        for entry in entries {
+            let name = entry?.file_name();
+            if let Some(claim) = name.to_str().filter(|_| is_claim(&name)) {
+                self.release(claim, own)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Moves the claims of a record to another address. A claim of the new address that another record has stays as it is.
     pub fn move_claims(&self, record: &Record, from: IpAddr, to: IpAddr) -> Result<()> {
         let own = self.file_name(&record.network, &record.at);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::cni::json;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Mode};
@@ -254,7 +254,12 @@ impl Records {
     pub(super) fn read_file(&self, file: &Path) -> Result<Option<Record>> {
         let path = self.directory.join(file);
         let content = file::found(read_within_limit(&path));
-        let Some(content) = content.map_err(|error| unreadable(&path, sys::reason(&error)))? else {
+        let Some(content) = content.map_err(|error| {
+            let mut error = unreadable(&path, sys::reason(&error));
+            error.code = Code::IO;
+            error
+        })?
+        else {
             return Ok(None);
         };
         Record::parse(&content).map(Some).map_err(|error| unreadable(&path, error))

@@ -110,7 +110,8 @@ fn connections_go_on_during_a_flush_of_all_rules() {
     };
     datagrams();
     let before = host.lines();
-    // The watcher does nothing in the gap.
+    // The watcher does nothing in the gap. Stopped within a look, it would begin with another container.
+    watcher.sleeps();
     watcher.signal(Signal::SIGSTOP);
     host.world.host(["nft", "flush", "ruleset"]);
     open.iter().for_each(|connection| connection.carries("second"));
