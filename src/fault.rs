@@ -1,9 +1,11 @@
 //! Makes the n-th kernel request or the n-th file operation fail, in debug builds, so that tests can cover every failure. Tests
-//! can also change two timeouts, the longest datagram and the number of threads of debug builds.
+//! can also change two timeouts, the longest datagram, the number of threads and the boot id of debug builds.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -17,6 +19,9 @@ static BUS_LIMIT: AtomicU32 = AtomicU32::new(0);
 static SEND_LIMIT: AtomicU32 = AtomicU32::new(0);
 /// The largest number of threads of this process for `thread`. 0 means no limit.
 static THREAD_LIMIT: AtomicU32 = AtomicU32::new(0);
+
+/// The file for `boot_file`.
+static BOOT_FILE: OnceLock<PathBuf> = OnceLock::new();
 
 /// Reads the numbers from variables of the environment, in debug builds only. Without a variable, no operation fails, or the
 /// usual limit holds.
@@ -35,6 +40,14 @@ pub fn arm(variable: impl Fn(&str) -> Option<OsString>) {
         let value = variable(name).and_then(|value| value.to_str()?.parse().ok());
         number.store(value.unwrap_or(0), Relaxed);
     }
+    if let Some(path) = variable("CNIBOX_BOOT_FILE") {
+        BOOT_FILE.get_or_init(|| path.into());
+    }
+}
+
+/// A file with the boot id to use in place of the kernel's, if a test has set it: a test cannot boot the machine.
+pub fn boot_file() -> Option<&'static Path> {
+    BOOT_FILE.get().map(PathBuf::as_path)
 }
 
 /// Called before each kernel request. Fails once, with EIO, at the armed number.

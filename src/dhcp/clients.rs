@@ -22,11 +22,11 @@ use crate::dhcp::v4::settings::Settings as Settings4;
 use crate::dhcp::v6::client::{Client as Client6, Settings as Settings6};
 use crate::dhcp::v6::{duid, frame as frame6};
 use crate::error::{Error, Result};
-use crate::kernel::file;
 use crate::kernel::inet::{self, LinkUdp};
 use crate::kernel::netns::NetNs;
 use crate::kernel::packet::{ETH_P_IP, PacketSocket};
 use crate::kernel::sys;
+use crate::kernel::{boot, file};
 
 /// The longest wait for the server's MAC address when a lease is released.
 const ARP_TIMEOUT: Duration = Duration::from_millis(500);
@@ -183,7 +183,7 @@ pub fn release(own_netns: &NetNs, record: &LeaseRecord) -> Result<bool> {
 fn machine_id(prefix: &Path) -> Result<String> {
     let read = |path: &str| file::read_text(&file::below(prefix, Path::new(path)));
     let machine_id = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
-    let boot_id = || file::boot_id().map(str::to_owned);
+    let boot_id = || boot::id().map(str::to_owned);
     machine_id.map_or_else(boot_id, Ok).map_err(sys::failed("cannot read the boot id"))
 }
 

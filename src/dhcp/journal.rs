@@ -22,9 +22,9 @@ use crate::cni::json;
 use crate::dhcp::lease::{Key, Leases, v4, v6};
 use crate::dhcp::protocol::LeaseRequest;
 use crate::error::{Code, Error, Result};
-use crate::kernel::file;
 use crate::kernel::flock;
 use crate::kernel::sys::{self, warn};
+use crate::kernel::{boot, file};
 use crate::names::{Attachment, Mac, NetworkName};
 use crate::steps::state;
 
@@ -276,7 +276,9 @@ impl Journal {
                         "warning: cannot use lease {}/{name}: {error}",
                         self.directory
                     ));
-                    on_unusable(&file);
+                    if error.code != Code::IO {
+                        on_unusable(&file);
+                    }
                 }
             }
         }
@@ -303,7 +305,7 @@ pub(super) fn lock_starts() -> Result<File> {
 
 /// The boot id of the host.
 fn boot() -> Result<&'static str> {
-    file::boot_id().map_err(sys::failed_with(Code::IO, "cannot read the boot id"))
+    boot::id().map_err(sys::failed_with(Code::IO, "cannot read the boot id"))
 }
 
 fn read_record(content: &[u8], boot: &str) -> Result<LeaseRecord> {
@@ -315,8 +317,12 @@ fn read_record(content: &[u8], boot: &str) -> Result<LeaseRecord> {
     let unreadable = |error: serde_json::Error| Error::new(Code::DECODE, error.to_string());
     // A file of an earlier boot can be of another version.
     let BootField { boot: of } = json::read(content).map_err(unreadable)?;
-    if of != boot {
+    if boot::are_different(&of, boot) {
         return Err(Error::internal("it is of an earlier boot"));
+    }
+    // Its times can be those of another boot, so the lease is not used, and nothing proves that it is stale.
+    if of != boot {
+        return Err(Error::new(Code::IO, "it can be of an earlier boot"));
     }
     let JournalFile { record, .. } = json::read(content).map_err(unreadable)?;
     Ok(record)
@@ -465,6 +471,8 @@ mod tests {
         }
         write("lan:c3:eth0.lease", &whole);
         write("lan:c4:eth0.lease", &whole.replace("\"boot\":\"", "\"boot\":\"earlier"));
+        // A mount covered the boot id of the daemon: nothing proves an earlier boot.
+        write("lan:c0:eth0.lease", &whole.replace("\"boot\":\"", "\"boot\":\"covered-"));
         write("lan:c5:eth0.lease", &whole.replace("10.1.0.5/24", "10.1.0.5/99"));
         write("lan:c6:eth0.released", "");
         write(".lan:c7:eth0.lease.0123456789abcdef~", &whole);
@@ -473,7 +481,8 @@ mod tests {
         assert_eq!(journal.read(&key("c3")), Ok(None));
         assert_eq!(journal.read(&key("c4")), Ok(None));
         assert_eq!(journal.read_all(), Ok(vec![record("c1")]));
-        assert_eq!(scratch.names(), [".log", "lan:c1:eth0.lease", "lan:c8:eth0.lease"]);
+        let kept = [".log", "lan:c0:eth0.lease", "lan:c1:eth0.lease", "lan:c8:eth0.lease"];
+        assert_eq!(scratch.names(), kept);
     }
 
     #[test]

@@ -47,6 +47,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
+use crate::kernel::boot;
 use crate::kernel::file;
 use crate::kernel::flock::{Limit, Turns};
 use crate::names::NetworkName;
@@ -70,8 +71,8 @@ struct StorePaths {
     dir: PathBuf,
     index: PathBuf,
     sticky: Sticky,
-    /// The digest of the boot id: all containers of an earlier boot have ended. `None` if /proc is not mounted: then the index is
-    /// not used.
+    /// The digest of the boot id: all containers of an earlier boot have ended. `None` if /proc is not mounted, or if the id is not
+    /// the kernel's: then the index is not used.
     boot: Option<u64>,
 }
 
@@ -159,7 +160,7 @@ impl StorePaths {
             dir: data_dir.join(&**network),
             index: own.join(&**network),
             sticky: Sticky { path: own.join(format!("{network}~sticky")) },
-            boot: file::boot_id().ok().map(|id| digest(0, id.as_bytes())),
+            boot: boot::proven_id().ok().map(|id| digest(0, id.as_bytes())),
         }
     }
 

@@ -13,7 +13,6 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::libc;
@@ -184,17 +183,6 @@ pub fn redirect_stderr(path: &Path) -> io::Result<()> {
     let mut options = writing();
     let log = options.create(true).truncate(true).append(false).mode(0o600);
     Ok(dup2_stderr(open(log, path)?)?)
-}
-
-/// The boot id of the host. The kernel chooses a random one at every boot, so it does not need a clock, which some hosts lack.
-/// Fails without /proc.
-pub fn boot_id() -> io::Result<&'static str> {
-    static BOOT: OnceLock<String> = OnceLock::new();
-    if let Some(boot) = BOOT.get() {
-        return Ok(boot);
-    }
-    let text = read_text(Path::new("/proc/sys/kernel/random/boot_id"))?;
-    Ok(BOOT.get_or_init(|| text.trim_end().to_owned()))
 }
 
 /// Whether the file system of a path can be shared with other machines, so that it can contain files of other machines.

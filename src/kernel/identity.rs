@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::kernel::file;
+use crate::kernel::boot;
 
 /// The identity of a boot of the machine, and of a namespace in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ impl Identity {
     /// The identity of the namespace with this cookie, in this boot.
     pub fn of(cookie: Option<u64>) -> Self {
         // The boot id is empty without /proc.
-        Self { boot: file::boot_id().unwrap_or_default().into(), cookie }
+        Self { boot: boot::id().unwrap_or_default().into(), cookie }
     }
 
     /// The identity of another namespace in the same boot.
@@ -31,9 +31,9 @@ impl Identity {
         !self.boot.is_empty() && self.cookie.is_some() && self == other
     }
 
-    /// Whether the two are of different boots. False if a boot id is unknown.
+    /// Whether the two are of different boots. False if a boot id is unknown, or if a mount covered it.
     pub fn is_of_another_boot(&self, other: &Self) -> bool {
-        !self.boot.is_empty() && !other.boot.is_empty() && self.boot != other.boot
+        boot::are_different(&self.boot, &other.boot)
     }
 
     /// The boot id and the cookie, in the format that `parse` reads.

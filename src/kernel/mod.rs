@@ -1,6 +1,7 @@
 //! The interfaces of Linux except netlink: namespaces, files, locks, processes, sockets, kernel parameters. This code does not
 //! depend on CNI.
 
+pub(crate) mod boot;
 pub(crate) mod child;
 pub(crate) mod clock;
 pub(crate) mod file;

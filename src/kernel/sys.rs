@@ -12,6 +12,7 @@ use std::ffi::{CStr, OsStr, OsString, c_int};
 use std::fmt::{self, Display};
 use std::fs::{File, Metadata};
 use std::io::{self, PipeWriter, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -338,6 +339,18 @@ fn execve_path() -> Option<&'static OsStr> {
     // SAFETY: AT_EXECFN is the address of a NUL-terminated string above the stack, which never changes.
     let path = unsafe { CStr::from_ptr(address as *const libc::c_char) };
     Some(OsStr::from_bytes(path.to_bytes()))
+}
+
+/// Whether an open file is at the root of a mount. False before Linux 5.8, which does not report it.
+pub fn is_mount_root(file: &File) -> io::Result<bool> {
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let (fd, flags) = (file.as_raw_fd(), libc::AT_EMPTY_PATH);
+    // SAFETY: the path is an empty text with its NUL, and the kernel writes one statx to the memory of one.
+    let result = unsafe { libc::statx(fd, c"".as_ptr(), flags, 0, found.as_mut_ptr()) };
+    Errno::result(result)?;
+    // SAFETY: all fields are integers, so zeros are a valid value, and the kernel has written the fields.
+    let attributes = unsafe { found.assume_init() }.stx_attributes;
+    Ok(attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0)
 }
 
 /// Whether a namespace is a network namespace. True for any namespace before Linux 4.11, which lacks the request.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cni::json;
 use crate::error::Result;
-use crate::kernel::{clock, file};
+use crate::kernel::{boot, clock, file};
 use crate::runtime::cache;
 
 /// The minimum time between the first run that found an object and the run that removes it, in seconds.
@@ -66,7 +66,7 @@ pub(super) struct Confirmation {
 impl Confirmation {
     pub(super) fn open(path: PathBuf) -> Self {
         // Without /proc there is no boot id. There is no view of the host either, so GC removes nothing.
-        let boot = file::boot_id().unwrap_or_default().to_owned();
+        let boot = boot::id().unwrap_or_default().to_owned();
         Self::at(path, boot, now())
     }
 
@@ -122,7 +122,7 @@ impl ConfirmFile {
 /// The seconds since the last run. `None` if there was none in this boot.
 pub(super) fn seconds_since_last_run(path: &Path) -> Option<u64> {
     let now = now();
-    let saved = ConfirmFile::read(path, file::boot_id().ok()?, now)?;
+    let saved = ConfirmFile::read(path, boot::id().ok()?, now)?;
     now.checked_sub(saved.run)?.try_into().ok()
 }
 

@@ -7,7 +7,7 @@
 use super::tuned::Tuned;
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::kernel::file;
+use crate::kernel::boot;
 use crate::kernel::netns::NetNs;
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::{Owner, Owners};
@@ -63,7 +63,7 @@ fn saved_values(json: &Json) -> Result<Tuned> {
 /// Identifies a namespace by the boot id and the namespace cookie of the kernel. On a kernel without cookies (before 5.14), by
 /// the boot id, device and inode, which a later namespace can reuse.
 pub fn netns_id(netns: &NetNs, rtnl: &Rtnl) -> Option<String> {
-    let boot = file::boot_id().ok()?;
+    let boot = boot::id().ok()?;
     Some(match (rtnl.netns_cookie(), netns.identity()) {
         (Some(cookie), _) => format!("{boot} {cookie}"),
         (None, Ok((device, inode))) => format!("{boot} {device}:{inode}"),

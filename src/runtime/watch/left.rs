@@ -11,7 +11,7 @@ use super::backoff::Leave;
 use crate::cni::json;
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::kernel::{clock, file};
+use crate::kernel::{boot, clock, file};
 use crate::runtime::Runtime;
 
 /// An object that the watcher leaves at the moment. This is also in the output of `cnibox reconcile --json`.
@@ -49,7 +49,7 @@ impl Runtime {
         let text = file::found(file::read(&path)).map_err(Error::of_file("read", &path))?;
         let Some(text) = text else { return Ok(Vec::new()) };
         let LeftFile { boot, left } = json::read(&text).map_err(cannot_read)?;
-        if boot != file::boot_id().map_err(Error::of_file("read", &path))? {
+        if boot != boot::id().map_err(Error::of_file("read", &path))? {
             return Ok(Vec::new());
         }
         let now = clock::since_boot();
@@ -76,7 +76,7 @@ impl Runtime {
         };
         let write = || {
             let left = left.iter().map(entry).collect();
-            let content = LeftFile { boot: file::boot_id()?.to_owned(), left };
+            let content = LeftFile { boot: boot::id()?.to_owned(), left };
             file::replace_private(&path, json::compact(&content).as_bytes())
         };
         write().map_err(Error::of_file("write", &path))

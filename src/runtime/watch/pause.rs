@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::cni::json;
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::kernel::{clock, file};
+use crate::kernel::{boot, clock, file};
 use crate::runtime::Runtime;
 
 /// The longest pause, in seconds: a day. A forgotten pause ends.
@@ -31,7 +31,7 @@ impl Runtime {
         let write = || {
             // Rounded up.
             let until = clock::since_boot().as_secs() + seconds + 1;
-            let pause = PauseFile { boot: file::boot_id()?.to_owned(), until };
+            let pause = PauseFile { boot: boot::id()?.to_owned(), until };
             file::replace_private(&path, json::compact(&pause).as_bytes())
         };
         write().map_err(Error::of_file("write", &path))
@@ -48,7 +48,7 @@ impl Runtime {
     pub(super) fn pause_end(&self) -> Duration {
         let read = || {
             let pause: PauseFile = json::read(&file::read(&self.pause_path()).ok()?).ok()?;
-            (pause.boot == file::boot_id().ok()?).then_some(pause.until)
+            (pause.boot == boot::id().ok()?).then_some(pause.until)
         };
         Duration::from_secs(read().unwrap_or_default())
     }

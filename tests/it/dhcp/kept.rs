@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::servers::Kea;
+use super::service::Service;
 use super::{Daemon, LIMIT_S, Site, address, bridge, macvlan};
-use crate::world::{Container, World};
+use crate::world::{COVERED_BOOT, Container, World};
 
 /// The container has the address, and only that one, and reaches the server.
 #[track_caller]
@@ -69,4 +70,24 @@ fn a_bridge_container_keeps_its_address_through_everything() {
 fn a_macvlan_container_keeps_its_address_through_everything() {
     let world = World::new();
     keeps_its_address_through_everything(&Site::new(&world), "macvlan", &macvlan());
+}
+
+/// As one that a container of systemd-nspawn with the network of the host starts.
+#[test]
+fn a_daemon_with_another_boot_id_costs_no_lease() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({"rebind-timer": 10}));
+    let mut daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let held = address(&c1.add("bridge", &bridge()));
+    daemon.kill();
+    let words = [&COVERED_BOOT[..], &["/run/plugins/dhcp", "daemon"]].concat();
+    let mut other = Daemon(Service::new(&world, "other-daemon", None, &words));
+    other.start();
+    assert!(site.has_records(), "{}", other.log());
+    other.kill();
+    daemon.start();
+    kea.wait_for_renewals(&held, 2);
+    is_connected(&c1, &held, "after the other daemon");
 }

@@ -182,14 +182,8 @@ impl Host {
         let ranges = json!({"type": "host-local", "subnet": "10.1.0.0/29", "rangeEnd": "10.1.0.3"});
         let config = json!({"cniVersion": "1.1.0", "name": "net", "ipam": with(&ranges, ipam)});
         let host = Self { world: World::new(), config };
-        host.boot(1);
+        host.world.boot(1);
         host
-    }
-
-    /// All that a boot is for the allocator: another id of it.
-    fn boot(&self, number: u32) {
-        self.world.write("/run/boot_id", format!("{number:08}-e6cd-4471-bb46-39adcacd0000\n"));
-        self.world.host(["mount", "--bind", "/run/boot_id", "/proc/sys/kernel/random/boot_id"]);
     }
 
     fn container(&self, name: &str) -> Container<'_> {
@@ -212,12 +206,12 @@ impl Host {
 }
 
 #[test]
-fn reservations_of_an_earlier_boot_are_reclaimed_when_no_address_is_free() {
+fn reservations_from_before_a_reboot_are_reclaimed_when_no_address_is_free() {
     for ipam in [json!({}), json!({"staleOnBoot": "reclaim"}), json!({"staleOnBoot": ""})] {
         let host = Host::new(ipam);
         let [c1, c2, c3, c4] = ["c1", "c2", "c3", "c4"].map(|name| host.container(name));
         host.add(&c1);
-        host.boot(2);
+        host.world.boot(2);
         assert_eq!(host.add(&c2), ["10.1.0.3/29"], "while there are others");
         assert_eq!(host.taken(), ["10.1.0.2", "10.1.0.3"]);
         let status = || host.world.call("host-local", "STATUS", &host.config).run();
@@ -230,11 +224,11 @@ fn reservations_of_an_earlier_boot_are_reclaimed_when_no_address_is_free() {
 }
 
 #[test]
-fn reservations_of_an_earlier_boot_can_be_kept() {
+fn reservations_from_before_a_reboot_can_be_kept() {
     let host = Host::new(json!({"staleOnBoot": "keep"}));
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| host.container(name));
     host.add(&c1);
-    host.boot(2);
+    host.world.boot(2);
     host.add(&c2);
     c3.call("host-local", "ADD", &host.config).run().fails(999, &["no IP addresses available"]);
     host.world.call("host-local", "STATUS", &host.config).run().fails(50, &[]);
@@ -247,22 +241,22 @@ fn a_reboot_is_in_nobodys_way() {
     let host = Host::new(json!({}));
     let [c1, c2] = ["c1", "c2"].map(|name| host.container(name));
     host.add(&c1);
-    host.boot(2);
+    host.world.boot(2);
     // Started again without a DEL, as after a power failure; and another that wants the very address.
     assert_eq!(host.add(&c1), ["10.1.0.3/29"]);
     c1.call("host-local", "ADD", &host.config).run().fails(999, &["duplicate allocation"]);
-    host.boot(3);
+    host.world.boot(3);
     let asked = c2.call("host-local", "ADD", &host.config).env("CNI_ARGS", "IP=10.1.0.3").run();
     assert_eq!(addresses(&asked.success()), ["10.1.0.3/29"]);
     assert_eq!(host.world.read("/var/lib/cni/networks/net/10.1.0.3"), "c2\r\neth0");
 }
 
 #[test]
-fn reservations_of_the_reference_of_this_boot_are_kept() {
+fn reservations_that_the_reference_made_after_a_reboot_are_kept() {
     let host = Host::new(json!({}));
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| host.container(name));
     host.add(&c1);
-    host.boot(2);
+    host.world.boot(2);
     host.world.write("/var/lib/cni/networks/net/10.1.0.3", "theirs\r\neth0");
     host.add(&c2);
     assert_eq!(host.world.read("/var/lib/cni/networks/net/10.1.0.2"), "c2\r\neth0");

@@ -18,8 +18,7 @@ struct Host {
 impl Host {
     fn new() -> Self {
         let world = World::new();
-        world.write("/run/boot_id", "00000001-e6cd-4471-bb46-39adcacd0000\n");
-        world.host(["mount", "--bind", "/run/boot_id", "/proc/sys/kernel/random/boot_id"]);
+        world.boot(1);
         Self { world }
     }
 
@@ -33,7 +32,7 @@ impl Host {
         });
         self.world.host(["nft", "flush", "ruleset"]);
         self.world.host(["rm", "-rf", "/run/cnibox"]);
-        self.world.write("/run/boot_id", "00000002-e6cd-4471-bb46-39adcacd0000\n");
+        self.world.boot(2);
         self.world.write("/run/saved", saved);
         self.world.host(["nft", "-f", "/run/saved"]);
     }

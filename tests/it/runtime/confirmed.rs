@@ -103,14 +103,13 @@ fn an_attachment_that_was_made_again_in_between_waits_again() {
 }
 
 #[test]
-fn another_boot_or_a_damaged_file_is_a_first_run() {
+fn after_a_reboot_or_with_a_damaged_file_a_run_is_a_first_run() {
     let host = host();
-    host.world.write("/run/boot_id", "00000001-e6cd-4471-bb46-39adcacd0000\n");
-    host.world.host(["mount", "--bind", "/run/boot_id", "/proc/sys/kernel/random/boot_id"]);
+    host.world.boot(1);
     host.attach_living();
     host.ended(Maker::Go, "c1");
     assert_eq!(count(&host.confirm(0), " waits for a run in 600 s"), 1);
-    host.world.write("/run/boot_id", "00000002-e6cd-4471-bb46-39adcacd0000\n");
+    host.world.boot(2);
     assert_eq!(count(&host.confirm(700), " waits for a run in 600 s"), 1);
     for damage in ["", "{", "[]", "\0", "{\"boot\":7}"] {
         host.world.write(MEMORY, damage);

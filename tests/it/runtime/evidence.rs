@@ -86,7 +86,7 @@ fn process(world: &World) -> Running {
 }
 
 /// The namespaces from which gc is called. Each is a shell script that ends with the call.
-const VIEWS: [(&str, &str); 11] = [
+const VIEWS: [(&str, &str); 14] = [
     ("the host", r#""$@""#),
     ("another mount namespace", r#"exec unshare --mount "$@""#),
     (
@@ -112,6 +112,20 @@ const VIEWS: [(&str, &str); 11] = [
     (
         "a PID namespace with the volumes of a pod",
         r#"exec unshare --pid --fork --mount-proc sh -c 'mount --bind /var/lib/cni /var/lib/cni; exec "$@"' sh "$@""#,
+    ),
+    (
+        "a mount namespace with a file over the boot id",
+        r#"exec unshare --mount sh -c 'cat /proc/sys/kernel/random/uuid >/run/id
+            mount --bind /run/id /proc/sys/kernel/random/boot_id; exec "$@"' sh "$@""#,
+    ),
+    (
+        "a mount namespace with another file of proc over the boot id",
+        r#"exec unshare --mount sh -c 'cd /proc/sys/kernel/random; mount --bind uuid boot_id; exec "$@"' sh "$@""#,
+    ),
+    (
+        "a mount namespace with a directory above the boot id",
+        r#"exec unshare --mount sh -c 'cat /proc/sys/kernel/random/uuid >/run/id; mkdir -p /run/random
+            cp /run/id /run/random/boot_id; mount --bind /run/random /proc/sys/kernel/random; exec "$@"' sh "$@""#,
     ),
 ];
 

@@ -192,7 +192,7 @@ fn a_stale_attachment_to_another_network_is_deleted_first() {
 }
 
 #[test]
-fn after_a_reboot_that_has_cleared_run_the_name_works_again() {
+fn the_name_works_again_when_run_was_cleared() {
     let host = Host::new();
     host.configure("1.conflist", &network());
     host.cnibox(&["add", "net", "web", "--create"]).run().success();
@@ -220,8 +220,7 @@ fn after_a_reboot_an_attachment_has_ended_whatever_has_its_namespace() {
     ]);
     let add = || host.cnibox(&["add", "net", "c1"]).run();
     assert_eq!(add().status, 1);
-    host.world.write("/run/boot_id", "00000000-0000-0000-0000-000000000000\n");
-    host.world.host(["mount", "--bind", "/run/boot_id", "/proc/sys/kernel/random/boot_id"]);
+    host.world.boot(1);
     // The address is there, so it lives, whatever the boot is.
     assert_eq!(add().status, 1);
     container.destroy();

@@ -7,6 +7,7 @@ mod cached;
 mod collected;
 mod configurations;
 mod confirmed;
+mod covered;
 mod evidence;
 mod faults;
 mod injected;

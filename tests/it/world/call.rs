@@ -12,8 +12,8 @@ use std::sync::Arc;
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::World;
 use super::sys::{self, Process};
+use super::{BOOT_FILE, World};
 
 /// Where the tools are that look at the world. A plugin gets no PATH unless the test says so.
 const TOOL_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
@@ -113,14 +113,21 @@ impl<'w> Call<'w> {
 
     pub(super) fn plugin_of_world(world: &'w World, name: &str) -> Self {
         let call = Self::new(Some(world), Path::new(&world.cni_path).join(name))
-            .env("CNI_PATH", &world.cni_path);
+            .env("CNI_PATH", &world.cni_path)
+            .in_boot_of(world);
         // firewalld may need more time than the plugin gives it. Only a debug build reads the variable.
         if name == "firewall" { call.env(BUS_LIMIT, "60") } else { call }
     }
 
     pub(super) fn tool(world: &'w World, words: &[&str], netns: Option<&str>) -> Self {
         let call = Self::new(Some(world), words[0]).env("PATH", TOOL_PATH).args(&words[1..]);
-        Self { netns: netns.map(str::to_owned), ..call }
+        Self { netns: netns.map(str::to_owned), ..call.in_boot_of(world) }
+    }
+
+    /// Tells a debug build the boot id of a world that has booted.
+    fn in_boot_of(self, world: &World) -> Self {
+        let has_booted = world.path(BOOT_FILE).exists();
+        if has_booted { self.env("CNIBOX_BOOT_FILE", BOOT_FILE) } else { self }
     }
 
     pub fn world(&self) -> Option<&'w World> {

@@ -37,7 +37,7 @@ pub use state::{RECORDS, State};
 pub use sys::{Namespaces, Process};
 
 /// The executable under test: that of CNIBOX_EXECUTABLE, to test what is shipped, or the debug build. Only a debug build has
-/// the faults of the modules named `faults`.
+/// the faults of the modules named `faults`, and boots again.
 #[expect(clippy::disallowed_methods, reason = "it is asked of the caller of the tests")]
 pub fn executable() -> &'static str {
     static CHOSEN: LazyLock<String> = LazyLock::new(|| {
@@ -54,6 +54,22 @@ pub const PLUGIN_DIR: &str = "/run/plugins";
 
 /// A program that runs programs: they may not read the processes that have more rights, such as the keeper.
 pub const WITHOUT_PTRACE: [&str; 2] = ["setpriv", "--bounding-set=-sys_ptrace"];
+
+/// A program that runs programs with a file over the boot id, as systemd-nspawn and LXC do it.
+pub const COVERED_BOOT: [&str; 6] = [
+    "unshare",
+    "--mount",
+    "sh",
+    "-ec",
+    r#"cat /proc/sys/kernel/random/uuid >/run/covering_id
+    mount --bind /run/covering_id /proc/sys/kernel/random/boot_id
+    exec "$@""#,
+    "sh",
+];
+
+/// The file with the boot id of a world, from its first boot on. Only a debug build reads it: the names of the tests that boot
+/// have the word "reboot", and `tests/tiers` skips them for other executables.
+const BOOT_FILE: &str = "/run/boot_id";
 
 /// The limit for changes that the kernel makes after the call has returned. A limit that is not reached costs nothing, and a
 /// loaded machine needs much of it.
@@ -117,6 +133,11 @@ impl World {
         let path = self.path(inside);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
+    }
+
+    /// All that a boot is for cnibox: another boot id.
+    pub fn boot(&self, number: u32) {
+        self.write(BOOT_FILE, format!("{number:08}-e6cd-4471-bb46-39adcacd0000\n"));
     }
 
     pub fn read(&self, inside: &str) -> String {

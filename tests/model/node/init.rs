@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 use super::{CONFIGURATIONS, PLUGINS, TOOLS, sys};
 
 const POLL_INTERVAL: Duration = Duration::from_micros(300);
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The boot id of the node, for the debug build.
+const BOOT_ID: &str = "/mnt/boot_id";
 /// A larger file is somebody's damage.
 const FILE_MAX: u64 = 1 << 20;
 /// Small enough to be filled at once.
@@ -108,9 +109,7 @@ fn boot(id: &str) -> io::Result<Value> {
     tmpfs("/run", STATE_SIZE)?;
     fs::create_dir("/run/netns")?;
     sys::unshare_network()?;
-    fs::write("/mnt/boot_id", format!("{id}\n"))?;
-    umount2(BOOT_ID, MntFlags::MNT_DETACH).ok();
-    bind(Path::new("/mnt/boot_id"), BOOT_ID)?;
+    fs::write(BOOT_ID, format!("{id}\n"))?;
     Ok(json!({}))
 }
 
@@ -121,7 +120,7 @@ fn command_of(request: &Value) -> Command {
     };
     let argv: Vec<String> = words("argv").collect();
     let mut command = Command::new(&argv[0]);
-    command.args(&argv[1..]).env_clear();
+    command.args(&argv[1..]).env_clear().env("CNIBOX_BOOT_FILE", BOOT_ID);
     for (name, value) in request["env"].as_object().into_iter().flatten() {
         command.env(name, value.as_str().unwrap_or_default());
     }

@@ -469,10 +469,10 @@ impl Play {
     }
 
     pub(super) fn gc_from_elsewhere(&mut self, step: &Step) -> Holds<Effect> {
-        // The machine's /proc, below that of the node, has another boot id.
+        // systemd-nspawn covers the boot id.
         let script = match step.action {
             Action::GcOfPid => {
-                "unshare --pid --fork --mount --mount-proc sh -c 'mount --bind /mnt/boot_id /proc/sys/kernel/random/boot_id && exec \"$@\"' sh \"$@\""
+                "unshare --pid --fork --mount --mount-proc sh -c 'mount --bind /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id && exec \"$@\"' sh \"$@\""
             }
             Action::GcOfMount => {
                 "unshare --mount --propagation private sh -c 'for path in /run/netns/*; do umount -l $path; done; exec \"$@\"' sh \"$@\""

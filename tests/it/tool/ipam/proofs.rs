@@ -136,16 +136,12 @@ fn nothing_is_proven_in_another_network_namespace() {
 }
 
 #[test]
-fn an_owner_of_an_earlier_boot_is_gone() {
+fn an_owner_from_before_a_reboot_is_gone() {
     let host = Host::new();
-    let boot = |number: u32| {
-        host.world.write("/run/boot_id", format!("{number:08}-e6cd-4471-bb46-39adcacd0000\n"));
-    };
-    boot(1);
-    host.world.host(["mount", "--bind", "/run/boot_id", "/proc/sys/kernel/random/boot_id"]);
+    host.world.boot(1);
     let web = host.world.container("web");
     host.plugin_call("/run/plugins/bridge", "ADD", "web").run().output();
-    boot(2);
+    host.world.boot(2);
     // The container lives, so the boot counts for nothing.
     assert_is(state(&host, "10.1.0.2"), "alive", "");
     web.destroy();

@@ -1,0 +1,76 @@
+//! A process whose boot id a mount covers, as in a container of systemd-nspawn or LXC: another id is no proof of another boot.
+//! `evidence` has calls of gc, doctor and ipam with such an id among its views.
+
+use serde_json::json;
+
+use super::evidence::{Maker, host};
+use crate::world::{COVERED_BOOT, Call};
+
+/// The mounts that podman makes for a container without privileges. They do not cover the boot id.
+const READ_ONLY_SYSCTLS: [&str; 6] = [
+    "unshare",
+    "--mount",
+    "sh",
+    "-ec",
+    r#"mount --bind /proc/sys /proc/sys
+    mount -o remount,bind,ro /proc/sys
+    exec "$@""#,
+    "sh",
+];
+
+type By = for<'w> fn(Call<'w>) -> Call<'w>;
+
+fn host_itself(call: Call<'_>) -> Call<'_> {
+    call
+}
+
+fn covered(call: Call<'_>) -> Call<'_> {
+    call.under(&COVERED_BOOT)
+}
+
+#[test]
+fn no_address_of_a_living_container_is_given_away_on_a_full_range() {
+    let ways: [(By, By); 3] = [(host_itself, covered), (covered, host_itself), (covered, covered)];
+    for (index, (earlier, later)) in ways.into_iter().enumerate() {
+        let host = host();
+        let ipam = json!({"type": "host-local", "subnet": "10.1.0.0/29", "rangeEnd": "10.1.0.3"});
+        let config = json!({"cniVersion": "1.0.0", "name": "full", "type": "ptp", "ipam": ipam});
+        let mut list = json!({"cniVersion": "1.0.0", "name": "full", "plugins": [config]});
+        for key in ["cniVersion", "name"] {
+            list["plugins"][0].as_object_mut().unwrap().remove(key);
+        }
+        host.configure("full.conflist", &list);
+        let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| host.world.container(name));
+        for container in [&c1, &c2] {
+            earlier(container.call("ptp", "ADD", &config)).run().success();
+        }
+        let before = host.world.state_with(&[&c1, &c2]);
+        let refused = later(c3.call("ptp", "ADD", &config)).run();
+        refused.fails(999, &["no IP addresses available"]);
+        for words in [&["ipam", "release", "--leaks"][..], &["gc"], &["doctor", "--fix", "--yes"]] {
+            later(host.cnibox(words)).run();
+            let after = host.world.state_with(&[&c1, &c2]);
+            before.assert_same(&after, &format!("after {words:?} of way {index}"));
+        }
+    }
+}
+
+#[test]
+fn after_a_reboot_a_read_only_proc_still_proves_it() {
+    let host = host();
+    host.world.boot(1);
+    let c1 = host.world.container("c1");
+    host.attach(Maker::Cnibox, "c1", &c1.netns());
+    c1.destroy();
+    host.world.boot(2);
+    let attachments =
+        |program: &[&str]| host.cnibox(&["attachments"]).under(program).run().report();
+    let unknown = attachments(&COVERED_BOOT);
+    assert!(unknown.contains(": unknown: "), "{unknown}");
+    let gc = host.cnibox(&["gc"]).under(&COVERED_BOOT).run();
+    assert_eq!(host.ids(), ["c1"], "{}", gc.report());
+    let gone = attachments(&READ_ONLY_SYSCTLS);
+    assert!(gone.contains(": gone: an earlier boot of this host made it"), "{gone}");
+    let gc = host.cnibox(&["gc"]).under(&READ_ONLY_SYSCTLS).run();
+    assert_eq!(host.ids(), [""; 0], "{}", gc.report());
+}
