@@ -41,9 +41,16 @@ impl Backup {
         self.owner.is_some()
     }
 
-    /// Whether the file names another namespace than `id`. False if the namespace of the file or `id` is unknown.
+    /// Whether the file names another namespace than `id`. False if this is unknown. Within a boot, no two namespaces have one
+    /// cookie, so two cookies are two namespaces, also if the boots are unknown.
     pub fn is_of_another_netns(&self, id: Option<&str>) -> bool {
-        self.netns.as_deref().zip(id).is_some_and(|(then, now)| then != now)
+        let (Some(then), Some(now)) = (&self.netns, id) else { return false };
+        match (then.split_once(' '), now.split_once(' ')) {
+            (Some((boot, netns)), Some((boot_now, netns_now))) => {
+                netns != netns_now || boot::are_different(boot, boot_now)
+            }
+            _ => then != now,
+        }
     }
 }
 
@@ -134,6 +141,10 @@ mod tests {
         assert!(is_of_another(&whole.replace("net abc", "net2 abc")));
         assert!(is_of_another(&whole.replace("abc", "abd")));
         assert!(is_of_another(&whole.replace("b 7", "b 8")));
+        assert!(is_of_another(&whole.replace("b 7", "c 7")));
+        // A mount covered the boot id: only another cookie is another namespace.
+        assert!(is_of_another(&whole.replace("b 7", "covered-c 8")));
+        assert!(!is_of_another(&whole.replace("b 7", "covered-c 7")));
     }
 
     #[test]

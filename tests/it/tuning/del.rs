@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{AFTERWARDS, FILE, all, container, files, tuned, tuning};
-use crate::world::{World, with};
+use crate::world::{COVERED_BOOT, World, with};
 
 #[test]
 fn everything_is_put_back() {
@@ -32,6 +32,19 @@ fn everything_is_put_back() {
         assert_eq!(lines(&world.state_with(&[&c1])), lines(&state));
     }
     assert!(world.state().has("dir /run/cni/tuning mode=700"));
+}
+
+/// As in a container of systemd-nspawn that has the network of the host.
+#[test]
+fn a_caller_with_another_boot_id_puts_the_values_back() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let before = tuned(&c1);
+    let config = tuning(all(), &result);
+    c1.add("tuning", &config);
+    c1.call("tuning", "ADD", &config).under(&COVERED_BOOT).run().success();
+    c1.call("tuning", "DEL", &config).under(&COVERED_BOOT).run().silence();
+    assert_eq!(tuned(&c1), before);
 }
 
 #[test]
