@@ -31,6 +31,14 @@ impl Identity {
         !self.boot.is_empty() && self.cookie.is_some() && self == other
     }
 
+    /// Whether the two are different namespaces. False if this is unknown. A cookie is unique in a boot, and no namespace outlives
+    /// its boot, so two cookies are two namespaces, also if the boots are unknown.
+    pub fn is_another(&self, other: &Self) -> bool {
+        let have_two_cookies =
+            self.cookie.zip(other.cookie).is_some_and(|(one, other)| one != other);
+        have_two_cookies || self.is_of_another_boot(other)
+    }
+
     /// Whether the two are of different boots. False if a boot id is unknown, or if a mount covered it.
     pub fn is_of_another_boot(&self, other: &Self) -> bool {
         boot::are_different(&self.boot, &other.boot)
@@ -86,6 +94,23 @@ mod tests {
             (identity("", Some(3)), identity("", Some(3))),
         ] {
             assert!(!one.is(&other), "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn another_cookie_or_a_proven_boot_is_another_namespace() {
+        for (one, other, expected) in [
+            (("b", Some(3)), ("b", Some(3)), false),
+            (("b", Some(3)), ("b", Some(4)), true),
+            (("b", Some(3)), ("c", Some(3)), true),
+            (("b", Some(3)), ("covered-c", Some(3)), false),
+            (("b", Some(3)), ("covered-c", Some(4)), true),
+            (("b", Some(3)), ("", Some(3)), false),
+            (("b", None), ("b", Some(3)), false),
+            (("b", None), ("c", None), true),
+        ] {
+            let is_another = identity(one.0, one.1).is_another(&identity(other.0, other.1));
+            assert_eq!(is_another, expected, "{one:?} {other:?}");
         }
     }
 

@@ -262,8 +262,8 @@ impl Record {
     }
 }
 
-/// Whether `netns`, the namespace at the path of a DEL, is not the recorded namespace, but a later one. False if this is
-/// unknown. `host` is a socket in the namespace of this process.
+/// Whether `netns`, the namespace at the path of a DEL, is not the recorded namespace, but a later one. False if the record tells
+/// nothing about it. Fails if the boot of the record is unknown. `host` is a socket in the namespace of this process.
 pub(super) fn is_of_another(
     record: &Record,
     request: &Request,
@@ -281,7 +281,14 @@ pub(super) fn is_of_another(
         return Ok(false);
     }
     let here = Identity::of(host.netns_cookie());
-    Ok(!is_of_namespace(record, netns, (host, &here))?)
+    if is_of_namespace(record, netns, (host, &here))? {
+        return Ok(false);
+    }
+    if record.identity.is_another(&here.with_cookie(netns.rtnl()?.netns_cookie())) {
+        return Ok(true);
+    }
+    let path = netns.path().display();
+    Err(Error::internal(format_args!("cannot compare {path} with the record: its boot is unknown")))
 }
 
 /// Whether `netns` is the recorded namespace. `here` is the identity of the namespace of this process, `host` a socket in it.

@@ -2,6 +2,7 @@
 //! nf_tables. Each socket is opened once, when it is first needed. The plugins of a chain can share a session.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,7 +106,17 @@ impl Session {
             Ok(Some(record)) => self.is_of_another(record, request, &netns),
             Err(error) => Err(error.clone()),
         };
-        match compared {
+        Self::compared(compared, request, verb, netns)
+    }
+
+    /// The namespace at the path of a call. `is_of_another` tells whether it is another one than that of the record.
+    fn compared(
+        is_of_another: Result<bool>,
+        request: &Request,
+        verb: &Verb,
+        netns: NetNs,
+    ) -> Result<Namespace> {
+        match is_of_another {
             Ok(false) => Ok(Namespace::Open(netns)),
             Ok(true) => Ok(of_another(&netns)),
             Err(error) => match verb {
@@ -147,14 +158,15 @@ impl Session {
 
     /// Returns the session of an attachment that exists. Its path can lead to the namespace of another container by now; then the
     /// session has no namespace.
-    pub fn of_recorded(mut self, record: &Record, request: &Request) -> Self {
-        if let Namespace::Open(netns) = &self.namespace {
-            match self.is_of_another(record, request, netns) {
-                Ok(false) => {}
-                Ok(true) => self.namespace = of_another(netns),
-                Err(error) => self.namespace = Namespace::Unusable(error),
+    pub fn of_recorded(mut self, record: &Record, request: &Request, verb: &Verb) -> Self {
+        self.namespace = match mem::replace(&mut self.namespace, Namespace::NotGiven) {
+            Namespace::Open(netns) => {
+                let is_of_another = self.is_of_another(record, request, &netns);
+                Self::compared(is_of_another, request, verb, netns)
+                    .unwrap_or_else(Namespace::Unusable)
             }
-        }
+            other => other,
+        };
         self
     }
 

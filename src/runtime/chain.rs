@@ -367,7 +367,7 @@ impl<'a> Chain<'a> {
             None => {
                 let opened = Session::open(request, &self.verb)?;
                 let opened = match self.record {
-                    Some(record) => opened.of_recorded(record, request),
+                    Some(record) => opened.of_recorded(record, request, &self.verb),
                     None => opened,
                 };
                 let opened = opened

@@ -137,20 +137,20 @@ impl Runtime {
         if netns.is(&home)? {
             return Ok(Some(netns).filter(|_| self.settings.netns_override));
         }
-        let recorded = match self.record_of(entry) {
-            Ok(record) => record.map(|record| record.identity),
-            // Without the record, the interface tells whether the namespace is the attachment's.
-            Err(_) => {
+        let rtnl = netns.rtnl()?;
+        let now = Identity::of(rtnl.netns_cookie());
+        let recorded = self.record_of(entry).map(|record| record.map(|record| record.identity));
+        let is_its_own = match recorded {
+            Ok(None | Some(Identity { cookie: None, .. })) => true,
+            Ok(Some(recorded)) if recorded.is(&now) => true,
+            Ok(Some(recorded)) if recorded.is_another(&now) => false,
+            // If the record or its boot is unknown, the interface tells whether the namespace is the attachment's.
+            Ok(Some(_)) | Err(_) => {
                 let made = entry.made();
-                let is_its_own =
-                    life::is_attached_in(&netns.rtnl()?, &entry.network, &entry.at, &made)?;
-                return Ok(Some(netns).filter(|_| is_its_own == Some(true)));
+                life::is_attached_in(&rtnl, &entry.network, &entry.at, &made)? == Some(true)
             }
         };
-        let recorded = recorded.filter(|identity| identity.cookie.is_some());
-        let Some(recorded) = recorded else { return Ok(Some(netns)) };
-        let now = Identity::of(netns.rtnl()?.netns_cookie());
-        Ok(Some(netns).filter(|_| recorded.is(&now)))
+        Ok(Some(netns).filter(|_| is_its_own))
     }
 
     /// Finds the namespace of a container by its id in these entries. `None` if no entry has the id. Fails if none of its

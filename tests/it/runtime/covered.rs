@@ -1,10 +1,10 @@
 //! A process whose boot id a mount covers, as in a container of systemd-nspawn or LXC: another id is no proof of another boot.
 //! `evidence` has calls of gc, doctor and ipam with such an id among its views.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::evidence::{Maker, host};
-use crate::world::{COVERED_BOOT, Call};
+use crate::world::{COVERED_BOOT, Call, Container, with};
 
 /// The mounts that podman makes for a container without privileges. They do not cover the boot id.
 const READ_ONLY_SYSCTLS: [&str; 6] = [
@@ -28,6 +28,12 @@ fn covered(call: Call<'_>) -> Call<'_> {
     call.under(&COVERED_BOOT)
 }
 
+/// The list with the plugin of a configuration.
+fn list_of(config: &Value) -> Value {
+    let plugin = json!({"type": config["type"], "ipam": config["ipam"]});
+    json!({"cniVersion": config["cniVersion"], "name": config["name"], "plugins": [plugin]})
+}
+
 #[test]
 fn no_address_of_a_living_container_is_given_away_on_a_full_range() {
     let ways: [(By, By); 3] = [(host_itself, covered), (covered, host_itself), (covered, covered)];
@@ -35,11 +41,7 @@ fn no_address_of_a_living_container_is_given_away_on_a_full_range() {
         let host = host();
         let ipam = json!({"type": "host-local", "subnet": "10.1.0.0/29", "rangeEnd": "10.1.0.3"});
         let config = json!({"cniVersion": "1.0.0", "name": "full", "type": "ptp", "ipam": ipam});
-        let mut list = json!({"cniVersion": "1.0.0", "name": "full", "plugins": [config]});
-        for key in ["cniVersion", "name"] {
-            list["plugins"][0].as_object_mut().unwrap().remove(key);
-        }
-        host.configure("full.conflist", &list);
+        host.configure("full.conflist", &list_of(&config));
         let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| host.world.container(name));
         for container in [&c1, &c2] {
             earlier(container.call("ptp", "ADD", &config)).run().success();
@@ -73,4 +75,40 @@ fn after_a_reboot_a_read_only_proc_still_proves_it() {
     assert!(gone.contains(": gone: an earlier boot of this host made it"), "{gone}");
     let gc = host.cnibox(&["gc"]).under(&READ_ONLY_SYSCTLS).run();
     assert_eq!(host.ids(), [""; 0], "{}", gc.report());
+}
+
+/// Nothing but the DEL removes the link, because it is in the container only.
+#[test]
+fn a_del_enters_the_container_and_no_later_one_at_its_path() {
+    let ipam = json!({"type": "host-local", "subnet": "10.1.0.0/24"});
+    let config = json!({"cniVersion": "1.0.0", "name": "inner", "type": "tap", "ipam": ipam});
+    for is_tool in [false, true] {
+        let host = host();
+        host.configure("inner.conflist", &list_of(&config));
+        let add = |container: &Container<'_>| match is_tool {
+            true => host.cnibox(&["add", "inner", "c1", "--container-id", "c1"]).run().success(),
+            false => container.add("tap", &config),
+        };
+        let del = |container: &Container<'_>, result: &Value| {
+            let config = with(&config, json!({"prevResult": result}));
+            let call = match is_tool {
+                true => host.cnibox(&["del", "inner", "c1", "--container-id", "c1"]),
+                false => container.call("tap", "DEL", &config),
+            };
+            covered(call).run().silence();
+        };
+        let has_link =
+            |container: &Container<'_>| container.exec(["ip", "-o", "link"]).contains("eth0");
+        let c1 = host.world.container("c1");
+        let result = add(&c1);
+        assert!(has_link(&c1));
+        del(&c1, &result);
+        assert!(!has_link(&c1), "by the tool: {is_tool}");
+        let result = add(&c1);
+        c1.destroy();
+        let later = host.world.container("c1");
+        later.exec(["ip", "tuntap", "add", "eth0", "mode", "tap"]);
+        del(&later, &result);
+        assert!(has_link(&later), "by the tool: {is_tool}");
+    }
 }
