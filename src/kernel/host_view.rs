@@ -144,7 +144,14 @@ pub fn mounts_at(path: &Path) -> io::Result<Vec<String>> {
     Ok(at_path.map(|(root, _)| root.to_owned()).collect())
 }
 
-/// The mounts of this process: roots and paths of the lines of mountinfo (proc_pid_mountinfo(5), fields 4 and 5).
+/// The paths of the mounts of network namespaces, as process 1 of the host sees them; without a view as this process does.
+pub fn mounted_namespaces(view: Option<&HostView>) -> io::Result<Vec<PathBuf>> {
+    let text = file::read_lossy(if view.is_some() { "/proc/1/mountinfo" } else { MOUNTS })?;
+    let of_namespaces = mounts(&text).into_iter().filter(|(root, _)| root.starts_with("net:["));
+    Ok(of_namespaces.map(|(_, path)| path).collect())
+}
+
+/// The mounts of a process: roots and paths of the lines of mountinfo (proc_pid_mountinfo(5), fields 4 and 5).
 fn mounts(text: &str) -> Vec<(&str, PathBuf)> {
     let mut mounts = Vec::new();
     for line in text.lines() {

@@ -1,6 +1,6 @@
 //! Processes, as /proc shows them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -142,6 +142,20 @@ impl<'a> Stat<'a> {
         let (state, parent) = (words.first()?, words.get(1)?.parse().ok()?);
         Some(Self { state, parent, start: words.get(19)?.parse().ok()? })
     }
+}
+
+/// A path of each network namespace with a thread. What cannot be read is missing.
+pub fn network_namespaces() -> Vec<PathBuf> {
+    let mut found = HashMap::new();
+    for process in ids("/proc").unwrap_or_default() {
+        for thread in ids(process.join("task")).unwrap_or_default() {
+            let path = thread.join("ns/net");
+            if let Ok(netns) = fs::metadata(&path) {
+                found.entry((netns.dev(), netns.ino())).or_insert(path);
+            }
+        }
+    }
+    found.into_values().collect()
 }
 
 /// The use that processes make of network namespaces and containers, from two passes over /proc: one pass can miss a process

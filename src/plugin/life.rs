@@ -8,6 +8,7 @@
 //! `runtime::abandoned`.)
 
 use std::cell::OnceCell;
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -23,6 +24,9 @@ use crate::names::{Attachment, NetworkName};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{self, Owner};
 use crate::plugin::record::{self, Made, Record, Records, Unreadable};
+use holder::{Holder, Numbered};
+
+mod holder;
 
 /// The state of an attachment. `docs/evidence.md` has the table of all cases.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -58,8 +62,8 @@ enum Answer {
     NotRecorded,
     /// The record is of an earlier boot of this host.
     EarlierBoot,
-    /// A namespace has the number. If the kernel chose the number, this can be a later namespace (`is_unique` is false).
-    Present { is_unique: bool },
+    /// A namespace has the number. If the kernel chose the number, this can be a later namespace.
+    Present(Holder),
     /// No namespace has the number.
     Absent,
     /// The kernel cannot be asked, for this reason.
@@ -91,12 +95,14 @@ fn life(answer: &Answer, at_path: &AtPath, link: Option<&str>) -> Life {
         None => Life::Ended(proof.into()),
     };
     match (answer, at_path) {
-        (_, AtPath::Interface | AtPath::Namespace) | (Answer::Present { is_unique: true }, _) => {
+        (_, AtPath::Interface | AtPath::Namespace) | (Answer::Present(Holder::Recorded), _) => {
             Life::Alive
         }
         (Answer::EarlierBoot, _) => unless_linked("an earlier boot of this host made it"),
-        (Answer::Absent, _) => unless_linked("its network namespace has ended"),
-        (Answer::Present { is_unique: false }, _) => {
+        (Answer::Absent | Answer::Present(Holder::Later), _) => {
+            unless_linked("its network namespace has ended")
+        }
+        (Answer::Present(Holder::Unknown), _) => {
             Life::Unknown("the number of its network namespace can be that of a later one".into())
         }
         (Answer::Unavailable(reason), _) => Life::Unknown(reason.clone()),
@@ -143,13 +149,15 @@ pub struct Witness {
     now: Identity,
     view: OnceCell<Result<HostView, String>>,
     links: OnceCell<Result<Vec<Link>>>,
+    numbered: OnceCell<Numbered>,
 }
 
 impl Witness {
     pub fn new() -> Result<Self> {
         let (home, host) = (NetNs::own()?, Rtnl::open()?);
         let now = Identity::of(host.netns_cookie());
-        Ok(Self { home, host, now, view: OnceCell::new(), links: OnceCell::new() })
+        let (view, links, numbered) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Ok(Self { home, host, now, view, links, numbered })
     }
 
     /// The file system as process 1 of the host sees it, or the reason why this process cannot see it.
@@ -199,11 +207,19 @@ impl Witness {
     pub fn judge(&self, attached: &Attached<'_>) -> Verdict {
         let answer = self.answer(attached.record);
         let (at_path, netns) = match answer {
-            Answer::Present { is_unique: true } => (AtPath::NotInspected, None),
+            Answer::Present(Holder::Recorded) => (AtPath::NotInspected, None),
             _ => self.inspect_path(attached),
         };
-        let link = match at_path {
-            AtPath::NotInspected | AtPath::Interface | AtPath::Namespace => Ok(None),
+        let is_at_path = matches!(at_path, AtPath::Interface | AtPath::Namespace);
+        let answer = match (answer, attached.record) {
+            (Answer::Present(Holder::Unknown), Ok(Some(record))) if !is_at_path => {
+                Answer::Present(self.holder(record))
+            }
+            (answer, _) => answer,
+        };
+        let link = match answer {
+            Answer::Present(Holder::Recorded) => Ok(None),
+            _ if is_at_path => Ok(None),
             _ => self.link_of(attached),
         };
         let life = match link {
@@ -236,7 +252,8 @@ impl Witness {
             );
         }
         match self.host.has_nsid(number) {
-            Ok(true) => Answer::Present { is_unique: number.is_unique() },
+            Ok(true) if number.is_unique() => Answer::Present(Holder::Recorded),
+            Ok(true) => Answer::Present(Holder::Unknown),
             Ok(false) => Answer::Absent,
             Err(error) => Answer::Unavailable(error.to_string()),
         }
@@ -263,6 +280,14 @@ impl Witness {
         !link.peer_is_elsewhere || link.peer_netns.is_some_and(|number| !has_ended(number))
     }
 
+    /// The namespace at a path, as process 1 of the host sees it, or else as this process does.
+    fn open(&self, path: &Path) -> io::Result<Option<NetNs>> {
+        match self.view() {
+            Ok(view) => view.namespace_at(path),
+            Err(_) => self.home.open_if_exists(path),
+        }
+    }
+
     /// The object at the path of the attachment's namespace, and the namespace if it is the attachment's.
     fn inspect_path(&self, attached: &Attached<'_>) -> (AtPath, Option<NetNs>) {
         let path = attached.netns;
@@ -271,11 +296,7 @@ impl Witness {
         if path.as_os_str().is_empty() {
             return other("the path of its network namespace is not known".into());
         }
-        let found = match self.view() {
-            Ok(view) => view.namespace_at(path),
-            Err(_) => self.home.open_if_exists(path),
-        };
-        match found {
+        match self.open(path) {
             Ok(Some(netns)) => match self.inspect_namespace(&netns, attached) {
                 Ok(Some(found)) => (found, Some(netns)),
                 Ok(None) => other(format!("its interface is not in {title}")),
@@ -409,8 +430,8 @@ mod tests {
     fn each_row_of_the_table() {
         let unavailable = || Answer::Unavailable("no".into());
         let other = || AtPath::Other("no".into());
-        let (unique, weak) =
-            (Answer::Present { is_unique: true }, Answer::Present { is_unique: false });
+        let [recorded, later, weak] =
+            [Holder::Recorded, Holder::Later, Holder::Unknown].map(Answer::Present);
         let (ended, unknown) = (Life::Ended(String::new()), Life::Unknown(String::new()));
         let kind = |life: Life| match life {
             Life::Alive => Life::Alive,
@@ -420,7 +441,8 @@ mod tests {
         let answers = [
             Answer::NotRecorded,
             Answer::EarlierBoot,
-            unique.clone(),
+            recorded.clone(),
+            later.clone(),
             weak.clone(),
             Answer::Absent,
             unavailable(),
@@ -431,9 +453,12 @@ mod tests {
             }
         }
         for (answer, at_path, expected, with_link) in [
-            (unique.clone(), AtPath::NotInspected, &Life::Alive, &Life::Alive),
-            (unique, other(), &Life::Alive, &Life::Alive),
-            (weak, other(), &unknown, &unknown),
+            (recorded.clone(), AtPath::NotInspected, &Life::Alive, &Life::Alive),
+            (recorded, other(), &Life::Alive, &Life::Alive),
+            (later.clone(), other(), &ended, &unknown),
+            (later, AtPath::Nothing, &ended, &unknown),
+            (weak.clone(), other(), &unknown, &unknown),
+            (weak, AtPath::Nothing, &unknown, &unknown),
             (Answer::EarlierBoot, other(), &ended, &unknown),
             (Answer::Absent, other(), &ended, &unknown),
             (Answer::Absent, AtPath::Nothing, &ended, &unknown),

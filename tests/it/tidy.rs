@@ -159,7 +159,11 @@ fn nothing_is_read_of_other_processes_but_their_namespaces() {
     for source in sources("src") {
         let text = source.text.split("#[cfg(test)]\nmod tests").next().unwrap();
         for (number, line) in text.lines().enumerate() {
-            let code = line.split("// ").next().unwrap().replace("/proc/self/mountinfo", "");
+            let mut code = line.split("// ").next().unwrap().to_owned();
+            // Process 1 of the host is no stranger.
+            for own in ["/proc/self/mountinfo", "/proc/1/mountinfo"] {
+                code = code.replace(own, "");
+            }
             let is_comment = line.trim_start().starts_with("//");
             if !is_comment && OF_STRANGERS.iter().any(|name| code.contains(&format!("/{name}"))) {
                 broken.push(format!("{}:{}", source.path, number + 1));

@@ -43,7 +43,7 @@ const ATTEMPTS_MAX: u32 = 100;
 /// id exists, and refuses to change or remove the id.
 ///
 /// Source: RTM_NEWNSID (linux/rtnetlink.h, linux/net_namespace.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nsid(u32);
 

@@ -53,13 +53,10 @@ impl Drop for StoppedThread {
     }
 }
 
-/// A container whose number the kernel chose before any plugin ran, as it does for the peer of a veth.
+/// A container whose number the kernel chose before any plugin ran.
 fn numbered<'w>(world: &'w World, name: &str) -> (Container<'w>, String) {
     let container = world.container(name);
-    world.host(["ip", "netns", "set", name, "auto"]);
-    let listed = world.host(["ip", "netns", "list-id"]);
-    let line = listed.lines().find(|line| line.ends_with(&format!("name: {name})")));
-    let number = line.unwrap_or_else(|| panic!("{listed}")).split(' ').nth(1).unwrap().to_owned();
+    let number = container.number();
     (container, number)
 }
 

@@ -32,6 +32,7 @@ mod reconciled;
 mod recorded;
 mod remains;
 mod resolved;
+mod reused_numbers;
 mod run;
 mod signals;
 mod specification;

@@ -335,6 +335,15 @@ impl<'w> Container<'w> {
         self.world.pinging(address, Some(&self.netns()))
     }
 
+    /// The number of the namespace on the host. The kernel chooses it, as it does for the peer of a veth, if it has none.
+    pub fn number(&self) -> String {
+        self.world.host(["ip", "netns", "set", &self.name, "auto"]);
+        let listed = self.world.host(["ip", "netns", "list-id"]);
+        let end = format!("name: {})", self.name);
+        let line = listed.lines().find(|line| line.ends_with(&end));
+        line.unwrap_or_else(|| panic!("{listed}")).split(' ').nth(1).unwrap().to_owned()
+    }
+
     /// Unmounts the namespace and removes its file, as a runtime does last.
     pub fn destroy(&self) {
         self.unmount();
