@@ -60,6 +60,11 @@ impl Json {
         parse::parse(bytes)
     }
 
+    /// Whether the text ends before its document does, as that of a killed writer.
+    pub fn is_incomplete(bytes: &[u8]) -> bool {
+        parse::document(&parse::decode(bytes)).is_err_and(|error| error.is_eof())
+    }
+
     /// The text of a document as the parser reads it: each byte that is not part of valid UTF-8, and each lone surrogate, is
     /// replaced by U+FFFD.
     #[cfg(feature = "tool")]

@@ -39,13 +39,14 @@
 //!
 //! - **ADD** saves the old values in `dataDir/CONTAINERID_IFNAME.json` and sets the new ones. The file has the
 //!   reference's format, with the sysctls and the identity of the namespace in addition. A second ADD keeps what the
-//!   first one saved; values of another namespace are replaced. The result is `prevResult` with the new MAC address
-//!   and MTU.
+//!   first one saved; values of another namespace are replaced. If the file is damaged, ADD fails. The result is
+//!   `prevResult` with the new MAC address and MTU.
 //! - **CHECK** compares the values with the configuration, numbers as the kernel reads them. If the file is in the default
 //!   `dataDir`, the CHECK of the plugin that made the interface accepts the MTU that `tuning` set; `bridge` and `veth` accept a
 //!   smaller MTU only.
 //! - **DEL** restores the saved values, if the namespace exists and the file belongs to that namespace, and removes the
-//!   file. It does not change a file or an interface of another network.
+//!   file. From a damaged file it restores nothing, and writes a warning to stderr. It does not change a file or an
+//!   interface of another network.
 //! - **GC** removes the files of attachments that are not valid.
 //! - **STATUS** fails if a key is wrong, a sysctl is not allowed or does not exist, or the allowlist cannot be read or
 //!   `dataDir` cannot be written.
@@ -145,10 +146,11 @@ impl Plugin for Tuning {
         };
         let record = record(&self.data_dir, at);
         let owner = Owner::new(&cx.request.network, at);
-        let Some(backup) = record.read()?.map(|content| Backup::parse(&content)) else {
+        let Some(content) = record.read()? else {
             record.remove_aside();
             return Ok(());
         };
+        let Some(backup) = Backup::parse(&content) else { return record.remove() };
         if backup.is_of_another(&owner) {
             return Ok(());
         }
@@ -163,13 +165,16 @@ impl Plugin for Tuning {
                 return Ok(());
             }
             let is_same = !backup.is_of_another_netns(backup::netns_id(netns, rtnl).as_deref());
-            match backup.before.filter(|_| is_same) {
+            match backup.before {
+                _ if !is_same => {}
                 // The container renamed the interface, and another network has its name.
-                Some(before) if is_of_another => {
+                Ok(before) if is_of_another => {
                     before.without_sysctls_of(&at.ifname).restore(netns, rtnl, None)?;
                 }
-                Some(before) => before.restore(netns, rtnl, link.as_ref())?,
-                None => {}
+                Ok(before) => before.restore(netns, rtnl, link.as_ref())?,
+                Err(error) => {
+                    cx.warn(format_args!("{}; {at} stays as it is", record.damaged(error)));
+                }
             }
         }
         record.remove()
@@ -211,8 +216,11 @@ impl Tuning {
         let is_ours = |old: &Backup| {
             !old.is_of_another(&owner) && !old.is_of_another_netns(netns_id.as_deref())
         };
-        let earlier = old.as_ref().map(|content| Backup::parse(content)).filter(is_ours);
-        let earlier = earlier.and_then(|backup| backup.before).unwrap_or_default();
+        let earlier = match old.as_deref().and_then(Backup::parse).filter(is_ours) {
+            // The present values can be those of an earlier ADD.
+            Some(backup) => backup.before.map_err(|error| record.damaged(error))?,
+            None => Tuned::default(),
+        };
         let before = earlier.or(now.clone());
         record.write(backup::content(&before, &owner, netns_id).as_bytes())?;
         undo.push("restore the record", move || match &old {

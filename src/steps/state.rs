@@ -36,14 +36,15 @@ impl StateFile {
         self.path.file_name()?.to_str()
     }
 
-    /// Reads the file. `None` if it does not exist. A file that is too long is damaged, and counts as empty.
+    /// Reads the file. `None` if it does not exist.
     pub fn read(&self) -> Result<Option<Vec<u8>>> {
-        let read = || match file::read(&self.path) {
-            Err(error) if error.kind() == ErrorKind::FileTooLarge => Ok(Vec::new()),
-            read => read,
-        };
-        let content = fault::file_operation().and_then(|()| read());
+        let content = fault::file_operation().and_then(|()| file::read(&self.path));
         self.missing_as_none("read", content)
+    }
+
+    /// The error for a content that cannot be used. Such a file is not missing: its attachment has made something.
+    pub fn damaged(&self, reason: impl Display) -> Error {
+        Error::new(Code::DECODE, format_args!("cannot use {}: {reason}", self.path.display()))
     }
 
     /// Writes the file, or replaces it. Creates the directory if it is missing.

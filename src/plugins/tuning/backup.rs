@@ -15,20 +15,25 @@ use crate::steps::flow::undo::Failures;
 use crate::steps::state;
 
 /// The content of the file of an attachment: the values from before ADD, the owner, and the namespace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Backup {
-    /// The saved values. `None` if the file is incomplete.
-    pub before: Option<Tuned>,
+    /// The saved values. An error if the file is damaged.
+    pub before: Result<Tuned>,
     owner: Option<String>,
     netns: Option<String>,
 }
 
 impl Backup {
-    pub fn parse(content: &[u8]) -> Self {
-        let Ok(json) = Json::parse(content) else { return Self::default() };
+    /// `None` if the file is incomplete: the reference writes the file in place, before it changes a value, and was killed.
+    pub fn parse(content: &[u8]) -> Option<Self> {
+        let json = match Json::parse(content) {
+            Ok(json) => json,
+            Err(_) if Json::is_incomplete(content) => return None,
+            Err(error) => return Some(Self { before: Err(error), owner: None, netns: None }),
+        };
         let text = |key: &str| json.text_at(key).map(str::to_owned);
         let (owner, netns) = (text("owner"), text("netns"));
-        Self { before: saved_values(&json).ok(), owner, netns }
+        Some(Self { before: saved_values(&json), owner, netns })
     }
 
     /// Whether the file belongs to another attachment with the same file name, such as that of another network.
@@ -100,7 +105,8 @@ pub fn collect(dir: &str, owners: &Owners) -> Result<()> {
     let mut failures = Failures::default();
     for record in state::all(dir)? {
         let is_stale = |content: &[u8]| {
-            Backup::parse(content).owner.is_some_and(|owner| owners.contain(&owner))
+            let owner = Backup::parse(content).and_then(|backup| backup.owner);
+            owner.is_some_and(|owner| owners.contain(&owner))
         };
         failures.note(match record.read() {
             Ok(Some(content)) if is_stale(&content) => record.remove(),
@@ -128,12 +134,12 @@ mod tests {
 
     #[test]
     fn the_file_begins_with_the_keys_of_the_reference() {
-        let of_reference = Backup::parse(OF_REFERENCE.as_bytes());
+        let of_reference = Backup::parse(OF_REFERENCE.as_bytes()).unwrap();
         let whole = content(&of_reference.before.unwrap(), &owner().1, Some("b 7".into()));
         let ours = ",\n \"owner\": \"net abc eth0\",\n \"netns\": \"b 7\"\n}";
         assert_eq!(whole, OF_REFERENCE.strip_suffix("\n}").unwrap().to_owned() + ours);
         let is_of_another = |text: &str| {
-            let backup = Backup::parse(text.as_bytes());
+            let backup = Backup::parse(text.as_bytes()).unwrap();
             backup.is_of_another(&owner().1) || backup.is_of_another_netns(Some("b 7"))
         };
         assert!(!is_of_another(OF_REFERENCE));
@@ -156,14 +162,19 @@ mod tests {
             Tuned::default(),
         ] {
             let read = Backup::parse(content(&before, &owner().1, None).as_bytes());
-            assert_eq!(read.before, Some(before));
+            assert_eq!(read.unwrap().before, Ok(before));
         }
     }
 
     #[test]
-    fn an_incomplete_file_has_no_values() {
-        for content in ["", "{", "{\"mtu\": \"x\"}", "{\"mac\": \"x\"}"] {
-            assert_eq!(Backup::parse(content.as_bytes()).before, None, "{content}");
+    fn an_incomplete_file_has_no_values_and_a_damaged_one_is_an_error() {
+        for end in 0..OF_REFERENCE.len() {
+            let content = &OF_REFERENCE[..end];
+            assert!(Backup::parse(content.as_bytes()).is_none(), "{content}");
+        }
+        for content in ["[]", "{}}", "no JSON", "{\"mtu\": \"x\"}", "{\"mac\": \"x\"}"] {
+            let backup = Backup::parse(content.as_bytes()).unwrap();
+            assert!(backup.before.is_err(), "{content}");
         }
     }
 }

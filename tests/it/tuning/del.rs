@@ -97,12 +97,13 @@ fn without_its_link_the_rest_is_put_back() {
     assert!(files(&world).is_empty());
 }
 
+/// The reference writes in place, and before it changes a value. A file that cnibox replaced is never torn.
 #[test]
 fn a_torn_file_is_removed() {
     let world = World::new();
     let (c1, result) = container(&world);
     let config = tuning(all(), &result);
-    for content in ["", "{", "[]", "{\"mtu\": \"x\"}"] {
+    for content in ["", "{", "{\n \"mtu\": 15"] {
         world.write(FILE, content);
         let before = tuned(&c1);
         c1.del("tuning", &config);
@@ -113,6 +114,36 @@ fn a_torn_file_is_removed() {
         c1.del("tuning", &config);
         assert_eq!(tuned(&c1), before, "{content}");
     }
+}
+
+/// The values of the container are those of an earlier ADD. They do not replace the saved ones.
+#[test]
+fn a_damaged_file_is_not_replaced() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let config = tuning(all(), &result);
+    c1.add("tuning", &config);
+    for content in ["[]", "{\"mtu\": \"x\"}", "no JSON", "{\"mtu\": 1500}}"] {
+        world.write(FILE, content);
+        c1.call("tuning", "ADD", &config).run().fails(6, &[FILE]);
+        assert_eq!((world.read(FILE).as_str(), tuned(&c1).as_str()), (content, AFTERWARDS));
+        let del = c1.call("tuning", "DEL", &config).run();
+        assert!(del.stderr.contains(FILE), "{content}: {}", del.report());
+        del.silence();
+        assert!(files(&world).is_empty(), "{content}");
+    }
+    // A damaged file of another network is left to that network.
+    let of_another = "{\"mtu\": \"x\", \"owner\": \"other c1 eth0\"}";
+    world.write(FILE, of_another);
+    c1.del("tuning", &config);
+    assert_eq!(world.read(FILE), of_another);
+
+    world.host(["truncate", "-s", "17M", FILE]);
+    for verb in ["ADD", "DEL"] {
+        let outcome = c1.call("tuning", verb, &config).run();
+        outcome.fails(5, &[&format!("cannot read {FILE}: it has more than ")]);
+    }
+    assert_eq!(files(&world).len(), 1);
 }
 
 #[test]
