@@ -37,7 +37,8 @@
 //! - **DEL** returns the device to the host, restores its saved state, and releases the addresses. It finds the device by
 //!   network, container and interface. It restores only a name that the host recorded or that `device` has. A device without a
 //!   known name gets a new name, stays down, and DEL fails. If another link of the host now has the name of the device, DEL
-//!   does everything else, leaves the device down and fails; the next DEL also fails until the name is free.
+//!   does everything else, leaves the device down and fails; the next DEL also fails until the name is free. ADD, DEL and
+//!   STATUS fail if a file of a saved state is damaged.
 //! - **GC** restores devices on the host of attachments that are not valid, and releases their addresses. DEL and GC
 //!   remove the record of a virtual device that the kernel deleted with its namespace.
 //! - **STATUS** fails if the device is not on the host, if its MTU is below 1280 and there are IPv6 addresses, or if the
@@ -290,7 +291,7 @@ fn restore(host: &Rtnl, saved: &SavedState) -> Result<bool> {
 /// Restores devices that the kernel returned when their namespace ended.
 fn collect_garbage(host: &Rtnl, owners: &Owners) -> Result<()> {
     let mut failures = Failures::default();
-    for DeviceRecord { record, saved } in Records::open()?.0 {
+    for DeviceRecord { record, saved } in records::readable(&mut failures)? {
         if saved.belongs_to(owners) {
             let restored = restore(host, &saved);
             let is_done = matches!(restored, Ok(is_on_host) if is_on_host || saved.is_gone(host));

@@ -9,6 +9,7 @@
 use crate::error::Result;
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, Rtnl};
+use crate::steps::flow::undo::Failures;
 use crate::steps::state::{self, StateFile};
 
 use super::saved_state::SavedState;
@@ -35,18 +36,29 @@ pub fn find(at: &Attachment) -> Result<Option<SavedState>> {
     read(&record(at))
 }
 
+/// A damaged record is an error: its attachment has a device.
 fn read(record: &StateFile) -> Result<Option<SavedState>> {
-    let content = record.read()?;
-    Ok(content.and_then(|content| SavedState::parse(std::str::from_utf8(&content).ok()?)))
+    let Some(content) = record.read()? else { return Ok(None) };
+    let saved = str::from_utf8(&content).ok().and_then(SavedState::parse);
+    saved.map(Some).ok_or_else(|| record.damaged("it is not the saved state of a device"))
+}
+
+/// The records that can be read. The errors of the others are added to `failures`.
+pub fn readable(failures: &mut Failures) -> Result<Vec<DeviceRecord>> {
+    let mut entries = Vec::new();
+    for record in state::all(DIR)? {
+        let saved = failures.note(read(&record));
+        entries.extend(saved.map(|saved| DeviceRecord { record, saved }));
+    }
+    Ok(entries)
 }
 
 impl Records {
+    /// Fails if a record cannot be read: any device can be the one of that record.
     pub fn open() -> Result<Self> {
-        let mut entries = Vec::new();
-        for record in state::all(DIR)? {
-            entries.extend(read(&record)?.map(|saved| DeviceRecord { record, saved }));
-        }
-        Ok(Self(entries))
+        let mut failures = Failures::default();
+        let entries = readable(&mut failures)?;
+        failures.into_result().map(|()| Self(entries))
     }
 
     /// The recorded state that the link also has as an alternative name.

@@ -270,6 +270,37 @@ fn without_the_record_only_the_name_of_the_configuration_is_restored() {
     }
 }
 
+/// A damaged record has a device, unlike a missing one.
+#[test]
+fn a_damaged_record_is_no_missing_record() {
+    const FILE: &str = "/run/cni/host-device/c1:eth0";
+    let by_mac = with(&plain(), json!({"device": null, "hwaddr": super::MAC}));
+    for damage in ["", "cnibox.1.2.3", "\u{fffd}", "too long"] {
+        let world = world();
+        let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+        let before = card(&world, "nic0");
+        world.host(["ip", "link", "add", "nic9", "type", "bridge"]);
+        c1.add("host-device", &by_mac);
+        let whole = world.read(FILE);
+        match damage {
+            "too long" => drop(world.host(["truncate", "-s", "17M", FILE])),
+            damage => world.write(FILE, damage),
+        }
+        let meanwhile = world.state_with(&[&c1, &c2]);
+        let fails = |outcome: crate::world::Outcome| {
+            let error = outcome.error();
+            assert!(format!("{} {}", error.msg, error.details).contains(FILE), "{error:?}");
+            meanwhile.assert_same(&world.state_with(&[&c1, &c2]), damage);
+        };
+        fails(c1.call("host-device", "DEL", &by_mac).run());
+        fails(c2.call("host-device", "ADD", &with(&plain(), json!({"device": "nic9"}))).run());
+        fails(world.call("host-device", "STATUS", &by_mac).run());
+        world.write(FILE, &whole);
+        c1.del("host-device", &by_mac);
+        assert_eq!(card(&world, "nic0"), before);
+    }
+}
+
 #[test]
 fn del_restores_the_card_although_ipam_fails_with_an_error() {
     let world = world();

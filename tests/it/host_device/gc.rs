@@ -81,6 +81,22 @@ fn the_record_of_a_device_that_ended_with_its_namespace_is_removed() {
 }
 
 #[test]
+fn gc_goes_on_past_a_damaged_record_and_reports_it() {
+    let world = world();
+    let c1 = world.container("c1");
+    let before = card(&world, "nic0");
+    c1.add("host-device", &config());
+    end_namespace(&c1, "eth0");
+    for name in ["a:eth0", "z:eth0"] {
+        world.write(&format!("/run/cni/host-device/{name}"), "damaged");
+    }
+    let outcome = world.call("host-device", "GC", &gc(&[])).run();
+    outcome.fails(6, &["/run/cni/host-device/a:eth0: ", "/run/cni/host-device/z:eth0: "]);
+    assert_eq!(card(&world, "nic0"), before);
+    assert!(!world.path("/run/cni/host-device/c1:eth0").exists());
+}
+
+#[test]
 fn a_card_in_a_living_container_is_not_touched() {
     let world = world();
     let c1 = world.container("c1");
