@@ -24,7 +24,8 @@
 //! - **CHECK** calls the CHECK of the delegate with the saved configuration. Without that file it reads `subnetFile`
 //!   again.
 //! - **DEL** calls the DEL of the delegate with the saved configuration, and removes the file once that succeeded.
-//!   Without both files it does nothing and succeeds.
+//!   Without both files it does nothing and succeeds. If the saved configuration is damaged, it calls the delegate with
+//!   the present one, and fails without `subnetFile`.
 //! - **GC** calls the GC of the delegate, with the current configuration and with each different saved configuration
 //!   of attachments that are not valid, and removes the files of these attachments.
 //! - **STATUS** fails if `subnetFile` is missing or incomplete, if `dataDir` cannot be written, or if the STATUS of
@@ -49,7 +50,7 @@ use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::state;
-use saved_conf::SavedConf;
+use saved_conf::{Saved, SavedConf};
 use subnet_env::SubnetEnv;
 
 /// The default of `subnetFile`, in which the daemon flanneld writes the subnets.
@@ -131,11 +132,18 @@ impl Plugin for Flannel {
 impl Flannel {
     fn del(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         match saved_conf::find(&self.data_dir, cx.request, at)? {
-            Some(SavedConf { record, config }) => {
+            Saved::Found(SavedConf { record, config }) => {
                 self.call(cx, config, &Verb::Del(at.clone()))?;
                 record.remove()
             }
-            None => {
+            Saved::Damaged(error) => match self.config(cx) {
+                Ok(config) => {
+                    cx.warn(error);
+                    self.call(cx, config, &Verb::Del(at.clone()))
+                }
+                Err(missing) => Err(error.also(&missing)),
+            },
+            Saved::Missing => {
                 saved_conf::remove_incomplete(&self.data_dir, cx.request, at);
                 match self.config(cx) {
                     Ok(config) => self.call(cx, config, &Verb::Del(at.clone())),
@@ -148,7 +156,7 @@ impl Flannel {
 
     fn gc(&self, cx: &Context<'_>, scope: Scope<'_>, verb: &Verb) -> Result<()> {
         let mut failures = Failures::default();
-        let files = saved_conf::all(&self.data_dir, &Owners::of(cx, scope), &mut failures)?;
+        let files = saved_conf::all(cx, &self.data_dir, &Owners::of(cx, scope), &mut failures)?;
         let mut called = Vec::new();
         let call = |config: Json, called: &mut Vec<Json>| {
             self.call(cx, config.clone(), verb).map(|()| called.push(config))
@@ -179,8 +187,9 @@ impl Flannel {
     /// The configuration of the delegate that ADD saved. Without a saved file, the configuration from the present keys.
     fn config_of_add(&self, cx: &Context<'_>, at: &Attachment) -> Result<Json> {
         match saved_conf::find(&self.data_dir, cx.request, at)? {
-            Some(SavedConf { config, .. }) => Ok(config),
-            None => self.config(cx),
+            Saved::Found(SavedConf { config, .. }) => Ok(config),
+            Saved::Missing => self.config(cx),
+            Saved::Damaged(error) => Err(error),
         }
     }
 

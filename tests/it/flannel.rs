@@ -423,6 +423,38 @@ fn gc_goes_on_past_a_file_that_cannot_be_read_and_reports_it() {
     assert!(!world.path("/var/lib/cni/networks/cbr0/10.42.1.2").exists());
 }
 
+/// The delegate has made something. Without a configuration its DEL cannot be called.
+#[test]
+fn a_damaged_saved_configuration_is_no_missing_one() {
+    let saved = format!("{DATA}/c1");
+    for damage in ["", "{\"na", "[1]}"] {
+        let world = world();
+        let c1 = world.container("c1");
+        let address = world.path("/var/lib/cni/networks/cbr0/10.42.1.2");
+        let result = c1.add("flannel", &flannel());
+        assert!(address.exists());
+        world.write(&saved, damage);
+        c1.checking("flannel", &flannel(), &result).run().fails(6, &[&saved]);
+        world.host(["rm", ENV]);
+        c1.call("flannel", "DEL", &flannel()).run().fails(6, &[&saved]);
+        assert!(address.exists(), "{damage}");
+
+        world.write(ENV, SUBNETS);
+        let keys = json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]});
+        for outcome in [
+            world.call("flannel", "GC", &with(&flannel(), keys)).run(),
+            c1.call("flannel", "DEL", &flannel()).run(),
+        ] {
+            assert!(outcome.stderr.contains(&saved), "{damage}: {}", outcome.report());
+            outcome.silence();
+        }
+        assert!(!address.exists(), "{damage}");
+        assert_eq!(c1.json(["ip", "-j", "link"]).as_array().unwrap().len(), 1, "eth0 is left");
+        // It can be the file of another network.
+        assert_eq!(files(&world), ["c1"]);
+    }
+}
+
 #[test]
 fn check_calls_the_delegate_with_the_saved_configuration() {
     let world = world();

@@ -12,8 +12,9 @@
 use super::ConfigObject;
 use crate::cni::json::Json;
 use crate::cni::request::Request;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::names::Attachment;
+use crate::plugin::Context;
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::flow::undo::Failures;
 use crate::steps::state::{self, StateFile};
@@ -23,6 +24,14 @@ const OWNER: &str = "cnibox.owner";
 pub struct SavedConf {
     pub record: StateFile,
     pub config: Json,
+}
+
+/// The saved configuration of an attachment.
+pub enum Saved {
+    Found(SavedConf),
+    Missing,
+    /// The file is not JSON. The delegate may have made something. The file can be that of another attachment of the container.
+    Damaged(Error),
 }
 
 /// Writes the file of an attachment. Returns the file, and the content that an earlier ADD of this attachment wrote.
@@ -56,20 +65,21 @@ pub fn write(
     Ok((record, before))
 }
 
-/// The saved configuration of the attachment. A file that is not JSON counts as missing.
-pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Option<SavedConf>> {
+/// The saved configuration of the attachment.
+pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Saved> {
     let owner = Owner::new(&request.network, at);
     for name in names(at, &owner).iter().rev() {
         let record = StateFile::new(dir, name);
         let Some(content) = record.read()? else { continue };
         match Json::parse(&content) {
             Ok(config) if is_of(&config, request, &owner) => {
-                return Ok(Some(SavedConf { record, config: without_owner(config) }));
+                return Ok(Saved::Found(SavedConf { record, config: without_owner(config) }));
             }
-            _ => {}
+            Ok(_) => {}
+            Err(error) => return Ok(Saved::Damaged(record.damaged(error))),
         }
     }
-    Ok(None)
+    Ok(Saved::Missing)
 }
 
 /// Removes the incomplete files that a killed ADD of the attachment left.
@@ -79,12 +89,23 @@ pub fn remove_incomplete(dir: &str, request: &Request, at: &Attachment) {
 }
 
 /// All saved configurations of the network, each with true if it is stale: it was saved for one of the owners. The error of a
-/// file that cannot be read is added to `failures`.
-pub fn all(dir: &str, owners: &Owners, failures: &mut Failures) -> Result<Vec<(SavedConf, bool)>> {
+/// file that cannot be read is added to `failures`. Of a damaged file the network is unknown: it stays, with a warning.
+pub fn all(
+    cx: &Context<'_>,
+    dir: &str,
+    owners: &Owners,
+    failures: &mut Failures,
+) -> Result<Vec<(SavedConf, bool)>> {
     let mut found = Vec::new();
     for record in state::all(dir)? {
-        let content = failures.note(record.read());
-        let Some(config) = content.and_then(|content| Json::parse(&content).ok()) else { continue };
+        let Some(content) = failures.note(record.read()) else { continue };
+        let config = match Json::parse(&content) {
+            Ok(config) => config,
+            Err(error) => {
+                cx.warn(record.damaged(error));
+                continue;
+            }
+        };
         if config.text_at("name") != Some(owners.network()) {
             continue;
         }
