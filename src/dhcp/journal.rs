@@ -205,17 +205,19 @@ impl Journal {
         self.file(key, LEASE).remove().and_then(|()| self.file(key, RELEASED).remove())
     }
 
-    /// Reads the lease of an attachment. `None` if it has no file, or if the file is unreadable or of an earlier boot.
+    /// Reads the lease of an attachment. `None` if it has no file, or if the file is of an earlier boot.
     pub fn read(&self, key: &Key) -> Result<Option<LeaseRecord>> {
-        let Some(content) = self.file(key, LEASE).read()? else { return Ok(None) };
-        let record =
-            read_record(&content, boot()?).ok().filter(|record| record.request.key == *key);
-        Ok(record.map(|record| self.with_mark(record)))
+        let file = self.file(key, LEASE);
+        let Some(content) = file.read()? else { return Ok(None) };
+        let record = read_record(&content, boot()?).map_err(|error| file.damaged(error))?;
+        let record = record.filter(|record| record.request.key == *key);
+        record.map(|record| self.with_mark(record)).transpose()
     }
 
-    /// Marks a lease: the next daemon sends its RELEASE. Returns false if there is no such lease.
+    /// Marks a lease: the next daemon sends its RELEASE. Returns false if there is no such lease. A file that cannot be read can
+    /// be a lease, for example of a later release.
     pub fn mark(&self, key: &Key) -> Result<bool> {
-        let exists = self.read(key)?.is_some();
+        let exists = !matches!(self.read(key), Ok(None));
         if exists {
             self.file(key, RELEASED).write(b"")?;
         }
@@ -234,8 +236,8 @@ impl Journal {
         Ok(count)
     }
 
-    /// Reads all leases, for the daemon that holds the lock. Removes unusable files: unreadable leases and those of an
-    /// earlier boot, with a warning, and marks without a lease.
+    /// Reads all leases, for the daemon that holds the lock. Removes unusable files: leases of an earlier boot, with a warning,
+    /// and marks without a lease. A lease that cannot be read stays, with a warning.
     pub fn read_all(&self) -> Result<Vec<LeaseRecord>> {
         self.read_valid(&|file| {
             // If the removal fails, the next daemon tries to remove the file again.
@@ -249,46 +251,39 @@ impl Journal {
         for file in state::all(&self.directory)? {
             let name = file.name().unwrap_or_default().to_owned();
             if !name.ends_with(LEASE) {
-                let is_orphan = name
-                    .strip_suffix(RELEASED)
-                    .is_some_and(|name| !self.directory().join(format!("{name}{LEASE}")).exists());
-                if is_orphan {
+                let is_orphan = |name: &str| {
+                    let lease = self.directory().join(format!("{name}{LEASE}"));
+                    matches!(lease.try_exists(), Ok(false))
+                };
+                if name.strip_suffix(RELEASED).is_some_and(is_orphan) {
                     on_unusable(&file);
                 }
                 continue;
             }
-            let content = match file.read() {
-                Ok(Some(content)) => content,
-                Ok(None) => continue,
-                // The lease file stays: the daemon may be able to read the file at its next start.
-                Err(error) => {
-                    warn(format_args!("warning: {error}"));
-                    continue;
-                }
-            };
-            let has_name_of_its_key =
-                |record: &LeaseRecord| self.file(&record.request.key, LEASE).name() == Some(&name);
-            match read_record(&content, boot) {
-                Ok(record) if has_name_of_its_key(&record) => records.push(self.with_mark(record)),
-                Ok(_) => on_unusable(&file),
-                Err(error) => {
-                    warn(format_args!(
-                        "warning: cannot use lease {}/{name}: {error}",
-                        self.directory
-                    ));
-                    if error.code != Code::IO {
+            let mut read = || {
+                let Some(content) = file.read()? else { return Ok(()) };
+                match read_record(&content, boot).map_err(|error| file.damaged(error))? {
+                    Some(record) if self.file(&record.request.key, LEASE).name() == Some(&name) => {
+                        records.push(self.with_mark(record)?);
+                    }
+                    Some(_) => on_unusable(&file),
+                    None => {
+                        warn(format_args!("warning: {}", file.damaged("it is of an earlier boot")));
                         on_unusable(&file);
                     }
                 }
-            }
+                Ok(())
+            };
+            // The lease file stays: the daemon of another release, or at its next start, may be able to read it.
+            read().unwrap_or_else(|error: Error| warn(format_args!("warning: {error}")));
         }
         Ok(records)
     }
 
-    fn with_mark(&self, record: LeaseRecord) -> LeaseRecord {
-        let mark = self.file(&record.request.key, RELEASED);
-        let is_released = matches!(mark.read(), Ok(Some(_)));
-        LeaseRecord { is_released, ..record }
+    /// Fails if the mark cannot be read: a released lease must not be adopted.
+    fn with_mark(&self, record: LeaseRecord) -> Result<LeaseRecord> {
+        let is_released = self.file(&record.request.key, RELEASED).read()?.is_some();
+        Ok(LeaseRecord { is_released, ..record })
     }
 
     fn file(&self, key: &Key, end: &str) -> state::StateFile {
@@ -308,7 +303,8 @@ fn boot() -> Result<&'static str> {
     boot::id().map_err(sys::failed_with(Code::IO, "cannot read the boot id"))
 }
 
-fn read_record(content: &[u8], boot: &str) -> Result<LeaseRecord> {
+/// `None` if the file is of an earlier boot.
+fn read_record(content: &[u8], boot: &str) -> Result<Option<LeaseRecord>> {
     #[derive(Deserialize)]
     struct BootField {
         boot: String,
@@ -318,19 +314,20 @@ fn read_record(content: &[u8], boot: &str) -> Result<LeaseRecord> {
     // A file of an earlier boot can be of another version.
     let BootField { boot: of } = json::read(content).map_err(unreadable)?;
     if boot::are_different(&of, boot) {
-        return Err(Error::internal("it is of an earlier boot"));
+        return Ok(None);
     }
     // Its times can be those of another boot, so the lease is not used, and nothing proves that it is stale.
     if of != boot {
-        return Err(Error::new(Code::IO, "it can be of an earlier boot"));
+        return Err(Error::internal("it can be of an earlier boot"));
     }
     let JournalFile { record, .. } = json::read(content).map_err(unreadable)?;
-    Ok(record)
+    Ok(Some(record))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
     use super::*;
@@ -458,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_files_are_removed_and_do_not_fail_a_start() {
+    fn files_of_an_earlier_boot_are_removed_and_unreadable_ones_stay() {
         let scratch = Scratch::new("unusable");
         let journal = scratch.journal();
         journal.save(&record("c1")).unwrap();
@@ -466,8 +463,10 @@ mod tests {
         let write = |name: &str, content: &str| {
             fs::write(journal.directory().join(name), content).unwrap();
         };
-        for (index, length) in (0..whole.len()).step_by(7).enumerate() {
-            write(&format!("lan:cut{index}:eth0.lease"), &whole[..length]);
+        for length in (0..whole.len()).step_by(7) {
+            write("lan:cut:eth0.lease", &whole[..length]);
+            assert!(journal.read(&key("cut")).is_err());
+            assert_eq!(journal.read_all(), Ok(vec![record("c1")]));
         }
         write("lan:c3:eth0.lease", &whole);
         write("lan:c4:eth0.lease", &whole.replace("\"boot\":\"", "\"boot\":\"earlier"));
@@ -480,9 +479,40 @@ mod tests {
         fs::create_dir(journal.directory().join("lan:c8:eth0.lease")).unwrap();
         assert_eq!(journal.read(&key("c3")), Ok(None));
         assert_eq!(journal.read(&key("c4")), Ok(None));
+        assert_eq!(journal.mark(&key("c4")), Ok(false));
         assert_eq!(journal.read_all(), Ok(vec![record("c1")]));
-        let kept = [".log", "lan:c0:eth0.lease", "lan:c1:eth0.lease", "lan:c8:eth0.lease"];
-        assert_eq!(scratch.names(), kept);
+        let kept = ["c0", "c1", "c5", "c8", "cut"].map(|id| format!("lan:{id}:eth0.lease"));
+        assert_eq!(scratch.names(), [&[".log".to_owned()], &kept[..]].concat());
+    }
+
+    /// Such a file can be of a later release, whose daemon sends the RELEASE.
+    #[test]
+    fn a_lease_that_cannot_be_read_is_marked() {
+        let scratch = Scratch::new("marked");
+        let journal = scratch.journal();
+        journal.save(&record("c1")).unwrap();
+        let path = |name: &str| journal.directory().join(name);
+        fs::write(path("lan:c2:eth0.lease"), "{\"boot\":1}").unwrap();
+        symlink("lan:c3:eth0.lease", path("lan:c3:eth0.lease")).unwrap();
+        for id in ["c2", "c3"] {
+            assert_eq!(journal.mark(&key(id)), Ok(true));
+            assert_eq!(journal.read_all(), Ok(vec![record("c1")]));
+            assert!(path(&format!("lan:{id}:eth0.lease")).symlink_metadata().is_ok());
+            assert!(path(&format!("lan:{id}:eth0.released")).exists());
+        }
+    }
+
+    #[test]
+    fn a_lease_whose_mark_cannot_be_read_is_not_adopted() {
+        let scratch = Scratch::new("unread-mark");
+        let journal = scratch.journal();
+        journal.save(&record("c1")).unwrap();
+        let mark = journal.directory().join("lan:c1:eth0.released");
+        fs::create_dir(&mark).unwrap();
+        assert_eq!(journal.read_all(), Ok(vec![]));
+        assert!(journal.read(&key("c1")).is_err());
+        fs::remove_dir(&mark).unwrap();
+        assert_eq!(journal.read_all(), Ok(vec![record("c1")]));
     }
 
     #[test]
