@@ -21,7 +21,7 @@ use crate::dhcp::v4::frame;
 use crate::dhcp::v4::settings::Settings as Settings4;
 use crate::dhcp::v6::client::{Client as Client6, Settings as Settings6};
 use crate::dhcp::v6::{duid, frame as frame6};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::inet::{self, LinkUdp};
 use crate::kernel::netns::NetNs;
 use crate::kernel::packet::{ETH_P_IP, PacketSocket};
@@ -179,10 +179,13 @@ pub fn release(own_netns: &NetNs, record: &LeaseRecord) -> Result<bool> {
     }
 }
 
-/// The machine id; the boot id if the machine has none.
+/// The machine id; the boot id if the machine has none. Fails if the machine id cannot be read: with another identifier, the
+/// server would give another address.
 fn machine_id(prefix: &Path) -> Result<String> {
-    let read = |path: &str| file::read_text(&file::below(prefix, Path::new(path)));
-    let machine_id = read(MACHINE_ID).ok().filter(|id| !id.trim().is_empty());
+    let path = file::below(prefix, Path::new(MACHINE_ID));
+    let machine_id = file::found(file::read_text(&path))
+        .map_err(sys::failed_with(Code::IO, format_args!("cannot read {}", path.display())))?;
+    let machine_id = machine_id.filter(|id| !id.trim().is_empty());
     let boot_id = || boot::id().map(str::to_owned);
     machine_id.map_or_else(boot_id, Ok).map_err(sys::failed("cannot read the boot id"))
 }
@@ -233,5 +236,31 @@ fn wait_until_sent(socket: &LinkUdp) -> Result<(), SiteError> {
     match inet::wait_until_sent(socket, ARP_TIMEOUT).map_err(exchange::cannot_send)? {
         true => Ok(()),
         false => Err(Error::internal("cannot send: the server does not answer ARP").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// With another identifier the server gives another address.
+    #[test]
+    fn a_machine_id_that_cannot_be_read_is_not_replaced() {
+        let prefix = std::env::temp_dir().join(format!("cnibox-machine-{}", std::process::id()));
+        let path = file::below(&prefix, Path::new(MACHINE_ID));
+        let boot_id = Ok(machine_id(Path::new("/proc/none")).unwrap());
+        assert_eq!(machine_id(&prefix), boot_id);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        for (content, expected) in [("", boot_id), ("0123\n", Ok("0123\n".to_owned()))] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(machine_id(&prefix), expected, "{content:?}");
+        }
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let error = machine_id(&prefix).unwrap_err();
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        fs::remove_dir_all(&prefix).unwrap();
     }
 }
