@@ -13,8 +13,15 @@ pub fn record(dir: &str, at: &Attachment) -> StateFile {
 }
 
 /// Whether `tuning` set the MTU of the interface. Then CHECK of the plugin that made the interface does not require the
-/// configured MTU. A file in another `dataDir` is not found.
+/// configured MTU. A file in another `dataDir` is not found. The writer of an incomplete file was killed before it set a value.
 pub fn has_mtu(at: &Attachment) -> Result<bool> {
-    let Some(content) = record(DIR, at).read()? else { return Ok(false) };
-    Ok(Json::parse(&content).is_ok_and(|json| json.get("mtu").is_some()))
+    let record = record(DIR, at);
+    match record.read()? {
+        None => Ok(false),
+        Some(content) if Json::is_incomplete(&content) => Ok(false),
+        Some(content) => {
+            let json = Json::parse(&content).map_err(|error| record.damaged(error))?;
+            Ok(json.get("mtu").is_some())
+        }
+    }
 }

@@ -72,6 +72,24 @@ fn unset_keys_are_not_compared() {
     c1.check("tuning", &config, &added);
 }
 
+/// A damaged file says neither that `tuning` set the MTU nor that it did not.
+#[test]
+fn the_plugin_that_made_the_interface_names_a_damaged_file() {
+    for plugin in ["veth", "macvlan"] {
+        let world = World::new();
+        world.host(["ip", "link", "add", "lan", "up", "type", "bridge"]);
+        let c1 = world.container("c1");
+        let first = json!({"cniVersion": "1.1.0", "name": "net", "type": plugin, "master": "lan", "mtu": 1400});
+        let result = c1.add(plugin, &first);
+        let result = c1.add("tuning", &tuning(json!({"mtu": 1300}), &result));
+        world.write(super::FILE, "{\"mtu\": 1400}}");
+        c1.checking(plugin, &first, &result).run().fails(6, &[super::FILE]);
+        // The reference writes it in place before it sets a value.
+        world.write(super::FILE, "{\"mtu\": 1");
+        c1.checking(plugin, &first, &result).run().fails(999, &["eth0 has mtu 1300, not 1400"]);
+    }
+}
+
 /// CHECK of the plugin before it leaves the MTU to tuning.
 #[test]
 fn the_plugin_that_made_the_interface_accepts_the_mtu_of_tuning() {
