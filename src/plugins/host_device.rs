@@ -168,7 +168,10 @@ impl Plugin for HostDevice {
             let (host, records) = (cx.session.host()?, Records::open()?);
             match device.find(host, &records) {
                 // A container has the device, so nothing is wrong on the host.
-                Err(_) if records.not_on_host(host)?.iter().any(|saved| device.may_be(saved)) => {
+                Err(error)
+                    if selector::is_missing(&error)
+                        && records.not_on_host(host)?.iter().any(|saved| device.may_be(saved)) =>
+                {
                     Ok(())
                 }
                 found => mtu::check_ipv6_of(cx, &found?),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::names::Mac;
 use crate::netlink::rtnl::{Link, Rtnl};
 
@@ -32,12 +32,14 @@ impl HostDevice {
             "" => (self.on_bus("pci", "pciBusID", &self.pci_bus_id)?, None),
             // deviceID overrides pciBusID, also for a device of another bus.
             id => match self.on_bus("pci", "deviceID", id) {
-                Err(_) if is_file_name(id) => (None, self.on_bus("auxiliary", "deviceID", id)?),
+                Err(error) if is_missing(&error) && is_file_name(id) => {
+                    (None, self.on_bus("auxiliary", "deviceID", id)?)
+                }
                 found => (found?, None),
             },
         };
         let is_dpdk = match &pci {
-            Some(DeviceId::Device(dir, label)) => match sysfs::driver(dir) {
+            Some(DeviceId::Device(dir, label)) => match sysfs::driver(dir)? {
                 Some(driver) => DPDK_DRIVERS.contains(&driver.as_str()),
                 None => {
                     return Err(Error::config(format_args!("{label}: the device has no driver")));
@@ -98,7 +100,7 @@ impl HostDevice {
         if !is_file_name(id) {
             return Err(Error::config(format_args!("{label}: this is not the name of a device")));
         }
-        match sysfs::device(bus, id) {
+        match sysfs::device(bus, id)? {
             Some(dir) => Ok(Some(DeviceId::Device(dir, label))),
             None => Err(Error::config(format_args!("{label}: device not found"))),
         }
@@ -109,6 +111,11 @@ impl HostDevice {
 /// reference.
 fn not_found(msg: fmt::Arguments<'_>, details: impl fmt::Display) -> Error {
     Error::config(format_args!("failed to find host device: {msg}")).with_details(details)
+}
+
+/// Whether the error says that the device is not on the host. Any other error leaves this open.
+pub fn is_missing(error: &Error) -> bool {
+    error.code == Code::INVALID_CONFIG
 }
 
 impl DeviceId {

@@ -13,15 +13,17 @@ use crate::kernel::{file, sys};
 pub const DEVICES: &str = "/sys/devices";
 
 /// The directory of a device on a bus, for example `pci`. `None` if the device does not exist.
-pub fn device(bus: &str, id: &str) -> Option<PathBuf> {
+pub fn device(bus: &str, id: &str) -> Result<Option<PathBuf>> {
     let dir = Path::new("/sys/bus").join(bus).join("devices").join(id);
-    dir.exists().then_some(dir)
+    let exists = dir.try_exists().map_err(Error::of_file("read", &dir))?;
+    Ok(exists.then_some(dir))
 }
 
 /// The name of the driver of a device.
-pub fn driver(device: &Path) -> Option<String> {
-    let driver = fs::read_link(device.join("driver")).ok()?;
-    Some(driver.file_name()?.to_string_lossy().into_owned())
+pub fn driver(device: &Path) -> Result<Option<String>> {
+    let path = device.join("driver");
+    let driver = file::found(fs::read_link(&path)).map_err(Error::of_file("read", &path))?;
+    Ok(driver.and_then(|driver| Some(driver.file_name()?.to_string_lossy().into_owned())))
 }
 
 /// The name of the first link of a device. The links of a virtio device are one directory deeper.

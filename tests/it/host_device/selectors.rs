@@ -110,6 +110,30 @@ fn a_missing_device_is_named() {
 }
 
 #[test]
+fn a_device_that_cannot_be_looked_for_is_not_missing() {
+    const PATH: &str = "/sys/devices/pci0000:00/0000:03:00.0";
+    let world = with_buses();
+    let c1 = world.container("c1");
+    let failing = |verb: &str, keys: Value, (path, calls): (&str, &str)| {
+        let inject = format!("inject={calls}:error=EIO");
+        let strace = ["strace", "-qq", "-o", "/run/trace", "-P", path, "-e", &inject];
+        c1.call("host-device", verb, &config(keys)).under(&strace).run()
+    };
+    let keys = json!({"kernelpath": PATH});
+    c1.add("host-device", &config(keys.clone()));
+    world.call("host-device", "STATUS", &config(keys.clone())).run().silence();
+    let outcome = failing("STATUS", keys, (&format!("{PATH}/net"), "open,openat"));
+    outcome.fails(50, &[&format!("cannot list {PATH}/net: I/O error")]);
+    c1.del("host-device", &config(json!({"kernelpath": PATH})));
+    let directory = format!("/sys/bus/pci/devices/{PCI}");
+    let driver = format!("{directory}/driver");
+    for (path, calls) in [(&directory, "stat,statx,newfstatat"), (&driver, "readlink,readlinkat")] {
+        let outcome = failing("ADD", json!({"pciBusID": PCI}), (path, calls));
+        outcome.fails(999, &[&format!("cannot read {path}"), "Input/output error"]);
+    }
+}
+
+#[test]
 fn a_device_that_a_program_drives_only_gets_addresses() {
     let cases = [
         json!({"pciBusID": "0000:03:00.2"}),
