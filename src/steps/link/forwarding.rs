@@ -34,9 +34,18 @@ fn enable_family(host: &Rtnl, family: IpFamily) -> Result<()> {
 fn keep_advertisements(host: &Rtnl) -> Result<()> {
     for link in host.links()?.iter().filter(|link| link.accept_ra == Some(1)) {
         let key = |key: &str| sysctl::of_link(IpFamily::V6, &link.name, key);
-        // An error means that the link was removed.
-        if sysctl::get(&key("forwarding")).ok().flatten().as_deref() == Some("0") {
-            sysctl::set_if_exists(&key("accept_ra"), "2")?;
+        let forwarding = key("forwarding");
+        match sysctl::get(&forwarding) {
+            Ok(Some(value)) if value == "0" => sysctl::set_if_exists(&key("accept_ra"), "2")?,
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                let key = sysctl::dotted(&forwarding);
+                return Err(Error::internal(format_args!("cannot read {key}"))
+                    .with_details("the host would lose the routes that its router advertises"));
+            }
+            // The link was removed.
+            Err(_) if host.link(&link.name)?.is_none() => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())

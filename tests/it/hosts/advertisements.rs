@@ -109,6 +109,24 @@ fn the_host_stays_online_when_the_first_container_comes() {
     }
 }
 
+/// With forwarding, the kernel would delete the route of a link that is taken for one that forwards already.
+#[test]
+fn an_add_that_cannot_examine_a_link_does_not_enable_forwarding() {
+    let world = World::new();
+    let router = host(&world);
+    advertise_until_online(&world, &router);
+    let c1 = world.container("c1");
+    for error in ["EIO", "EACCES", "EMFILE"] {
+        let inject = format!("inject=open,openat:error={error}");
+        let sysctl = "/proc/sys/net/ipv6/conf/up0/forwarding";
+        let strace = ["strace", "-qq", "-o", "/run/trace", "-P", sysctl, "-e", &inject];
+        let add = c1.call("bridge", "ADD", &network("bridge")).under(&strace);
+        add.run().fails(999, &["cannot read net.ipv6.conf.up0.forwarding"]);
+        assert_eq!(value(&world, "all", "forwarding"), "0", "{error}");
+        is_online(&world);
+    }
+}
+
 /// The administrator's value stays when forwarding was on before.
 #[test]
 fn a_host_that_forwards_already_is_not_changed() {
