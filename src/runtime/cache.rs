@@ -2,6 +2,8 @@
 //! another. This module does not check whether an attachment is alive.
 
 use std::fs;
+use std::io;
+use std::io::ErrorKind::{FileTooLarge, IsADirectory};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -271,10 +273,17 @@ impl Cache {
         Ok(Some(entry))
     }
 
-    /// The entry in the file of this attachment, if it is the entry of another attachment with the same file name.
-    pub fn holder(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
-        let entry = CacheEntry::parse(&read(&self.path(network, at)).ok()??).ok()?;
-        (entry.network != *network || entry.at != *at).then_some(entry)
+    /// The entry in the file of this attachment, if it is the entry of another attachment with the same file name. A damaged
+    /// file is no entry. Fails if the file cannot be read: it can be that of the other attachment.
+    pub fn holder(&self, network: &NetworkName, at: &Attachment) -> Result<Option<CacheEntry>> {
+        let path = self.path(network, at);
+        let content = match read_file(&path) {
+            Err(error) if matches!(error.kind(), IsADirectory | FileTooLarge) => return Ok(None),
+            content => content.map_err(|error| unusable(&path, Error::internal(error)))?,
+        };
+        let json = content.and_then(|content| Json::parse(&content).ok());
+        let entry = json.and_then(|json| CacheEntry::parse(&json).ok());
+        Ok(entry.filter(|entry| entry.network != *network || entry.at != *at))
     }
 
     /// The entries of one interface of a container, in all networks. Damaged files are ignored.
@@ -357,9 +366,13 @@ fn unusable(path: &Path, error: Error) -> Error {
 
 /// Reads a JSON file. Returns `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<Json>> {
-    let bytes = file::found(fault::file_operation().and_then(|()| file::read(path)))
-        .map_err(|error| unusable(path, Error::internal(error.to_string())))?;
+    let bytes = read_file(path).map_err(|error| unusable(path, Error::internal(error)))?;
     bytes.map(|bytes| Json::parse(&bytes)).transpose().map_err(|error| unusable(path, error))
+}
+
+/// `None` if the file does not exist.
+fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    file::found(fault::file_operation().and_then(|()| file::read(path)))
 }
 
 /// Writes or replaces a file atomically: a reader never finds an incomplete file.

@@ -188,7 +188,7 @@ impl Runtime {
                     return Err(error.context(format!("cannot add {}", new.title())));
                 }
                 // The file of another attachment, which has ended, says nothing about this one.
-                if self.cache.holder(&new.network, &new.at).is_none() {
+                if self.cache.holder(&new.network, &new.at)?.is_none() {
                     self.require_end_by_record(&witness, netns, new, &error)?;
                 }
                 warn(format_args!("{error}; deleting the attachment of this name"));
@@ -241,7 +241,7 @@ impl Runtime {
     /// Two attachments can have the same file name in libcni's cache: network `a-b` with container `c`, and network `a` with
     /// container `b-c`. Fails if the file belongs to another attachment that may be alive.
     fn refuse_shared_file(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
-        let Some(other) = self.cache.holder(&new.network, &new.at) else { return Ok(()) };
+        let Some(other) = self.cache.holder(&new.network, &new.at)? else { return Ok(()) };
         if self.life_for_add(witness, &other).is_ended() {
             return Ok(());
         }
@@ -290,7 +290,6 @@ impl Runtime {
     fn del_locked(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let known = self.cached_or_pending(choice.name(), target.at);
         let network = self.network(choice, known.as_ref())?;
-        let home = NetNs::own()?;
         let netns = match (&known, target.netns) {
             (None, given) => given.unwrap_or_else(|| Path::new("")).into(),
             (Some(known), given) => {
@@ -298,10 +297,18 @@ impl Runtime {
                 given.filter(|_| !at_add.as_os_str().is_empty()).map_or(at_add, Into::into)
             }
         };
-        if let Ok(Some(netns)) = home.open_if_exists(&netns) {
-            self.refuse_host_namespace(&home, &netns)?;
-        }
         self.delete(&merged_entry(&network, target, known), &network, &netns)
+    }
+
+    /// Fails if the namespace is the host's. If it cannot be opened, an executed plugin could find the host's there; the plugins
+    /// of this executable remove what is on the host, and report the namespace.
+    fn check_namespace_of_del(&self, chain: &Chain<'_>) -> Result<()> {
+        let home = NetNs::own()?;
+        match home.open_if_exists(chain.netns) {
+            Ok(Some(netns)) => self.refuse_host_namespace(&home, &netns),
+            Err(error) if !chain.is_ours() => Err(Error::of_file("open", chain.netns)(error)),
+            Ok(None) | Err(_) => Ok(()),
+        }
     }
 
     /// Fails if the namespace is the host's, unless CNI_NETNS_OVERRIDE is set. An executed plugin could change the host before
@@ -393,10 +400,11 @@ impl Runtime {
         });
         let generation = found.as_ref().map_or_else(String::new, |found| found.generation.clone());
         let record = found.filter(|record| life::is_record_of(record, entry, &self.cache));
-        let operation = Operation { is_del: true, generation };
-        self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         let verb = Verb::Del(entry.at.clone());
         let chain = Chain { record: record.as_ref(), ..self.chain(entry, network, netns, verb) };
+        self.check_namespace_of_del(&chain)?;
+        let operation = Operation { is_del: true, generation };
+        self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
         let removes_all = is_of_add && chain.is_ours();
         chain.del(&entry.result)?;
@@ -419,7 +427,7 @@ impl Runtime {
     /// next call repeat the DEL.
     pub(super) fn remove_files(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         // A file that belongs to another attachment stays. A damaged file is removed.
-        if self.cache.holder(network, at).is_none() {
+        if self.cache.holder(network, at)?.is_none() {
             self.cache.remove(network, at)?;
         }
         self.records.remove(network, at)?;

@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::ipam::range::{Range, RangeSet};
 use crate::ipam::store::Store;
 use crate::ipam::store::listed::{self, Holder, Reservation};
+use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, ContainerId, NetworkName};
 use crate::plugin::life::{Life, Witness};
@@ -166,11 +167,19 @@ impl Runtime {
     /// Whether `holds` is true for at least one reserved address.
     pub(super) fn has_reservation(&self, holds: impl Fn(&Pool, IpAddr) -> bool) -> Result<bool> {
         let (pools, _) = self.pools()?;
-        let addresses = |pool: &Pool| {
-            let files = fs::read_dir(pool.data_dir.join(&*pool.network)).into_iter().flatten();
-            files.flatten().filter_map(|file| file.file_name().to_str()?.parse().ok())
-        };
-        Ok(pools.iter().any(|pool| addresses(pool).any(|address| holds(pool, address))))
+        for pool in &pools {
+            let directory = pool.data_dir.join(&*pool.network);
+            let cannot = Error::of_file("read directory", &directory);
+            let files = file::found(fs::read_dir(&directory)).map_err(&cannot)?;
+            for file in files.into_iter().flatten() {
+                let name = file.map_err(&cannot)?.file_name();
+                let address = name.to_str().and_then(|name| name.parse().ok());
+                if address.is_some_and(|address| holds(pool, address)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// The pools of the configured networks with `host-local`, and of other networks that have a directory in a data directory.
@@ -204,7 +213,7 @@ impl Runtime {
                 let entry = entry.map_err(&cannot)?;
                 if let Ok(name) = entry.file_name().into_string()
                     && let Ok(network) = NetworkName::new(name)
-                    && entry.path().is_dir()
+                    && is_directory(&entry.path())?
                 {
                     pool_of(&mut pools, &network, &data_dir);
                 }
@@ -271,6 +280,12 @@ impl Survey {
 /// Whether a path exists. Fails if a directory above it cannot be searched.
 fn exists(path: &Path) -> Result<bool> {
     path.try_exists().map_err(Error::of_file("read directory", path))
+}
+
+/// False for a file that was removed since it was listed, and for a link to a missing one.
+fn is_directory(path: &Path) -> Result<bool> {
+    let found = file::found(fs::metadata(path)).map_err(Error::of_file("read", path))?;
+    Ok(found.is_some_and(|found| found.is_dir()))
 }
 
 fn warn_of(error: &Error) {

@@ -116,7 +116,8 @@ impl Runtime {
         let Some(Removal { reason, has_ended }) = self.removal(witness, dead, &entry) else {
             return Ok(None);
         };
-        if entry.network_of_add().is_ok_and(|network| network.disable_gc) {
+        // If no configuration can be read, the DEL fails and reports it.
+        if self.network_for_del(&entry, run.chosen()).is_ok_and(|network| network.disable_gc) {
             return Ok(None);
         }
         let found = || Candidate::new(network, entry.title(), self.incarnation(&entry), &reason);
@@ -213,14 +214,19 @@ impl Runtime {
 
     /// Deletes an attachment with the configuration of its ADD. If that is unreadable, uses `chosen`, or else the directory.
     pub(super) fn delete_of_add(&self, entry: &CacheEntry, chosen: Option<&Network>) -> Result<()> {
-        let network = match (entry.network_of_add(), chosen) {
-            (Ok(network), _) => network,
-            (Err(_), Some(chosen)) => chosen.clone(),
-            (Err(error), None) => {
-                warn(format_args!("{error}"));
-                self.configured_network(&entry.network)?
-            }
-        };
+        if let (Err(error), None) = (entry.network_of_add(), chosen) {
+            warn(format_args!("{error}"));
+        }
+        let network = self.network_for_del(entry, chosen)?;
         self.delete(entry, &network, &self.netns_of_del(entry))
+    }
+
+    /// The configuration of the ADD. If that is unreadable: `chosen`, or else that of the directory.
+    fn network_for_del(&self, entry: &CacheEntry, chosen: Option<&Network>) -> Result<Network> {
+        match (entry.network_of_add(), chosen) {
+            (Ok(network), _) => Ok(network),
+            (Err(_), Some(chosen)) => Ok(chosen.clone()),
+            (Err(_), None) => self.configured_network(&entry.network),
+        }
     }
 }

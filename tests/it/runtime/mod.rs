@@ -9,6 +9,7 @@ mod configurations;
 mod confirmed;
 mod covered;
 mod evidence;
+mod failed_reads;
 mod faults;
 mod injected;
 mod inputs;
