@@ -178,10 +178,12 @@ impl Dhcp {
             Some(at) => journal.mark(&key(cx, at)).map(usize::from),
             None => journal.mark_all_except(&cx.request.network, keep),
         };
-        let count = cx.or_warn(marked);
+        let has_none = matches!(marked, Ok(0));
+        cx.or_warn(marked);
         let asked = match failure {
-            Failure::Down(_) if count == 0 => Ok(()),
-            // A daemon that started meanwhile may have read the journal before the leases were marked.
+            Failure::Down(_) if has_none => Ok(()),
+            // A daemon that started meanwhile may have read the journal before the leases were marked. A lease without its mark
+            // would be adopted.
             Failure::Down(_) => {
                 self.call(&path, request, REMOVAL_TIMEOUT, Some(REMOVAL_TIMEOUT)).map(drop)
             }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::servers::Kea;
 use super::service::Service;
-use super::{Daemon, LIMIT_S, Site, listens, macvlan};
+use super::{Daemon, LIMIT_S, Site, asking, listens, macvlan};
 use crate::faults::{Effect, fault_of_error, for_every_fault};
 use crate::world::{Container, World, with};
 
@@ -55,6 +55,36 @@ fn after_a_fault_in_the_plugin_a_del_leaves_nothing() {
             assert_eq!(failures > 0, can_fail, "{verb} {fault}");
         }
     }
+}
+
+/// Without its mark, the next daemon would adopt the lease of an attachment that was deleted.
+#[test]
+fn a_lease_that_a_del_cannot_mark_is_released_by_a_daemon_that_it_starts() {
+    const NUMBERS: u32 = 8;
+    let world = World::new();
+    let site = Site::new(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    let config = asking(&macvlan(), json!({"daemon": "auto"}));
+    let mut unreadable = 0;
+    for number in 1..=NUMBERS {
+        let mut daemon = Daemon::new(&world);
+        let c1 = world.container("c1");
+        c1.add("macvlan", &config);
+        daemon.kill();
+        c1.destroy();
+        let del = c1.call("macvlan", "DEL", &config).env("CNIBOX_FAIL_FILE", &number.to_string());
+        let outcome = del.run();
+        unreadable += u32::from(outcome.stderr.contains("cannot read /run/cnibox/dhcp/"));
+        if outcome.status != 0 {
+            c1.del("macvlan", &config);
+        }
+        world.within(LIMIT_S, &format!("{number}: no lease is left: {}", outcome.report()), || {
+            kea.leased().is_empty() && !site.has_records()
+        });
+        world.within(LIMIT_S, "the daemon without a lease ends", || !listens(&world));
+    }
+    // The first read is for a RELEASE without a daemon, the second one for the mark.
+    assert!(unreadable >= 2, "{unreadable}");
 }
 
 /// A daemon with a fault, which may fail to start.
@@ -105,7 +135,7 @@ fn after_a_fault_in_the_daemon_the_next_one_leaves_nothing() {
 /// While the same daemon runs on.
 #[test]
 fn a_file_that_could_not_be_removed_goes_with_the_next_del_or_gc() {
-    const NUMBERS: u32 = 12;
+    const NUMBERS: u32 = 20;
     let world = World::new();
     let site = Site::new(&world);
     let _kea = Kea::start(&site.outside, "sw", json!({}));
