@@ -245,7 +245,7 @@ impl Table {
             rtnl.change_link(link.index, name, &up)?;
         }
         let host = Rtnl::open()?;
-        let host_id = rtnl.nsid_of(&self.own_netns).ok().flatten();
+        let host_id = rtnl.nsid_of(&self.own_netns)?;
         let mut request = request.clone();
         // All ipvlan links have the MAC address of their master, which delivers a frame by the IP address of its packet. A
         // client without an address receives broadcasts only.
