@@ -211,6 +211,13 @@ fn a_pause_keeps_what_the_administrator_does_until_its_end() {
         host.world.host(["nft", "delete", "table", "bridge", "cnibox"]);
         watcher.restores(&before, text);
     }
+    // A file that cannot be read may have a pause.
+    host.world.host(["sh", "-ec", "rm /run/cnibox/pause; mkdir /run/cnibox/pause"]);
+    host.world.host(["nft", "delete", "table", "bridge", "cnibox"]);
+    watcher.says("warning: cannot read /run/cnibox/pause");
+    assert!(host.lines() != before, "{}", watcher.log());
+    host.world.host(["rmdir", "/run/cnibox/pause"]);
+    watcher.restores(&before, "the end of a pause that could not be read");
     for words in [&["--pause", "86401"][..], &["--pause", "1", "--watch"], &["--watch", "net"]] {
         assert_eq!(host.reconcile(words).status, 2, "{words:?}");
     }
