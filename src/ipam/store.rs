@@ -181,10 +181,10 @@ impl StorePaths {
     fn open_lock_if_needed(&self) -> Result<Option<File>> {
         let path = self.dir.join(LOCK);
         let opened = match files::open(&path) {
-            Err(error) if is_missing(&error) => {
+            Err(error) if file::is_missing(&error) => {
                 let has_reservations = match files::addresses_in(&self.dir, LOCK) {
                     Ok((addresses, _)) => !addresses.is_empty(),
-                    Err(error) if is_missing(&error) => false,
+                    Err(error) if file::is_missing(&error) => false,
                     Err(error) => return Err(failed("read directory", &self.dir)(error)),
                 };
                 if !has_reservations {
@@ -211,7 +211,8 @@ pub fn check_writable(dir: &Path) -> Result<()> {
                 let error = ErrorKind::NotADirectory.into();
                 return Err(failed("create directory in", existing)(error));
             }
-            Err(error) if is_missing(&error) && error.kind() != ErrorKind::InvalidFilename => {}
+            Err(error)
+                if file::is_missing(&error) && error.kind() != ErrorKind::InvalidFilename => {}
             Err(error) => return Err(failed("open", existing)(error)),
         }
     }
@@ -228,14 +229,6 @@ fn number_of(ip: IpAddr) -> u128 {
 
 fn address_of(number: u128) -> IpAddr {
     Ipv6Addr::from_bits(number).to_canonical()
-}
-
-/// Whether an error means that the file does not exist, or cannot exist: a part of its path is not a directory or has a name
-/// that is too long.
-fn is_missing(error: &io::Error) -> bool {
-    use ErrorKind::{InvalidFilename, NotADirectory, NotFound};
-
-    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
 }
 
 fn failed(doing: &str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {

@@ -11,7 +11,7 @@ mod holder;
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{AT_FDCWD, AtFlags};
@@ -151,6 +151,23 @@ pub fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
+    }
+}
+
+/// Whether an error means that the file does not exist, or cannot exist: a part of its path is not a directory or has a name
+/// that is too long.
+pub fn is_missing(error: &io::Error) -> bool {
+    use ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+
+    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
+}
+
+/// Whether an open file is still the one at its path: no process has removed or replaced it.
+pub fn is_at(open: &Metadata, path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (open.dev(), open.ino())),
+        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -4,9 +4,9 @@
 //! An operation locks the network first, then the container. Each lock is a flock(2) on its own file, so the kernel releases it
 //! when the process ends.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -81,14 +81,14 @@ impl Lock {
         let path = directory.join(name);
         let limit = Limit::new(wait);
         loop {
-            let file = open(directory, &path).map_err(Error::of_file("lock", &path))?;
+            let (file, metadata) = open(directory, &path).map_err(Error::of_file("lock", &path))?;
             let locked =
                 fault::file_operation().and_then(|()| flock::lock_within(&file, mode, &limit));
             if !locked.map_err(Error::of_file("lock", &path))? {
                 return Err(timeout(&path, wait, &file::holder(&file)));
             }
             // The previous holder may have removed the file. Then other processes lock a new file.
-            if is_at(&file, &path) {
+            if file::is_at(&metadata, &path).map_err(Error::of_file("lock", &path))? {
                 let is_exclusive = matches!(mode, Mode::Exclusive);
                 return Ok(Self { path, file, is_exclusive });
             }
@@ -116,9 +116,10 @@ fn abandoned(directory: &Path, has_name: fn(&[u8]) -> bool) -> impl Iterator<Ite
     let named = files.filter(move |file| has_name(file.file_name().as_encoded_bytes()));
     named.filter_map(|file| {
         let path = file.path();
-        let (file, _) = file::open_regular(&file::reading(), &path).ok()?;
+        let (file, metadata) = file::open_regular(&file::reading(), &path).ok()?;
         let is_locked = matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true));
-        (is_locked && is_at(&file, &path)).then(|| Lock { path, file, is_exclusive: true })
+        let is_abandoned = is_locked && matches!(file::is_at(&metadata, &path), Ok(true));
+        is_abandoned.then(|| Lock { path, file, is_exclusive: true })
     })
 }
 
@@ -150,20 +151,12 @@ pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str)
     }
 }
 
-/// Whether `path` still names the open file `file`. Only the holder of the lock removes the file.
-fn is_at(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
-        _ => false,
-    }
-}
-
-fn open(directory: &Path, path: &Path) -> io::Result<File> {
+fn open(directory: &Path, path: &Path) -> io::Result<(File, Metadata)> {
     let open = || {
         fault::file_operation()?;
         let mut options = file::writing();
         options.create(true).truncate(false).mode(0o600);
-        file::open_regular(&options, path).map(|(file, _)| file)
+        file::open_regular(&options, path)
     };
     match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -34,12 +34,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 /// Whether a path still leads to the regular file that was opened with it.
 pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     fault::file_operation()?;
-    let ours = file::regular(file)?;
-    match fs::metadata(path) {
-        Ok(there) => Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino())),
-        Err(error) if super::is_missing(&error) => Ok(false),
-        Err(error) => Err(error),
-    }
+    file::is_at(&file::regular(file)?, path)
 }
 
 pub(super) fn probe_writing(dir: &Path) -> io::Result<()> {

@@ -381,7 +381,7 @@ fn replace(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Op
     fault::file_operation()?;
     let opened = file::open_regular(file::writing().read(true).append(true), path);
     let opened = file::found(opened).map_err(|error| unknown(&sys::reason(&error)))?;
-    let Some((file, _)) = opened else { return Ok(None) };
+    let Some((file, open)) = opened else { return Ok(None) };
     let read = || {
         let content =
             file::read_open(&file, BYTES_MAX).map_err(|error| unknown(&sys::reason(&error)))?;
@@ -398,7 +398,7 @@ fn replace(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Op
     {
         return Err(io::Error::new(ErrorKind::TimedOut, held::BUSY));
     }
-    if !held::is_at(&file, path)? {
+    if !file::is_at(&open, path)? {
         return Ok(None);
     }
     (&file).rewind()?;

@@ -3,9 +3,8 @@
 //!
 //! A file that is removed or replaced keeps its lock. So after the lock, the file must still be the one at the path.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::error::{Code, Error, Result};
@@ -61,8 +60,8 @@ impl Records {
                 Mode::Shared => &mut file::reading(),
                 Mode::Exclusive => options.read(true).append(true),
             };
-            let (file, _) = file::open_regular(options, &path)?;
-            let is_locked = flock::try_lock(&file, mode)? && is_at(&file, &path)?;
+            let (file, open) = file::open_regular(options, &path)?;
+            let is_locked = flock::try_lock(&file, mode)? && file::is_at(&open, &path)?;
             Ok((file, is_locked))
         };
         match file::found(open()).map_err(|error| cannot("lock", &path, error))? {
@@ -74,12 +73,6 @@ impl Records {
             Some((_, false)) => Err(busy(&path)),
         }
     }
-}
-
-/// Whether an open file is still the one at its path.
-pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let (open, there) = (file.metadata()?, file::found(fs::metadata(path))?);
-    Ok(there.is_some_and(|there| (there.dev(), there.ino()) == (open.dev(), open.ino())))
 }
 
 /// Code 11: the runtime tries again.
