@@ -19,7 +19,7 @@ use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::child::{self, End, Output};
-use crate::kernel::sys;
+use crate::kernel::{file, sys};
 
 use super::Entry;
 
@@ -62,14 +62,28 @@ impl Program {
         if let Some(entry) = ours.filter(|_| makers.iter().any(|maker| maker == kind)) {
             return Ok(Self::Ours(entry));
         }
+        let mut unreadable = None;
         for candidate in path.iter().map(|directory| directory.join(kind)) {
-            let Ok(found) = fs::metadata(&candidate) else { continue };
-            if found.is_file() {
-                return Ok(match ours {
-                    Some(entry) if sys::is_own_executable(&found) => Self::Ours(entry),
-                    _ => Self::Executable(candidate),
-                });
+            match fs::metadata(&candidate) {
+                Ok(found) if found.is_file() => {
+                    return Ok(match ours {
+                        Some(entry) if sys::is_own_executable(&found) => Self::Ours(entry),
+                        _ => Self::Executable(candidate),
+                    });
+                }
+                Err(error) if !file::is_missing(&error) => {
+                    unreadable = unreadable.or(Some((candidate, error)))
+                }
+                Ok(_) | Err(_) => {}
             }
+        }
+        // As in libcni, the search goes on after an error. But the file can be a plugin of the user, which made the attachment:
+        // another one would not find what it made.
+        if let Some((candidate, error)) = unreadable {
+            let reason =
+                format_args!("cannot read {}: {}", candidate.display(), sys::reason(&error));
+            let msg = format!("failed to find plugin {kind:?} in path {path:?}");
+            return Err(Error::config(msg).with_details(reason));
         }
         ours.map(Self::Ours).ok_or_else(|| {
             if path.is_empty() {

@@ -102,6 +102,26 @@ fn a_plugin_earlier_on_the_path_is_used() {
 }
 
 #[test]
+fn a_plugin_that_cannot_be_looked_at_is_not_replaced_by_one_of_ours() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let before = world.state_with(&[&c1]);
+    world.host(["mkdir", OWN]);
+    world.host(["ln", "-s", "host-local", "/run/own/host-local"]);
+    let reason = "cannot read /run/own/host-local: Too many symbolic links";
+    for verb in ["ADD", "DEL"] {
+        let call = c1.call("bridge", verb, &config()).env("CNI_PATH", OWN).run();
+        let error = call.fails(7, &["failed to find plugin \"host-local\""]);
+        assert!(error.details.contains(reason), "{verb}: {error:?}");
+    }
+    before.assert_same(&world.state_with(&[&c1]), "both verbs");
+    // The plugin is in a later directory, where libcni also finds it.
+    let call = |verb: &str| c1.call("bridge", verb, &config()).env("CNI_PATH", OWN_FIRST).run();
+    call("ADD").success();
+    call("DEL").silence();
+}
+
+#[test]
 fn a_delegate_gets_the_callers_environment_and_the_very_bytes_of_stdin() {
     let world = World::new();
     own_plugin(&world, "host-local", GIVES_AN_ADDRESS);
