@@ -35,7 +35,7 @@ use crate::netlink::rtnl::{Nsid, Rtnl};
 use crate::plugin::Context;
 
 pub use files::{AllRecords, Begun, DIRECTORY, Records, Unreadable};
-pub use held::Held;
+pub use held::{Held, Hold};
 
 /// The newest form of a record's file that this release reads and writes. A release that needs another form writes a higher number.
 const FORM: u32 = 1;

@@ -25,7 +25,7 @@ use crate::netlink::nft::Nft;
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{self, Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::{AllRecords, Maker, Record};
+use crate::plugin::record::{AllRecords, Hold, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
@@ -395,7 +395,7 @@ impl Runtime {
                 && let Some(_locks) = self.lock_if_free(&record.network, &record.at.container_id)?
                 && !self.has_entry(&record.network, &record.at)
                 // An ADD of another runtime may have replaced the record since, or be in progress.
-                && let Ok(Some(held)) = self.records.hold_for_removal(&record.network, &record.at)
+                && let Ok(Hold::Held(held)) = self.records.hold_for_removal(&record.network, &record.at)
                 && held.record.generation == record.generation
             {
                 let _ = self.records.discard(&record);

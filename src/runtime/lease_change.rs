@@ -15,7 +15,7 @@ use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::plugin::parts::Parts;
-use crate::plugin::record::{Record, Records};
+use crate::plugin::record::{Hold, Record, Records};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry};
 use crate::runtime::chain::{CallSettings, Chain, PATH};
@@ -54,7 +54,12 @@ fn follow(runtime: &Runtime, prefix: &Path, change: &LeaseChange) -> Result<Stri
     if let Some(record) = runtime.records.read(network, at)? {
         update_record(&runtime.records, &record, change)?;
     }
-    let held = runtime.records.hold(network, at)?;
+    let held = match runtime.records.hold(network, at)? {
+        Hold::Held(held) => Some(held),
+        Hold::Missing => None,
+        // The daemon tries again.
+        Hold::Busy(error) => return Err(error),
+    };
     let record = held.as_ref().map(|held| &held.record);
     let of_multus = Cache::new(file::below(prefix, Path::new(MULTUS)));
     let (cache, found) = match runtime.cache.read(network, at)? {

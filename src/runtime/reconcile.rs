@@ -10,12 +10,13 @@ use serde::Serialize;
 
 use crate::cni::json::Json;
 use crate::cni::request::Verb;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::conntrack::Conntrack;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::parts::{Parts, object_of};
+use crate::plugin::record::Hold;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
@@ -170,17 +171,18 @@ impl Runtime {
             return Ok(());
         }
         // The plugins of another runtime do not take the locks of this one.
-        let held = match self.records.hold(&entry.network, &entry.at) {
-            Err(error) if error.code == Code::TRY_AGAIN_LATER => {
+        let held = match self.records.hold(&entry.network, &entry.at)? {
+            Hold::Held(held) => Some(held),
+            Hold::Missing if busy == Busy::Wait => None,
+            Hold::Missing => {
+                reconciled.skip(&entry, None, "it has no record: its DEL may have begun".into());
+                return Ok(());
+            }
+            Hold::Busy(_) => {
                 reconciled.skip_busy(&entry);
                 return Ok(());
             }
-            held => held?,
         };
-        if held.is_none() && busy == Busy::Skip {
-            reconciled.skip(&entry, None, "it has no record: its DEL may have begun".into());
-            return Ok(());
-        }
         let record = held.as_ref().map(|held| &held.record);
         if record.is_some_and(|record| record.is_deleting) {
             reconciled.skip(&entry, None, "its DEL has begun".into());

@@ -39,19 +39,28 @@ impl Held {
     }
 }
 
+/// The result of an attempt to lock a record.
+pub enum Hold {
+    Held(Box<Held>),
+    /// The attachment has no record.
+    Missing,
+    /// Another process has the lock. The error is for a caller that cannot go on without the lock.
+    Busy(Error),
+}
+
 impl Records {
-    /// Locks the record of an attachment for a reconcile, if it has one. Fails with code 11 while an ADD, a DEL or a GC has the
-    /// lock. The lock is a shared one, which tells an ADD that its caller is not the holder.
-    pub fn hold(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Held>> {
+    /// Locks the record of an attachment for a reconcile. `Busy` while an ADD, a DEL or a GC has the lock. The lock is a shared
+    /// one, which tells an ADD that its caller is not the holder.
+    pub fn hold(&self, network: &NetworkName, at: &Attachment) -> Result<Hold> {
         self.lock(network, at, Mode::Shared)
     }
 
-    /// Locks the record of an attachment for a GC, if it has one. Fails with code 11 while another process has the lock.
-    pub fn hold_for_removal(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Held>> {
+    /// Locks the record of an attachment for a GC. `Busy` while any other process has the lock.
+    pub fn hold_for_removal(&self, network: &NetworkName, at: &Attachment) -> Result<Hold> {
         self.lock(network, at, Mode::Exclusive)
     }
 
-    fn lock(&self, network: &NetworkName, at: &Attachment, mode: Mode) -> Result<Option<Held>> {
+    fn lock(&self, network: &NetworkName, at: &Attachment, mode: Mode) -> Result<Hold> {
         let path = self.path(network, at);
         let open = || -> io::Result<(File, bool)> {
             fault::file_operation()?;
@@ -65,12 +74,13 @@ impl Records {
             Ok((file, is_locked))
         };
         match file::found(open()).map_err(|error| cannot("lock", &path, error))? {
-            None => Ok(None),
+            None => Ok(Hold::Missing),
             Some((file, true)) => {
                 let record = self.read(network, at)?;
-                Ok(record.map(|record| Held { record, file }))
+                Ok(record
+                    .map_or(Hold::Missing, |record| Hold::Held(Box::new(Held { record, file }))))
             }
-            Some((_, false)) => Err(busy(&path)),
+            Some((_, false)) => Ok(Hold::Busy(busy(&path))),
         }
     }
 }

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use crate::cni::request::Verb;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
 use crate::names::Attachment;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::{Held, Maker, Record};
+use crate::plugin::record::{Held, Hold, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
@@ -29,7 +29,7 @@ struct Stale {
     /// Its record, if its namespace has ended and a plugin of this executable has made it.
     ended: Option<Record>,
     /// The lock of its record: an ADD of another runtime waits.
-    _held: Option<Held>,
+    _held: Option<Box<Held>>,
     _locks: [Lock; 2],
 }
 
@@ -106,9 +106,10 @@ impl Runtime {
     ) -> Result<Option<Stale>> {
         let (network, at) = (&listed.network, &listed.at);
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
-        let mut held = match self.records.hold_for_removal(network, at) {
-            Err(error) if error.code == Code::TRY_AGAIN_LATER => return Ok(None),
-            held => held?,
+        let mut held = match self.records.hold_for_removal(network, at)? {
+            Hold::Held(held) => Some(held),
+            Hold::Missing => None,
+            Hold::Busy(_) => return Ok(None),
         };
         // An entry that differs from the listed one belongs to a later operation, so it stays.
         let known = self.cached_or_pending(network, at).filter(|entry| entry == listed);

@@ -1,11 +1,11 @@
 //! Removes the rules and links on the host whose owners have ended and have no cache entry.
 
-use crate::error::{Code, Result};
+use crate::error::Result;
 use crate::kernel::sys;
 use crate::names::Attachment;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::{Held, Record};
+use crate::plugin::record::{Held, Hold, Record};
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::collect::AT_ONCE_MAX;
@@ -17,7 +17,7 @@ use crate::runtime::owners;
 struct EndedOwner {
     record: Record,
     proof: String,
-    _held: Held,
+    _held: Box<Held>,
     _locks: [Lock; 2],
 }
 
@@ -69,11 +69,12 @@ impl Runtime {
         let Record { network, at, .. } = record;
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
         // An ADD of another runtime waits while this process has the lock of the record.
-        let held = match self.records.hold_for_removal(network, at) {
-            Err(error) if error.code == Code::TRY_AGAIN_LATER => return Ok(None),
-            held => held?,
+        let Hold::Held(mut held) = self.records.hold_for_removal(network, at)? else {
+            return Ok(None);
         };
-        let Some(mut held) = held.filter(|held| held.record == *record) else { return Ok(None) };
+        if held.record != *record {
+            return Ok(None);
+        }
         if self.cached_or_pending(network, at).is_some() || has_rules_of_reference(network, at)? {
             return Ok(None);
         }
