@@ -210,7 +210,7 @@ impl Entry {
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         let maker = self.maker().filter(|_| !cx.session.is_recorded);
         let begun = match (verb, &maker) {
-            (Verb::Add(at), Some(maker)) => record::begin(cx, at, maker.clone(), Some(self.name))?,
+            (Verb::Add(at), Some(maker)) => record::begin(cx, at, maker.clone(), self.name)?,
             (Verb::Del(at), _) if !self.is_ipam && !cx.session.is_recorded => {
                 record::mark(cx, at);
                 None
@@ -291,7 +291,7 @@ impl Entry {
     /// Writes the record of the attachment, unless it has a record of the present namespace. The record can be of an earlier
     /// container of the same name: plugins that write no record attached the present container before cnibox replaced them.
     fn renew_record(&self, cx: &Context<'_>, at: &Attachment) {
-        let begun = record::begin(cx, at, Maker::Chained(self.name.into()), None);
+        let begun = record::renew(cx, at, Maker::Chained(self.name.into()));
         if let Some(begun) = cx.or_warn(begun) {
             let made = cx.request.prev_result().ok().flatten();
             let made = made.as_ref().map(Made::of).unwrap_or_default();

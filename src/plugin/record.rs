@@ -317,17 +317,30 @@ fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     Ok(is_seen_from_here && is_of_namespace(record, netns, (host, &here))?)
 }
 
-/// Writes the record of an ADD before the plugin runs. `plugin` is its name; `None` for a reconcile, which holds the record: the
-/// plugins of the ADD are unknown. For a
-/// chained plugin, a record of the present namespace stays as it is, and `None` is returned. Fails with code 11 while a GC removes
-/// an earlier attachment of this name: it would remove the new one, too. Warns of other errors.
+/// Writes the record of an ADD before the plugin with this name runs. For a chained plugin, a record of the present namespace stays
+/// as it is, and `None` is returned. Fails with code 11 while a GC removes an earlier attachment of this name: it would remove the
+/// new one, too. Warns of other errors.
 pub(super) fn begin(
     cx: &Context<'_>,
     at: &Attachment,
     maker: Maker,
-    plugin: Option<&str>,
+    plugin: &str,
 ) -> Result<Option<Begun>> {
-    let begin = || -> Result<Option<Begun>> {
+    write(cx, at, (maker, vec![plugin.into()]), Records::begin)
+}
+
+/// `begin` for a reconcile, which holds the record. The plugins of the ADD are unknown.
+pub(super) fn renew(cx: &Context<'_>, at: &Attachment, maker: Maker) -> Result<Option<Begun>> {
+    write(cx, at, (maker, Vec::new()), Records::renew)
+}
+
+fn write(
+    cx: &Context<'_>,
+    at: &Attachment,
+    (maker, plugins): (Maker, Vec<String>),
+    create: fn(&Records, &Record) -> Result<Begun>,
+) -> Result<Option<Begun>> {
+    let write = || -> Result<Option<Begun>> {
         // No namespace, no record: an IPAM plugin can be called before the namespace exists.
         let Ok(netns) = cx.session.required_netns() else { return Ok(None) };
         let (network, records) = (&cx.request.network, Records::of_host());
@@ -338,17 +351,10 @@ pub(super) fn begin(
             return Ok(None);
         }
         let sockets = (cx.session.host()?, cx.session.container()?);
-        let record = Record::of(
-            network,
-            at,
-            netns,
-            sockets,
-            (maker, plugin.map(str::to_owned).into_iter().collect()),
-        )?;
-        let begun = if plugin.is_some() { records.begin(&record) } else { records.renew(&record) };
-        begun.map(Some)
+        let record = Record::of(network, at, netns, sockets, (maker, plugins))?;
+        create(&records, &record).map(Some)
     };
-    match begin() {
+    match write() {
         Err(error) if error.code == Code::TRY_AGAIN_LATER => Err(error),
         begun => Ok(cx.or_warn(begun)),
     }
