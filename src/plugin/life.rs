@@ -19,11 +19,10 @@ use crate::kernel::file;
 use crate::kernel::host_view::HostView;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
-use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{self, Owner};
-use crate::plugin::record::{self, Made, Record, Records, Unreadable};
+use crate::plugin::record::{self, Made, Record, Records};
 use holder::{Holder, Numbered};
 
 mod holder;
@@ -407,14 +406,6 @@ pub fn owner_note(owner: &str) -> String {
 pub fn note_if_unknown(life: &Life, named: Option<(NetworkName, Attachment)>) -> String {
     let Life::Unknown(reason) = life else { return String::new() };
     format!(", which may have ended: {reason}; {} removes it", owner::remover(named))
-}
-
-/// Warns of the records that cannot be read. What they belong to stays.
-pub fn warn_of_unreadable(all: &[Unreadable]) {
-    for unreadable in all {
-        let (error, remover) = (&unreadable.error, owner::remover(unreadable.named()));
-        sys::warn(format_args!("warning: {error}; its attachment may live; {remover} removes it"));
-    }
 }
 
 /// Whether the attachment of an owner has provably ended.

@@ -182,6 +182,11 @@ impl Note {
         if *self == Self::default() { Vec::new() } else { line(self) }
     }
 
+    /// The DEL has begun.
+    fn of_del() -> Self {
+        Self { deleting: Some(true), ..Self::default() }
+    }
+
     fn of_claims(claims: &[String]) -> Self {
         Self { claims: claims.to_vec(), ..Self::default() }
     }

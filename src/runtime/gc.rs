@@ -23,9 +23,9 @@ use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::Nft;
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::life::{self, Life, Witness};
+use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::{AllRecords, Hold, Maker, Record};
+use crate::plugin::record::{AllRecords, Hold, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
@@ -205,7 +205,7 @@ impl Runtime {
         let confirmation = options.confirm.then(|| Confirmation::open(self.confirmation()));
         let waiting = options.confirm.then(Vec::new);
         if options.is_dry_run {
-            life::warn_of_unreadable(&self.records.all()?.unreadable);
+            self.records.all()?.unreadable.iter().for_each(Unreadable::warn);
         }
         let collected = Collected { waiting, ..Collected::default() };
         let mut run = GcRun { options, choice, confirmation, collected, print_line };
@@ -373,7 +373,7 @@ impl Runtime {
     fn sweep(&self, run: &mut GcRun<'_>) -> Result<()> {
         lock::sweep(&self.locks);
         let AllRecords { records, unreadable } = self.sweep_files()?;
-        life::warn_of_unreadable(&unreadable);
+        unreadable.iter().for_each(Unreadable::warn);
         // Release 0.1.0 wrote its records into these directories.
         for directory in ["namespaces", "pending"] {
             let _ = fs::remove_dir_all(self.state.join(directory));

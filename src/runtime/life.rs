@@ -15,7 +15,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
 use crate::names::hex;
 use crate::plugin::life::{self, Attached, Life, Witness};
-use crate::plugin::record::{Made, Maker, Record};
+use crate::plugin::record::{Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry};
 
@@ -31,7 +31,7 @@ impl Runtime {
             let life = self.life(&witness, &entry);
             attachments.push((entry, life));
         }
-        life::warn_of_unreadable(&self.records.all()?.unreadable);
+        self.records.all()?.unreadable.iter().for_each(Unreadable::warn);
         Ok(attachments)
     }
 

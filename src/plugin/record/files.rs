@@ -79,6 +79,12 @@ impl Unreadable {
         let at = Attachment { container_id, ifname: IfName::new(ifname).ok()? };
         Some((NetworkName::new(network).ok()?, at))
     }
+
+    /// Warns that the attachment may live. What belongs to it stays.
+    pub fn warn(&self) {
+        let (error, remover) = (&self.error, owner::remover(self.named()));
+        sys::warn(format_args!("warning: {error}; its attachment may live; {remover} removes it"));
+    }
 }
 
 /// A record of an ADD in progress.
@@ -210,7 +216,7 @@ impl Records {
             fault::file_operation()?;
             let (mut file, _) = file::open_regular(file::writing().append(true), &path)?;
             flock::lock(&file, Mode::Exclusive, HOLD_MAX)?;
-            file.write_all(&Note { deleting: Some(true), ..Note::default() }.line())
+            file.write_all(&Note::of_del().line())
         };
         file::found(mark()).map(drop).map_err(|error| cannot("write", &path, error))
     }

@@ -30,7 +30,7 @@ impl Held {
         if self.record.is_deleting {
             return Ok(());
         }
-        let line = Note { deleting: Some(true), ..Note::default() }.line();
+        let line = Note::of_del().line();
         let written = fault::file_operation().and_then(|()| self.file.write_all(&line));
         let Record { network, at, .. } = &self.record;
         written.map_err(|error| cannot("write", &Records::of_host().path(network, at), error))?;
