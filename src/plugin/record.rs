@@ -37,16 +37,17 @@ use crate::plugin::Context;
 pub use files::{AllRecords, Begun, DIRECTORY, Records, Unreadable};
 pub use held::{Held, Hold};
 
-/// The newest form of a record's file that this release reads and writes. A release that needs another form writes a higher number.
-const FORM: u32 = 1;
+/// The newest version of a record's file that this release reads and writes. A release that needs another one writes a higher
+/// number.
+const VERSION: u32 = 1;
 
 /// The record of one attachment. It is the first line of the record's file. Each other line is a [`Made`], of which the last one
 /// counts, or a [`Note`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// The version of the form. The first key, so that the error about a later form names the form.
+    /// The first key, so that the error about a later version names the version.
     #[serde(default)]
-    pub version: Form,
+    pub version: Version,
     pub network: NetworkName,
     #[serde(flatten)]
     pub at: Attachment,
@@ -83,22 +84,22 @@ pub struct Record {
     pub is_deleting: bool,
 }
 
-/// The version of a record's form. Releases up to 0.2.0 wrote none: version 1.
+/// The version of a record's file. Releases up to 0.2.0 wrote none: version 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Form(u32);
+pub struct Version(u32);
 
-impl Default for Form {
+impl Default for Version {
     fn default() -> Self {
-        Self(FORM)
+        Self(VERSION)
     }
 }
 
-impl<'de> Deserialize<'de> for Form {
+impl<'de> Deserialize<'de> for Version {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match u32::deserialize(deserializer)? {
-            version if version <= FORM => Ok(Self(version)),
+            version if version <= VERSION => Ok(Self(version)),
             version => Err(D::Error::custom(format_args!(
-                "its form has version {version}, and this release reads up to version {FORM}"
+                "its form has version {version}, and this release reads up to version {VERSION}"
             ))),
         }
     }
@@ -214,7 +215,7 @@ impl Record {
     ) -> Result<Self> {
         let cookie = rtnl.netns_cookie();
         Ok(Self {
-            version: Form::default(),
+            version: Version::default(),
             network: network.clone(),
             at: at.clone(),
             netns: netns.path().into(),
@@ -249,7 +250,7 @@ impl Record {
         [line(self), Note { plugins, deleting, ..Note::default() }.line()].concat()
     }
 
-    /// Reads the content of a record's file. Fails if the first line is no record of a known form.
+    /// Reads the content of a record's file. Fails if the first line is no record of a known version.
     fn parse(bytes: &[u8]) -> Result<Self> {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let first = lines.next().filter(|first| !first.is_empty());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::names::{ContainerId, IfName, Mac};
 use crate::netlink::rtnl::Nsid;
-use crate::plugin::record::{Form, Maker};
+use crate::plugin::record::{Maker, Version};
 
 struct Scratch(PathBuf);
 
@@ -20,7 +20,7 @@ impl Drop for Scratch {
 
 fn record(boot_and_cookie: &str) -> Record {
     Record {
-        version: Form::default(),
+        version: Version::default(),
         network: NetworkName::new("net").unwrap(),
         at: Attachment {
             container_id: ContainerId::new("c1").unwrap(),
