@@ -126,7 +126,8 @@ fn unknown_holder(file: &Path, error: Error) -> Error {
     Error::internal(format!("{title} has it{}", life::note_if_unknown(&life, named)))
 }
 
-/// Removes the claims of the attachments that a DEL or GC removes; for a DEL also those that lead to an unreadable record. Called before the IPAM plugin releases the addresses.
+/// Removes the claims of the attachments that a DEL or GC removes; for a DEL also those that lead to an unreadable record. Called
+/// before the IPAM plugin releases the addresses.
 pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     let (network, records) = (&cx.request.network, Records::of_host());
     let stale: Vec<Record> = match scope {
