@@ -9,12 +9,35 @@ use crate::firewall::set_br_netfilter;
 use crate::portmap::{ask, neighbours, serve};
 use crate::world::{Container, World, with};
 
-/// A host with the published port 8080 of `c1` in the network 1, which has a policy.
-fn publishing(world: &World) -> Attached<'_> {
+/// A host with the published port 8080 of `c1` in the network 1, which has a policy. Also returns its neighbours `outside` and
+/// `beyond`.
+fn publishing(world: &World) -> ([Container<'_>; 2], Attached<'_>) {
+    let neighbours = neighbours(world);
     let c1 = Attached::new(world, "c1", 1, ("same-bridge", &[8080]), ORDERS[0]);
     serve(&c1.container, "tcp", 80);
     serve(&c1.container, "udp", 80);
-    c1
+    (neighbours, c1)
+}
+
+/// A container without published ports in the network 2.
+fn client<'w>(world: &'w World, name: &str, policy: &'static str) -> Attached<'w> {
+    Attached::new(world, name, 2, (policy, &[]), ORDERS[0])
+}
+
+/// The configuration of `firewall` behind another plugin.
+fn behind(network: &str, result: &Value) -> Value {
+    json!({"cniVersion": "1.1.0", "name": network, "type": "firewall", "ingressPolicy": "same-bridge",
+        "prevResult": result})
+}
+
+/// The administrator's macvlan on the bridge of the network 2.
+fn add_macvlan(world: &World, [v4, v6]: [&str; 2]) {
+    let script = format!(
+        "ip link add mv0 link cni2 type macvlan mode bridge
+         ip address add {v4} dev mv0; ip address add {v6} dev mv0 nodad
+         ip link set mv0 up"
+    );
+    world.host(["sh", "-ec", &script]);
 }
 
 /// Adds addresses to the client and makes them the sources of its default routes.
@@ -45,10 +68,9 @@ fn assert_gets(client: &Container<'_>, sources: [&str; 2]) {
 #[test]
 fn an_address_of_no_result_gets_a_published_port_from_its_own_bridge() {
     let world = World::new();
-    let _outside = neighbours(&world);
-    let c1 = publishing(&world);
-    let c2 = Attached::new(&world, "c2", 2, ("same-bridge", &[]), ORDERS[0]);
-    let c3 = Attached::new(&world, "c3", 2, ("isolated", &[]), ORDERS[0]);
+    let (_neighbours, c1) = publishing(&world);
+    let c2 = client(&world, "c2", "same-bridge");
+    let c3 = client(&world, "c3", "isolated");
     let own = Attached::new(&world, "own", 1, ("same-bridge", &[]), ORDERS[0]);
     add_sources(&c2.container, ["10.2.0.77/24", "fd00:12::77/64"], ["10.2.0.1", "fd00:12::1"]);
     add_sources(&c3.container, ["10.2.0.78/24", "fd00:12::78/64"], ["10.2.0.1", "fd00:12::1"]);
@@ -66,9 +88,8 @@ fn an_address_of_no_result_gets_a_published_port_from_its_own_bridge() {
 #[test]
 fn a_network_behind_a_container_gets_a_published_port() {
     let world = World::new();
-    let _outside = neighbours(&world);
-    let _c1 = publishing(&world);
-    let c2 = Attached::new(&world, "c2", 2, ("same-bridge", &[]), ORDERS[0]);
+    let _published = publishing(&world);
+    let c2 = client(&world, "c2", "same-bridge");
     add_sources(&c2.container, ["172.30.0.1/24", "fd30::1/64"], ["10.2.0.1", "fd00:12::1"]);
     world.host(["ip", "route", "add", "172.30.0.0/24", "via", "10.2.0.2"]);
     world.host(["ip", "route", "add", "fd30::/64", "via", "fd00:12::2"]);
@@ -78,12 +99,10 @@ fn a_network_behind_a_container_gets_a_published_port() {
 #[test]
 fn a_pair_without_a_bridge_gets_a_published_port() {
     let world = World::new();
-    let _outside = neighbours(&world);
-    let _c1 = publishing(&world);
+    let _published = publishing(&world);
     let client = world.container("client");
     let result = client.add("ptp", &routed(7, json!({})));
-    let firewall = json!({"cniVersion": "1.1.0", "name": "net7", "type": "firewall",
-        "ingressPolicy": "same-bridge", "prevResult": result});
+    let firewall = behind("net7", &result);
     client.add("firewall", &firewall);
     assert_gets(&client, ["10.7.0.2", "fd00:7::2"]);
     let interfaces: Vec<Value> = result["interfaces"].as_array().unwrap().clone();
@@ -99,8 +118,7 @@ fn a_pair_without_a_bridge_gets_a_published_port() {
 #[test]
 fn a_host_with_two_uplinks_answers_by_the_other_one() {
     let world = World::new();
-    let [outside, beyond] = neighbours(&world);
-    let _c1 = publishing(&world);
+    let ([outside, beyond], _c1) = publishing(&world);
     let script = "for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$file; done
         for file in /proc/sys/net/ipv?/conf/*/forwarding; do echo 1 >$file; done";
     world.host(["sh", "-ec", script]);
@@ -134,8 +152,7 @@ group.bind(('', 5000))
 group.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton('239.1.2.3') + socket.inet_aton('10.1.0.3'))
 print(group.recv(99).decode())";
     let world = World::new();
-    let _outside = neighbours(&world);
-    let c1 = publishing(&world);
+    let (_neighbours, c1) = publishing(&world);
     let c2 = Attached::new(&world, "c2", 1, ("same-bridge", &[]), ORDERS[0]);
     let address = ["ip", "address", "add", "172.30.0.1/24", "dev", "eth0"];
     c1.container.exec(address);
@@ -155,16 +172,9 @@ print(group.recv(99).decode())";
 #[test]
 fn a_network_of_a_macvlan_on_the_bridge_gets_a_published_port() {
     let world = World::new();
-    let _outside = neighbours(&world);
-    let _c1 = publishing(&world);
-    let c2 = Attached::new(&world, "c2", 2, ("same-bridge", &[]), ORDERS[0]);
-    world.host([
-        "sh",
-        "-ec",
-        "ip link add mv0 link cni2 type macvlan mode bridge
-         ip address add 10.9.0.1/24 dev mv0; ip address add fd00:19::1/64 dev mv0 nodad
-         ip link set mv0 up",
-    ]);
+    let _published = publishing(&world);
+    let c2 = client(&world, "c2", "same-bridge");
+    add_macvlan(&world, ["10.9.0.1/24", "fd00:19::1/64"]);
     add_sources(&c2.container, ["10.9.0.2/24", "fd00:19::2/64"], ["10.2.0.1", "fd00:12::1"]);
     let config = c2.config("firewall");
     let checked = || c2.container.checking("firewall", &config, &c2.result).run();
@@ -197,23 +207,15 @@ fn a_network_of_a_macvlan_on_the_bridge_gets_a_published_port() {
 #[test]
 fn the_exceptions_of_a_bridge_end_with_its_policy() {
     let world = World::new();
-    let _outside = neighbours(&world);
-    let _c1 = publishing(&world);
-    let c2 = Attached::new(&world, "c2", 2, ("same-bridge", &[]), ORDERS[0]);
-    world.host([
-        "sh",
-        "-ec",
-        "ip link add mv0 link cni2 type macvlan mode bridge
-         ip address add 10.3.0.1/24 dev mv0; ip address add fd00:13::1/64 dev mv0 nodad
-         ip link set mv0 up",
-    ]);
+    let _published = publishing(&world);
+    let c2 = client(&world, "c2", "same-bridge");
+    add_macvlan(&world, ["10.3.0.1/24", "fd00:13::1/64"]);
     let ranges = json!([[{"subnet": "10.3.0.0/24"}], [{"subnet": "fd00:13::/64"}]]);
     let network = json!({"cniVersion": "1.1.0", "name": "net3", "type": "bridge", "bridge": "cni2",
         "ipam": {"type": "host-local", "ranges": ranges}});
     let c3 = world.container("c3");
     let result = c3.add("bridge", &network);
-    let firewall = json!({"cniVersion": "1.1.0", "name": "net3", "type": "firewall",
-        "ingressPolicy": "same-bridge", "prevResult": result});
+    let firewall = behind("net3", &result);
     c3.add("firewall", &firewall);
     c2.add("firewall");
     let rules = || world.host(["nft", "list", "ruleset"]);
@@ -234,7 +236,7 @@ fn the_exceptions_of_a_bridge_end_with_its_policy() {
 #[test]
 fn an_add_replaces_the_rule_for_listed_addresses() {
     let world = World::new();
-    let c1 = publishing(&world);
+    let (_neighbours, c1) = publishing(&world);
     let list = || world.host(["nft", "list", "ruleset"]);
     let before = list();
     for family in ["ip", "ip6"] {

@@ -63,6 +63,12 @@ fn configure(host: &Host) {
     }
 }
 
+/// Attaches the container of the namespace `id`.
+fn add(host: &Host, (network, id): (&str, &str), ports: &[&str]) {
+    let add = ["add", network, id, "--container-id", id];
+    host.cnibox(&[&add, ports].concat()).run().success();
+}
+
 impl Living {
     /// Each kind once with the file of its namespace, and once with a process only.
     fn new() -> Self {
@@ -80,8 +86,7 @@ impl Living {
             if network == "card" {
                 host.world.host(["ip", "link", "add", "nic0", "type", "veth", "peer", "wire0"]);
             }
-            let add = ["add", network, id, "--container-id", id];
-            host.cnibox(&[&add[..], ports].concat()).run().success();
+            add(&host, (network, id), ports);
             if id != "c1" {
                 container.destroy();
             }
@@ -103,8 +108,7 @@ impl Living {
     /// Attaches a container with a published port, and ends it.
     fn end(&self) {
         let container = self.host.world.container(ENDED);
-        let add = ["add", "net", ENDED, "--container-id", ENDED, "-p", "8099:99"];
-        self.host.cnibox(&add).run().success();
+        add(&self.host, ("net", ENDED), &["-p", "8099:99"]);
         container.destroy();
     }
 

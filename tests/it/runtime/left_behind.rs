@@ -9,6 +9,7 @@ use crate::world::{Container, Running, parse};
 const ID: &str = "9f2c00aa17e17890a81501a93e6971e3649210a36492b8ff7b2e4916c7b46f00";
 /// A container in whose namespace podman started nothing, and what podman wrote for it.
 const NETNS: &str = "netns-5256f61a";
+const PODMAN_ENDED: &str = "podman, which executed netavark, has ended";
 const NOBODY_READS: &str = "the program that executed netavark has ended: nobody reads the answer";
 /// Waits until podman has ended: a killed process still has its open files for a moment.
 const PODMAN_ENDS: &str =
@@ -225,32 +226,41 @@ fn a_setup_without_podman_makes_nothing() {
     let wait = "while [ $(cut -d \" \" -f 4 /proc/$$/stat) != 1 ]; do sleep 0.1; done";
     let podman = host.start_podman("podman", [wait, "exit"], &container.netns());
     let error = host.answer()["error"].as_str().unwrap().to_owned();
-    assert_eq!(error, "podman, which executed netavark, has ended");
+    assert_eq!(error, PODMAN_ENDED);
     assert_eq!(host.kept(), [""; 0]);
     podman.finish();
 }
 
 #[test]
-fn a_setup_during_which_podman_is_killed_is_undone() {
-    let host = Host::new();
-    let container = host.world.container(NETNS);
-    let mut list = network();
-    list["plugins"].as_array_mut().unwrap().push(json!({"type": "kills"}));
-    let answer = super::printing(&json!({"cniVersion": "1.1.0"}));
-    host.recorder(
-        "kills",
-        &format!("kill -KILL $(cat /run/podman.pid) || true; {PODMAN_ENDS}; {answer}"),
-    );
-    host.configure("1.conflist", &list);
-    host.ask(&host.created(&with_options("web", json!({"network": "net"}))));
-    let after = "while :; do sleep 1; done";
-    let podman = host.start_podman("podman", ["", after], &container.netns());
-    let error = host.answer()["error"].as_str().unwrap().to_owned();
-    assert_eq!(error, "podman, which executed netavark, has ended");
-    assert_eq!(host.titles(), ["kills ADD", "kills DEL"]);
-    assert_eq!(host.kept(), [""; 0]);
-    assert!(!container.exec(["ip", "link"]).contains("eth0"));
-    podman.finish();
+fn a_setup_whose_caller_is_killed_meanwhile_is_undone() {
+    type Start = fn(&Host, &Container<'_>) -> Running;
+    type End = fn(&Host, Running);
+    let podman: Start = |host, container| {
+        host.start_podman("podman", ["", "while :; do sleep 1; done"], &container.netns())
+    };
+    // sleep would be a second reader of the pipe.
+    let below_subreaper: Start =
+        |host, _| host.start_below_subreaper("buildah", ["", "while :; do sleep 1 3<&-; done"]);
+    let of_podman: End = |_, running| drop(running.finish());
+    for (start, reason, end) in
+        [(podman, PODMAN_ENDED, of_podman), (below_subreaper, NOBODY_READS, Host::kill)]
+    {
+        let host = Host::new();
+        let container = host.world.container(NETNS);
+        let mut list = network();
+        list["plugins"].as_array_mut().unwrap().push(json!({"type": "kills"}));
+        let answer = super::printing(&json!({"cniVersion": "1.1.0"}));
+        let kill = format!("kill -KILL $(cat /run/podman.pid) || true; {PODMAN_ENDS}; {answer}");
+        host.recorder("kills", &kill);
+        host.configure("1.conflist", &list);
+        host.ask(&host.created(&with_options("web", json!({"network": "net"}))));
+        let running = start(&host, &container);
+        assert_eq!(host.answer()["error"], reason);
+        assert_eq!(host.titles(), ["kills ADD", "kills DEL"], "{reason}");
+        assert_eq!(host.kept(), [""; 0], "{reason}");
+        assert!(!container.exec(["ip", "link"]).contains("eth0"), "{reason}");
+        end(&host, running);
+    }
 }
 
 #[test]
@@ -265,30 +275,6 @@ fn a_setup_that_a_subreaper_took_over_makes_nothing() {
         assert_eq!(host.kept(), [""; 0]);
         host.kill(running);
     }
-}
-
-#[test]
-fn a_setup_whose_answer_nobody_reads_any_more_is_undone() {
-    let host = Host::new();
-    let container = host.world.container(NETNS);
-    let mut list = network();
-    list["plugins"].as_array_mut().unwrap().push(json!({"type": "kills"}));
-    let answer = super::printing(&json!({"cniVersion": "1.1.0"}));
-    host.recorder(
-        "kills",
-        &format!("kill -KILL $(cat /run/podman.pid) || true; {PODMAN_ENDS}; {answer}"),
-    );
-    host.configure("1.conflist", &list);
-    host.ask(&host.created(&with_options("web", json!({"network": "net"}))));
-    // sleep would be a second reader of the pipe.
-    let after = "while :; do sleep 1 3<&-; done";
-    let running = host.start_below_subreaper("buildah", ["", after]);
-    let error = host.answer()["error"].as_str().unwrap().to_owned();
-    assert_eq!(error, NOBODY_READS);
-    assert_eq!(host.titles(), ["kills ADD", "kills DEL"]);
-    assert_eq!(host.kept(), [""; 0]);
-    assert!(!container.exec(["ip", "link"]).contains("eth0"));
-    host.kill(running);
 }
 
 #[test]
