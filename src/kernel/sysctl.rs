@@ -5,6 +5,8 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use nix::libc;
+
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::{file, sys};
@@ -64,17 +66,17 @@ pub fn check_settable(path: &str, value: &str) -> Result<()> {
 }
 
 /// The value without its newline; `None` if the parameter exists and cannot be read: some are write-only, some have no
-/// value yet.
+/// value yet. A lack of memory or of file descriptors is an error: it says nothing about the parameter.
 pub fn get(path: &str) -> Result<Option<String>> {
-    use ErrorKind::NotFound;
-
     let value = resolve(Path::new(ROOT), path).and_then(File::open).and_then(|file| read(&file));
     match value {
         Ok(value) => Ok(Some(value.strip_suffix('\n').unwrap_or(&value).into())),
-        Err(error) if error.kind() == NotFound || error.raw_os_error().is_none() => {
-            Err(sys::failed(format_args!("cannot read {}", dotted(path)))(error))
-        }
-        Err(_) => Ok(None),
+        Err(error) => match error.raw_os_error() {
+            None | Some(libc::ENOENT | libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+                Err(sys::failed(format_args!("cannot read {}", dotted(path)))(error))
+            }
+            Some(_) => Ok(None),
+        },
     }
 }
 

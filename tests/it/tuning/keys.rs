@@ -155,6 +155,24 @@ fn a_sysctl_without_read_permission_is_written() {
     c1.del("tuning", &tuning(keys, &result));
 }
 
+/// A DEL could not restore a value that was not saved.
+#[test]
+fn a_sysctl_that_was_not_read_is_not_written() {
+    let world = World::new();
+    let (c1, result) = container(&world);
+    let config = tuning(json!({"sysctl": {"net.core.somaxconn": "77"}}), &result);
+    let before = c1.sysctl("net/core/somaxconn");
+    for error in ["EMFILE", "ENFILE", "ENOMEM"] {
+        // The first open reads the value, the second one sets it.
+        let inject = format!("inject=open,openat:error={error}:when=1");
+        let sysctl = "/proc/sys/net/core/somaxconn";
+        let strace = ["strace", "-qq", "-o", "/run/trace", "-P", sysctl, "-e", &inject];
+        let add = c1.call("tuning", "ADD", &config).under(&strace).run();
+        add.fails(999, &["cannot read net.core.somaxconn"]);
+        assert_eq!(c1.sysctl("net/core/somaxconn"), before, "{error}");
+    }
+}
+
 #[test]
 fn the_last_source_counts() {
     let mac = |last: &str| format!("02:00:00:00:00:{last}");
