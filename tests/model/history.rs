@@ -42,8 +42,9 @@ pub struct Options {
 }
 
 /// The kinds of steps with their weights.
-const WEIGHTS: [(Action, usize); 43] = [
+const WEIGHTS: [(Action, usize); 46] = [
     (Action::Race, 6),
+    (Action::Beside, 3),
     (Action::GcOfNoProc, 1),
     (Action::HookByPath, 1),
     (Action::DamageRecord, 1),
@@ -54,6 +55,8 @@ const WEIGHTS: [(Action, usize); 43] = [
     (Action::End, 6),
     (Action::Unmount, 2),
     (Action::Replace, 3),
+    (Action::Leave, 3),
+    (Action::Nest, 2),
     (Action::Add, 40),
     (Action::Del, 16),
     (Action::Check, 8),
@@ -184,6 +187,7 @@ fn by_of(action: Action, by: By) -> By {
     match action {
         Action::Add
         | Action::Del
+        | Action::Beside
         | Action::Forge
         | Action::Dhcp
         | Action::Full

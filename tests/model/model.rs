@@ -74,10 +74,16 @@ pub struct Container {
 }
 
 /// A network namespace, by the number in the model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Space {
     pub path: String,
     pub is_alive: bool,
+    /// Other processes than the container's that end with it.
+    pub pids: Vec<u64>,
+    /// The path of its containers does not lead to it.
+    pub is_left: bool,
+    /// A process in another namespace uses it.
+    pub is_nested: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,6 +126,8 @@ pub struct Model {
     /// By the number in the steps.
     pub containers: BTreeMap<usize, Container>,
     pub spaces: Vec<Space>,
+    /// The paths of namespaces that no runtime has attached, with an own interface of each name.
+    pub strangers: BTreeSet<String>,
     pub attachments: BTreeMap<Key, Attachment>,
     pub networks: BTreeMap<usize, Value>,
     /// All keys that an ADD was tried with, and their addresses.
@@ -138,6 +146,10 @@ pub struct Model {
 }
 
 impl Model {
+    pub fn is_left(&self, space: usize) -> bool {
+        self.spaces.get(space).is_some_and(|space| space.is_left)
+    }
+
     pub fn lives(&self, attachment: &Attachment) -> bool {
         self.spaces.get(attachment.space).is_some_and(|space| space.is_alive)
     }
@@ -145,7 +157,8 @@ impl Model {
     /// The paths of the living namespaces, each once.
     pub fn paths(&self) -> Vec<String> {
         let alive = self.spaces.iter().filter(|space| space.is_alive);
-        let paths: BTreeSet<String> = alive.map(|space| space.path.clone()).collect();
+        let mut paths: BTreeSet<String> = alive.map(|space| space.path.clone()).collect();
+        paths.extend(self.strangers.iter().cloned());
         paths.into_iter().collect()
     }
 

@@ -41,10 +41,16 @@ words! {
         Unmount = "unmount",
         /// The namespace ends, and another one gets its path.
         Replace = "replace",
+        /// A process keeps the namespace, which loses its path. By `number` the path is free, an empty file, or another namespace.
+        Leave = "leave",
+        /// A process in a namespace of its own uses that of the container. `number` even: it is the last one of `cnibox run`.
+        Nest = "nest",
         Add = "add",
         Del = "del",
         /// ADD or DEL of each container in the bits of `number`, and a gc, at the same time.
         Race = "race",
+        /// DEL and ADD of a container that was replaced, beside a gc that waits before it renames and deletes files.
+        Beside = "beside",
         Check = "check",
         Gc = "gc",
         Status = "status",

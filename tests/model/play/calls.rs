@@ -351,7 +351,9 @@ impl Play {
         if version == "0.3.1" || known.by == By::Go {
             return Ok(Effect::none());
         }
-        let is_sound = self.is_up(&key) && !known.is_perturbed && step.fault == Fault::None;
+        let is_found = !self.model.is_left(known.space);
+        let is_sound =
+            is_found && self.is_up(&key) && !known.is_perturbed && step.fault == Fault::None;
         let listed = if step.by == By::Runtime {
             let call = cnibox(&[
                 "check",

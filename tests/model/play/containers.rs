@@ -119,7 +119,7 @@ impl Play {
 
     pub(super) fn new_space(&mut self, path: &str) -> usize {
         self.node.run(&Call::new(&["ip", "link", "set", "lo", "up"]).netns(path));
-        self.model.spaces.push(Space { path: path.into(), is_alive: true });
+        self.model.spaces.push(Space { path: path.into(), is_alive: true, ..Space::default() });
         self.model.spaces.len() - 1
     }
 
@@ -130,6 +130,10 @@ impl Play {
         };
         let Container { path, space, pid, .. } = container;
         self.model.spaces[space].is_alive = false;
+        for pid in std::mem::take(&mut self.model.spaces[space].pids) {
+            self.node.ask(&json!({"do": "kill", "pid": pid}));
+        }
+        self.model.strangers.remove(&path);
         let mut shared = self.model.containers.values().filter(|other| other.space == space);
         let runner = shared.find_map(|other| other.runner);
         let is_of_another = |other: &Container| other.space != space;
@@ -162,6 +166,7 @@ impl Play {
         let answer: Value = self.node.ask(&json!({"do": "boot", "id": id}));
         assert!(answer.get("error").is_none(), "{answer}");
         self.model.containers.clear();
+        self.model.strangers.clear();
         self.model.spaces.iter_mut().for_each(|space| space.is_alive = false);
         self.furnish_host();
         if self.model.dhcp.is_some() {

@@ -33,8 +33,7 @@ impl Play {
     /// the Go plugins are not ours to restore.
     pub(super) fn reconcile(&mut self, step: &Step) -> Holds<Effect> {
         let is_calm = !self.model.is_disturbed && step.fault == Fault::None;
-        let is_ours = |of: &Attachment| of.by != By::Go && !of.is_perturbed;
-        if is_calm && self.living().all(is_ours) {
+        if is_calm && self.all_can_be_restored() {
             if step.number.is_multiple_of(2) {
                 self.node.must(&Call::shell("nft flush ruleset"));
             }
@@ -45,8 +44,9 @@ impl Play {
         }
         let outcome = self.cnibox_call(&["reconcile"], &step.fault)?;
         self.tool_form(&outcome)?;
-        // It says what it cannot restore: rules for an interface that another program has deleted.
-        if is_calm && !self.living().any(|of| of.is_perturbed) && outcome.status != 0 {
+        // It says what it cannot restore: rules for an interface that another program has deleted, or that it does not find.
+        let can_fail = |of: &Attachment| of.is_perturbed || self.model.is_left(of.space);
+        if is_calm && !self.living().any(can_fail) && outcome.status != 0 {
             return fails("a reconcile without a fault succeeds", outcome.report());
         }
         Ok(Effect::none())
@@ -54,8 +54,7 @@ impl Play {
 
     /// What a watcher left during the deletions is back when they have ended. All that lives must have the same after the step.
     pub(super) fn storm(&mut self) -> Holds<Effect> {
-        let is_ours = |of: &Attachment| of.by != By::Go && !of.is_perturbed;
-        if self.model.is_disturbed || !self.living().all(is_ours) {
+        if self.model.is_disturbed || !self.all_can_be_restored() {
             return Ok(Effect::none());
         }
         let script = |script| cnibox(&[]).under(&["sh", "-c", script]);
@@ -68,6 +67,13 @@ impl Play {
         } else {
             fails("the watcher restores all when it is quiet", log)
         }
+    }
+
+    /// The rules of the Go plugins, and those of an interface that nothing finds, are not restored.
+    fn all_can_be_restored(&self) -> bool {
+        let can_be =
+            |of: &Attachment| of.by != By::Go && !of.is_perturbed && !self.model.is_left(of.space);
+        self.living().all(can_be)
     }
 
     fn living(&self) -> impl Iterator<Item = &Attachment> {

@@ -45,7 +45,8 @@ impl Play {
             _ => format!("ip link del {device}"),
         };
         if self.model.attachments.contains_key(&key) {
-            self.node.run(&Call::shell(&script).netns(&container.path));
+            let path = &self.model.spaces[container.space].path;
+            self.node.run(&Call::shell(&script).netns(path));
         }
         let mut effect = Effect::of(key.clone());
         // Containers of one namespace share its interfaces.
@@ -109,7 +110,8 @@ impl Play {
         };
         // A failed ADD of the Go plugins leaves its interface.
         let space = self.seen.spaces.get(&container.path);
-        let is_there = self.model.attachments.contains_key(&key)
+        let is_there = self.model.is_left(container.space)
+            || self.model.attachments.contains_key(&key)
             || space.is_some_and(|space| space.has_link(&key.interface));
         // The Go plugins believe the messages.
         if step.by == By::Go || is_there || self.interface_is_taken(&key, &container) {

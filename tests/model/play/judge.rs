@@ -38,6 +38,7 @@ impl Play {
         if !lost.is_empty() {
             return fails("nothing living loses anything", lost.join("\n"));
         }
+        self.hidden_ones_are_whole()?;
         self.entries_are_whole()?;
         self.no_address_twice()
     }
@@ -56,7 +57,8 @@ impl Play {
 
     /// Whether a line is about the container, in which another program has removed the interface.
     fn is_without_interface(&self, key: &Key, line: &str) -> bool {
-        let space = self.seen.spaces.get(&self.model.attachments[key].path);
+        let space = &self.model.spaces[self.model.attachments[key].space];
+        let space = self.seen.spaces.get(&space.path);
         line.starts_with("container ") && !space.is_some_and(|space| space.has_link(&key.interface))
     }
 
@@ -170,6 +172,7 @@ impl Play {
         let space = space.and_then(|space| self.seen.spaces.get(&space.path));
         if let (Some(space), Some(known)) = (space, known)
             && !known.is_perturbed
+            && !self.may_leave_interface(key, known.space)
             && space.has_link(&key.interface)
         {
             left.push(format!("the interface {} in the container", key.interface));

@@ -9,6 +9,9 @@ use crate::model::{Holds, Key, fails, plugins};
 use crate::node::{Call, GO_PLUGINS, Outcome, PLUGINS};
 use crate::step::{By, Fault};
 
+/// A call that finds its attachment locked waits 5 s each time.
+const ATTEMPTS_MAX: u32 = 12;
+
 /// The outcome of a list of plugins.
 pub enum Listed {
     Done(Value),
@@ -162,7 +165,14 @@ impl Play {
         let chosen = usize::try_from(of.number % all.max(1) as u64).unwrap_or_default();
         let is_faulty = chosen == index && of.by != By::Go;
         let call = if is_faulty { under(call, of.fault) } else { call };
-        let outcome = self.node.run(&call);
+        let mut outcome = self.node.run(&call);
+        for _ in 0..ATTEMPTS_MAX {
+            if !self.is_beside || !says_try_again(&outcome) {
+                break;
+            }
+            self.note(&outcome)?;
+            outcome = self.node.run(&call);
+        }
         self.note(&outcome)?;
         if of.by != By::Go {
             self.well_formed(&outcome)?;
@@ -209,6 +219,12 @@ impl Play {
         }
         self.node.run(&writing(&of.key.cache()).stdin(entry.to_string()))
     }
+}
+
+/// Code 11 (try again later) of a plugin.
+fn says_try_again(outcome: &Outcome) -> bool {
+    let object: Value = serde_json::from_str(&outcome.stdout).unwrap_or_default();
+    outcome.status == 1 && object["code"] == 11
 }
 
 fn base64(bytes: &[u8]) -> String {

@@ -1,10 +1,12 @@
 //! Plays the steps of a history on a node, and looks after each step whether the rules hold.
 
+mod beside;
 mod calls;
 mod containers;
 mod dhcp;
 mod end;
 mod fixes;
+mod hidden;
 mod intruders;
 mod judge;
 mod libcni;
@@ -34,6 +36,10 @@ pub struct Play {
     pub counts: BTreeMap<String, u64>,
     /// The disk, or the server or daemon of `dhcp`, lets calls fail.
     is_hindered: bool,
+    /// A gc that removes what has ended lets other calls try again.
+    is_beside: bool,
+    /// The call that was started last.
+    begun: String,
     steps: u64,
 }
 
@@ -70,6 +76,8 @@ impl Play {
             is_verbose: false,
             counts: BTreeMap::new(),
             is_hindered: false,
+            is_beside: false,
+            begun: String::new(),
             steps: 0,
         };
         play.furnish_host();
@@ -119,6 +127,9 @@ impl Play {
             Action::Network => self.write_network(step),
             Action::Mounted | Action::Process | Action::Shared => self.make_container(step),
             Action::End | Action::Unmount | Action::Replace => self.end_container(step),
+            Action::Leave => self.leave(step),
+            Action::Nest => self.nest(step),
+            Action::Beside => self.beside(step),
             Action::Reboot => self.reboot(),
             Action::Dhcp => self.dhcp(step),
             Action::Forge => self.forge(step),

@@ -69,6 +69,14 @@ impl Play {
         ));
     }
 
+    /// Ends `cnibox run` and its command. Its namespace stays.
+    pub(super) fn kill_runner(&mut self, pid: u64) {
+        self.node.shell(&format!(
+            "child=$(cat /proc/{pid}/task/{pid}/children); kill -9 {pid} $child
+             for pid in {pid} $child; do while [ -d /proc/$pid ] && ! grep -q 'State:.Z' /proc/$pid/status; do sleep 0.01; done; done"
+        ));
+    }
+
     /// The author of an image writes the annotation, so a path in it is refused.
     pub(super) fn hook_by_path(&mut self, step: &Step) -> Holds<Effect> {
         let container = self.model.containers.get(&step.container);
