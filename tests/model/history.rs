@@ -42,7 +42,7 @@ pub struct Options {
 }
 
 /// The kinds of steps with their weights.
-const WEIGHTS: [(Action, usize); 46] = [
+const WEIGHTS: [(Action, usize); 47] = [
     (Action::Race, 6),
     (Action::Beside, 3),
     (Action::GcOfNoProc, 1),
@@ -87,6 +87,7 @@ const WEIGHTS: [(Action, usize); 46] = [
     (Action::GcOfMount, 1),
     (Action::GcOfNet, 1),
     (Action::Dhcp, 4),
+    (Action::StopDaemon, 3),
     (Action::Clock, 1),
     (Action::Forge, 1),
 ];
@@ -188,6 +189,7 @@ fn by_of(action: Action, by: By) -> By {
         Action::Add
         | Action::Del
         | Action::Beside
+        | Action::StopDaemon
         | Action::Forge
         | Action::Dhcp
         | Action::Full

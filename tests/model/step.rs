@@ -85,6 +85,9 @@ words! {
         ReadOnly = "read-only",
         /// The DHCP server gives other addresses, refuses, or is silent, or the daemon is killed.
         Dhcp = "dhcp",
+        /// The daemon of `dhcp` is stopped while a container ends and another one gets its place, and its ADD begins. `number` even: the
+        /// kernel chooses the number of the new namespace, and can give that of an ended one.
+        StopDaemon = "stop-daemon",
         /// A program in the container answers in place of the kernel, during an ADD and a DEL.
         Forge = "forge",
         /// The clock jumps: all files of the runtime become older or newer.

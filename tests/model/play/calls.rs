@@ -17,6 +17,16 @@ pub fn cnibox(words: &[&str]) -> Call {
         .env("CNI_PATH", PLUGINS)
 }
 
+/// `cnibox add` of an attachment.
+pub fn add_call(key: &Key, path: &str, capabilities: &Value) -> Call {
+    let of = ["add", "--container-id", &key.id, "-i", &key.interface, &key.network, path];
+    let call = cnibox(&of);
+    if *capabilities == Value::Null {
+        return call;
+    }
+    call.env("CAP_ARGS", &capabilities.to_string())
+}
+
 /// The call with a fault.
 pub fn under(call: Call, fault: &Fault) -> Call {
     match fault {
@@ -139,19 +149,11 @@ impl Play {
         path: &str,
         capabilities: &Value,
     ) -> Holds<Listed> {
-        let mut call =
-            cnibox(&["add", "--container-id", &key.id, "-i", &key.interface, &key.network, path]);
-        if *capabilities != Value::Null {
-            call = call.env("CAP_ARGS", &capabilities.to_string());
-        }
+        let call = add_call(key, path, capabilities);
         let outcome = self.node.run(&under(call, &step.fault));
         self.note(&outcome)?;
         self.tool_form(&outcome)?;
-        Ok(match outcome.status {
-            0 => Listed::Done(serde_json::from_str(&outcome.stdout).unwrap_or_default()),
-            1 => Listed::FailedAsWhole(outcome.report()),
-            _ => Listed::Killed,
-        })
+        Ok(Listed::of_command(&outcome))
     }
 
     /// The model after an ADD.

@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::calls::cnibox;
+use super::calls::{Made, add_call, cnibox};
 use super::containers::OUTSIDE;
+use super::libcni::Listed;
 use super::{Effect, Play};
 use crate::history::LAN;
 use crate::model::{Attachment, Holds, Key, State, bare, fails};
 use crate::node::{Call, PLUGINS, TOOLS};
-use crate::step::{Action, Step};
+use crate::step::{Action, By, Step};
 
 const CONTROL: &str = "/mnt/dhcp";
 /// A client that had no answer asks again after 60 s, and again after 60 s, until its lease ends: see the server. Two packets
@@ -111,6 +112,58 @@ impl Play {
                 effect
             }
         }
+    }
+
+    /// A daemon that was stopped learns late which namespaces have ended, when their numbers can be those of later ones.
+    pub(super) fn stop_daemon(&mut self, step: &Step) -> Holds<Effect> {
+        let container = self.model.containers.get(&step.container);
+        let is_run = container.is_some_and(|container| container.runner.is_some());
+        let is_ours = matches!(step.by, By::Runtime | By::Libcni);
+        let Some(dhcp) = self.model.dhcp.clone().filter(|_| is_ours && !is_run) else {
+            return Ok(Effect::none());
+        };
+        self.node.must(&Call::shell(&format!("kill -STOP {}", dhcp.daemon)));
+        self.end_container(&Step { action: Action::End, ..step.clone() })?;
+        self.make_container(&Step { action: Action::Mounted, ..step.clone() })?;
+        if step.number.is_multiple_of(2) {
+            self.node.shell(&format!("ip netns set c{} auto", step.container));
+        }
+        let add = Step { action: Action::Add, ..step.clone() };
+        let begun = self.begin_add(&add);
+        self.node.shell(&format!("sleep 0.{}", step.number % 10));
+        self.node.must(&Call::shell(&format!("kill -CONT {}", dhcp.daemon)));
+        let effect = match begun {
+            Some((key, made)) => {
+                let outcome = self.finish();
+                self.note(&outcome)?;
+                self.tool_form(&outcome)?;
+                self.learn_add(key, &made, Listed::of_command(&outcome), false)?
+            }
+            None => self.add(&add)?,
+        };
+        if step.number % 4 > 1 {
+            self.judge(&effect)?;
+            self.renumber();
+            return self.settle();
+        }
+        Ok(effect)
+    }
+
+    /// Begins `cnibox add`, if the container can be attached.
+    fn begin_add(&mut self, step: &Step) -> Option<(Key, Made)> {
+        let (list, key) = (self.list(step.network)?, self.key(step)?);
+        let container = self.model.containers.get(&step.container)?.clone();
+        let can_add = step.by == By::Runtime
+            && list["plugins"][0]["ipam"]["type"] == "dhcp"
+            && !self.is_up(&key)
+            && !self.interface_is_taken(&key, &container);
+        if !can_add {
+            return None;
+        }
+        let capabilities = self.capabilities(&list, step);
+        self.model.used.entry(key.clone()).or_default();
+        self.begin(&add_call(&key, &container.path, &capabilities));
+        Some((key, Made { list, capabilities, by: By::Runtime, container }))
     }
 
     /// The call that a fault of the server or the daemon meets.

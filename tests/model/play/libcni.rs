@@ -22,6 +22,17 @@ pub enum Listed {
     Killed,
 }
 
+impl Listed {
+    /// The outcome of `cnibox add`.
+    pub fn of_command(outcome: &Outcome) -> Self {
+        match outcome.status {
+            0 => Self::Done(serde_json::from_str(&outcome.stdout).unwrap_or_default()),
+            1 => Self::FailedAsWhole(outcome.report()),
+            _ => Self::Killed,
+        }
+    }
+}
+
 /// A call of all plugins of a list.
 pub struct Of<'a> {
     pub key: &'a Key,

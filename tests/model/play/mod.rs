@@ -132,6 +132,7 @@ impl Play {
             Action::Beside => self.beside(step),
             Action::Reboot => self.reboot(),
             Action::Dhcp => self.dhcp(step),
+            Action::StopDaemon => self.stop_daemon(step),
             Action::Forge => self.forge(step),
             Action::Clock => Ok(self.jump(step)),
             Action::Add => self.add(step),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::calls::{Made, cnibox};
+use super::calls::{Made, add_call, cnibox};
 use super::libcni::Listed;
 use super::{Effect, Play};
 use crate::model::{Holds, Key};
@@ -54,28 +54,29 @@ impl Play {
         {
             return None;
         }
-        let of = ["--container-id", &key.id, "-i", &key.interface, &key.network, &container.path];
         if known.is_some() {
-            return Some((Racer::Del(key.clone()), cnibox(&[&["del"], &of[..]].concat())));
+            let of = [
+                "del",
+                "--container-id",
+                &key.id,
+                "-i",
+                &key.interface,
+                &key.network,
+                &container.path,
+            ];
+            return Some((Racer::Del(key.clone()), cnibox(&of)));
         }
         if self.interface_is_taken(&key, &container) {
             return None;
         }
         let capabilities = self.capabilities(list, step);
-        let mut call = cnibox(&[&["add"], &of[..]].concat());
-        if capabilities != Value::Null {
-            call = call.env("CAP_ARGS", &capabilities.to_string());
-        }
+        let call = add_call(&key, &container.path, &capabilities);
         let made = Made { list: list.clone(), capabilities, by: By::Runtime, container };
         Some((Racer::Add(key, made), call))
     }
 
     fn learn_racer(&mut self, racer: Racer, outcome: &Outcome, step: &Step) -> Holds<Effect> {
-        let listed = match outcome.status {
-            0 => Listed::Done(serde_json::from_str(&outcome.stdout).unwrap_or_default()),
-            1 => Listed::FailedAsWhole(outcome.report()),
-            _ => Listed::Killed,
-        };
+        let listed = Listed::of_command(outcome);
         match racer {
             Racer::Add(key, made) => {
                 self.model.used.entry(key.clone()).or_default();
