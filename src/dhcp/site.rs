@@ -28,6 +28,7 @@ impl From<Error> for SiteError {
 }
 
 pub const NO_NAMESPACE: &str = "its network namespace is gone";
+const WITHOUT_PATH: &str = "the path does not lead to it any more";
 pub const NO_LINK: &str = "its link is gone";
 
 /// The link of a lease record, in its network namespace.
@@ -40,15 +41,21 @@ pub struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Opens the namespace. `Gone` if its path does not exist any more, or leads to another namespace than when the lease was
-    /// made.
+    /// Opens the namespace. If its path does not exist any more, or leads to another namespace than when the lease was made:
+    /// `Failed` if the kernel has the number of the namespace, so that it exists without the path, otherwise `Gone`.
     pub fn open(&self) -> Result<NetNs, SiteError> {
         let path = file::below(self.prefix, &self.record.request.netns);
         let doing = format_args!("cannot open network namespace {}", path.display());
-        let netns = self.own_netns.open_if_exists(&path).map_err(sys::failed(doing))?;
-        let netns = netns.ok_or(SiteError::Gone(NO_NAMESPACE))?;
-        match self.record.is_in(netns.identity()?, netns.rtnl()?.netns_cookie()) {
-            true => Ok(netns),
+        if let Some(netns) = self.own_netns.open_if_exists(&path).map_err(sys::failed(doing))?
+            && self.record.is_in(netns.identity()?, netns.rtnl()?.netns_cookie())
+        {
+            return Ok(netns);
+        }
+        let Some(cookie) = self.record.netns_cookie else {
+            return Err(SiteError::Gone(NO_NAMESPACE));
+        };
+        match self.own_netns.rtnl()?.has_nsid_of_cookie(cookie)? {
+            true => Err(Error::internal(format_args!("{doing}: {WITHOUT_PATH}")).into()),
             false => Err(SiteError::Gone(NO_NAMESPACE)),
         }
     }

@@ -120,6 +120,11 @@ impl Rtnl {
         Ok(nsid.is_some())
     }
 
+    /// Whether the namespace with this cookie exists and has the id for its cookie. False also if it has another id.
+    pub fn has_nsid_of_cookie(&self, cookie: u64) -> Result<bool> {
+        self.has_nsid(Nsid::of_cookie(cookie))
+    }
+
     /// Waits until no namespace has this id, or until the timeout. False if a namespace still has it.
     pub fn wait_for_end(&self, nsid: Nsid, timeout: Duration) -> Result<bool> {
         let has_ended = || Ok((!self.has_nsid(nsid)?, ()));

@@ -67,6 +67,29 @@ fn a_bridge_container_keeps_its_address_through_everything() {
 }
 
 #[test]
+fn a_container_whose_path_was_unmounted_keeps_its_lease_to_its_end() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    let daemon = Daemon::new(&world);
+    let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+    let [held, other] = [&c1, &c2].map(|container| address(&container.add("macvlan", &macvlan())));
+    let holder = c1.tool(["cat"]).keeping_stdin_open().start();
+    world.host(["umount", &c1.netns()]);
+    // The renewals of c1 are due at the same times.
+    kea.wait_for_renewals(&other, 4);
+    let mut leased = kea.leased();
+    leased.sort();
+    let mut expected = [held.clone(), other];
+    expected.sort();
+    assert_eq!(leased, expected, "{}", daemon.log());
+
+    world.host(["kill", &holder.pid_in_world().to_string()]);
+    holder.finish();
+    kea.wait_for_release(&held);
+}
+
+#[test]
 fn a_macvlan_container_keeps_its_address_through_everything() {
     let world = World::new();
     keeps_its_address_through_everything(&Site::new(&world), "macvlan", &macvlan());
