@@ -192,7 +192,9 @@ impl Play {
         let begin = Instant::now();
         let all = self.model.attachments.iter();
         let all = all.filter(|(key, attachment)| {
-            attachment.has_dhcp() && self.is_up(key) && !attachment.is_perturbed
+            // The daemon does not find a namespace without its path, and keeps the lease.
+            let is_found = !self.model.is_left(attachment.space);
+            attachment.has_dhcp() && self.is_up(key) && is_found && !attachment.is_perturbed
         });
         let keys: Vec<Key> = all.map(|(key, _)| key.clone()).collect();
         for key in &keys {
@@ -208,6 +210,20 @@ impl Play {
             dhcp.is_moving = false;
         }
         Ok(Effect { touched: keys.into_iter().collect(), shakes: false })
+    }
+
+    /// The daemon has a lease for each living attachment that asked for one.
+    pub(super) fn leases_are_kept(&self) -> Holds {
+        for (key, attachment) in &self.model.attachments {
+            if !attachment.has_dhcp() || !self.is_up(key) || attachment.is_perturbed {
+                continue;
+            }
+            let name = format!("/{}:{}:{}.lease", key.network, key.id, key.interface);
+            if !self.seen.files.keys().any(|path| path.ends_with(&name)) {
+                return fails("nothing living loses its lease", key.owner());
+            }
+        }
+        Ok(())
     }
 
     fn follow(&mut self, key: &Key, dhcp: &Dhcp, begin: Instant) -> Holds {

@@ -39,6 +39,7 @@ impl Play {
             return fails("nothing living loses anything", lost.join("\n"));
         }
         self.hidden_ones_are_whole()?;
+        self.leases_are_kept()?;
         self.entries_are_whole()?;
         self.no_address_twice()
     }
