@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::calls::{Made, add_call, cnibox};
 use super::containers::OUTSIDE;
+use super::judge::has_own_number;
 use super::libcni::Listed;
 use super::{Effect, Play};
 use crate::history::LAN;
@@ -216,6 +217,13 @@ impl Play {
     pub(super) fn leases_are_kept(&self) -> Holds {
         for (key, attachment) in &self.model.attachments {
             if !attachment.has_dhcp() || !self.is_up(key) || attachment.is_perturbed {
+                continue;
+            }
+            // A later namespace can have a number that the kernel chose, so the daemon goes by the path.
+            let record = self.seen.files.get(&key.record());
+            if self.model.is_left(attachment.space)
+                && !record.is_some_and(|record| has_own_number(record))
+            {
                 continue;
             }
             let name = format!("/{}:{}:{}.lease", key.network, key.id, key.interface);

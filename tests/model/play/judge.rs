@@ -288,7 +288,7 @@ impl Play {
 }
 
 /// Whether the number in a record is of ours. The kernel gives another one again.
-fn has_own_number(record: &str) -> bool {
+pub(super) fn has_own_number(record: &str) -> bool {
     let line = record.lines().next().unwrap_or_default();
     let kept: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
     kept["number"].as_i64().is_some_and(|number| number >= 1 << 30)
