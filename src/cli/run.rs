@@ -91,17 +91,26 @@ impl Run {
             (hidden, directory) = (&STATE[..], Path::new("/tmp"));
         }
         let hostname = self.hostname.as_deref();
+        let (netns, lock) = match &named {
+            Some(path) => {
+                let (netns, lock) = runtime.make_namespace(path, Purpose::Command)?;
+                (netns, Some(lock))
+            }
+            None => {
+                let netns = NetNs::own()?.make()?;
+                netns.rtnl()?.raise_loopback()?;
+                (netns, None)
+            }
+        };
         let launch = |netns: &NetNs, results: &[Success]| {
             let resolv_conf = multi_attach::resolv_conf(results);
-            Launch { netns, words, resolv_conf, directory, hostname, hidden }.run()
+            // After a SIGKILL of this process, the descendants of the command hold the lock: they can use the namespace from
+            // another one.
+            let inherited = lock.as_ref().map(|lock| lock.file());
+            Launch { netns, words, resolv_conf, directory, hostname, hidden, inherited }.run()
         };
-        let Some(path) = named else {
-            let netns = NetNs::own()?.make()?;
-            netns.rtnl()?.raise_loopback()?;
-            return run_attached(&runtime, &wanted, &netns, &launch);
-        };
-        let (netns, _lock) = runtime.make_namespace(&path, Purpose::Command)?;
         let code = run_attached(&runtime, &wanted, &netns, &launch);
+        let Some(path) = named else { return code };
         match (code, sandbox::remove_namespace(&path)) {
             (code, Ok(())) => code,
             (Ok(_), Err(error)) => Err(error),
@@ -177,7 +186,8 @@ impl Exec {
         let resolv_conf = multi_attach::resolv_conf(&results);
         let directory = &runtime.state;
         let (netns, hidden) = (&netns, &[][..]);
-        Launch { netns, words, resolv_conf, directory, hostname: None, hidden }.exec()
+        Launch { netns, words, resolv_conf, directory, hostname: None, hidden, inherited: None }
+            .exec()
     }
 }
 

@@ -47,6 +47,15 @@ pub fn writing() -> OpenOptions {
     options
 }
 
+/// Options for a lock file, which is created if it is missing. It is read-only: a process that inherits it must not write it.
+pub fn locking() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    // The standard library has `create` for files that are written only.
+    let flags = libc::O_CREAT | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    options.read(true).custom_flags(flags).mode(0o600);
+    options
+}
+
 /// Opens a file of any type. If the open fails because of the type, the error names the type.
 pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     options.open(path).map_err(|error| match error.raw_os_error() {

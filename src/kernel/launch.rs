@@ -1,8 +1,9 @@
 //! Starts a command in a network namespace and passes signals to it. This module does not depend on CNI networks.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -54,6 +55,8 @@ pub struct Launch<'a> {
     pub hostname: Option<&'a str>,
     /// Mounts of this process that the command does not see.
     pub hidden: &'a [&'a str],
+    /// An open file that the command inherits.
+    pub inherited: Option<&'a File>,
 }
 
 impl Launch<'_> {
@@ -96,7 +99,9 @@ impl Launch<'_> {
         command.args(&self.words[1..]);
         let (mut reader, writer) = io::pipe().map_err(cannot)?;
         let resolv_conf = self.write_resolv_conf()?;
+        let inherited = self.inherited.map(|file| file.as_fd().try_clone_to_owned()).transpose();
         let setup = ChildSetup {
+            inherited: inherited.map_err(cannot)?,
             resolv_conf: resolv_conf.as_ref().map(|file| file.path().into()),
             hostname: self.hostname.map(Into::into),
             hidden: self.hidden.iter().map(Into::into).collect(),

@@ -219,6 +219,8 @@ pub struct ChildSetup {
     pub hostname: Option<OsString>,
     /// The paths of mounts that are unmounted for the child only.
     pub hidden: Vec<PathBuf>,
+    /// An open file that the child keeps.
+    pub inherited: Option<OwnedFd>,
 }
 
 /// Applies the setup between fork and exec, and then writes one byte to `ready`. An error without that byte is an error of the
@@ -226,7 +228,10 @@ pub struct ChildSetup {
 pub fn set_up_child(command: &mut Command, setup: ChildSetup, mut ready: PipeWriter) {
     const NONE: Option<&CStr> = None;
     let begin = move || {
-        let ChildSetup { resolv_conf, hostname, hidden } = &setup;
+        let ChildSetup { resolv_conf, hostname, hidden, inherited } = &setup;
+        if let Some(file) = inherited {
+            fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
         if resolv_conf.is_some() || !hidden.is_empty() {
             unshare(CloneFlags::CLONE_NEWNS)?;
             // Later mounts of the host propagate to the command; mounts of the command do not propagate to the host.

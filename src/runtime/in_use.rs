@@ -7,6 +7,7 @@
 //!
 //! From outside this is not visible: a macvlan, ipvlan or WireGuard interface that was made in the namespace and moved to
 //! another one, and a process without a control group of the container (`podman run --cgroups=disabled`) that moved to another one.
+//! The descendants of the command of `cnibox run --name` hold the lock of the namespace (see `netns_lock`), unless they close it.
 
 use std::path::Path;
 

@@ -6,7 +6,6 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,10 +69,16 @@ impl Lock {
     pub fn note(&self, text: &str) -> Result<()> {
         let write = || {
             fault::file_operation()?;
-            self.file.set_len(0)?;
-            (&self.file).write_all(text.as_bytes())
+            let (mut file, _) = file::open_regular(file::writing().truncate(true), &self.path)?;
+            file.write_all(text.as_bytes())
         };
         write().map_err(Error::of_file("write", &self.path))
+    }
+
+    /// The open file with the lock. A process that inherits it holds the lock, too, until it ends or closes the file, and so do its
+    /// descendants. Drop of this value releases the lock for all of them.
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     /// Waits for the lock at most `wait`, then fails with code 11.
@@ -154,9 +159,7 @@ pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str)
 fn open(directory: &Path, path: &Path) -> io::Result<(File, Metadata)> {
     let open = || {
         fault::file_operation()?;
-        let mut options = file::writing();
-        options.create(true).truncate(false).mode(0o600);
-        file::open_regular(&options, path)
+        file::open_regular(&file::locking(), path)
     };
     match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

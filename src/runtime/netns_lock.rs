@@ -23,7 +23,8 @@ use crate::runtime::lock::{self, Lock};
 /// The purpose of a named namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// `cnibox run --name`: the namespace ends with the process that holds the lock.
+    /// `cnibox run --name`: the namespace ends with the process that holds the lock. The command inherits the lock, so its
+    /// descendants hold the lock after this process was killed, also those that the kernel shows nowhere as users of the namespace.
     Command,
     /// `cnibox add --create`: the namespace stays after the attachment is complete.
     Attachment,

@@ -169,3 +169,65 @@ fn a_namespace_that_covers_another_stays_mounted() {
     assert!(is_namespace(&host));
     assert_eq!(mounts(), before);
 }
+
+/// Starts a process of `cnibox run --name web` in a namespace of its own, which uses that of the command through a macvlan. Then
+/// kills the run, and so its command.
+fn descendant_of_a_killed_run(host: &Host, keeps_files: bool) -> String {
+    host.configure("1.conflist", &network());
+    let close = if keeps_files { "" } else { "os.closerange(3, 1024); " };
+    let inner = format!(
+        r#"import os; open("/run/inner", "w").write(str(os.getpid())); {close}os.execlp("sleep", "sleep", "1000")"#
+    );
+    let script = format!(
+        "setsid unshare --net python3 -c '{inner}' </dev/null >/dev/null 2>&1 & while ! [ -s /run/inner ]; do sleep 0.05; done
+        until [ \"$(readlink /proc/$(cat /run/inner)/exe)\" = \"$(readlink -f $(command -v sleep))\" ]; do sleep 0.05; done
+        ip link add link eth0 name m0 type macvlan mode bridge; ip link set m0 netns $(cat /run/inner)"
+    );
+    let running = host.start(&["-n", "net", "--name", "web"], &script);
+    let inner = host.world.read("/run/inner").trim().to_owned();
+    let enter = ["nsenter", "--net", "--target", &inner, "sh", "-c"];
+    let up = "ip address add 10.1.0.77/24 dev m0 && ip link set m0 up";
+    host.world.tool(&[&enter[..], &[up]].concat(), None).output_of_success();
+    host.signal("KILL", &running);
+    running.finish();
+    host.world.eventually("no process is in the namespace of the command", || {
+        host.world.tool(&["ip", "netns", "pids", "web"], None).run().output().is_empty()
+    });
+    inner
+}
+
+#[test]
+fn gc_keeps_it_while_a_descendant_of_the_command_lives_elsewhere() {
+    let host = Host::new();
+    let inner = descendant_of_a_killed_run(&host, true);
+    let ping = "ping -c 1 -W 60 10.1.0.1";
+    let enter = ["nsenter", "--net", "--target", &inner, "sh", "-c", ping];
+    for _ in 0..2 {
+        host.cnibox(&GC).run().silence();
+        host.world.tool(&enter, None).output_of_success();
+    }
+    assert!(is_namespace(&host));
+    // The descendant cannot write the note of the lock.
+    let files = format!(
+        "grep -h flags: /proc/{inner}/fdinfo/$(basename $(find /proc/{inner}/fd -lname '*/namespace-web'))"
+    );
+    let flags = host.world.host(["sh", "-c", &files]);
+    assert!(flags.trim().ends_with('0'), "{flags}");
+    host.world.host(["kill", &inner]);
+    host.world.eventually("gc removes it", || {
+        host.cnibox(&GC).run().output().starts_with("removed eth0 of container ")
+    });
+    assert!(!host.world.path(PATH).exists());
+    host.gc_until_nothing_is_kept();
+}
+
+#[test]
+fn gc_does_not_see_a_descendant_that_closed_its_files() {
+    let host = Host::new();
+    let inner = descendant_of_a_killed_run(&host, false);
+    host.world.eventually("gc removes it", || {
+        host.cnibox(&GC).run().output().starts_with("removed eth0 of container ")
+    });
+    host.world.host(["kill", &inner]);
+    host.gc_until_nothing_is_kept();
+}

@@ -169,6 +169,20 @@ fn gc_keeps_a_named_run_and_the_next_run_replaces_a_dead_one() {
 }
 
 #[test]
+fn a_descendant_does_not_hold_the_lock_of_a_run_that_has_ended() {
+    let (host, before) = used_host();
+    let script = "unshare --net sleep 300 > /dev/null 2>&1 & echo $! > /run/inner";
+    for _ in 0..2 {
+        let args = ["-n", "net", "--name", "web", "--", "sh", "-c", script];
+        host.run(&args).silence();
+        host.assert_nothing_left(&before, "after the run");
+        let pid = host.world.read("/run/inner");
+        host.world.host(["rm", "/run/inner"]);
+        assert!(host.world.path(format!("/proc/{}/ns/net", pid.trim())).exists());
+    }
+}
+
+#[test]
 fn others_enter_a_named_namespace() {
     let (host, before) = used_host();
     let running = host.start(&["-n", "net", "--name", "web"], "true");
