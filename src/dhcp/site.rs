@@ -27,9 +27,9 @@ impl From<Error> for SiteError {
     }
 }
 
-pub const NO_NAMESPACE: &str = "its network namespace is gone";
+const NO_NAMESPACE: &str = "its network namespace is gone";
 const WITHOUT_PATH: &str = "the path does not lead to it any more";
-pub const NO_LINK: &str = "its link is gone";
+const NO_LINK: &str = "its link is gone";
 
 /// The link of a lease record, in its network namespace.
 pub struct Site<'a> {

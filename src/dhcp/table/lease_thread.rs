@@ -21,7 +21,7 @@ use crate::dhcp::clients::{Clients, ReleasePacket};
 use crate::dhcp::exchange::ClientEvent;
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::lease::{Key, Leases, v4, v6};
-use crate::dhcp::site::{NO_NAMESPACE, SiteError};
+use crate::dhcp::site::SiteError;
 use crate::dhcp::table::{FAILED_PAUSE, LeaseEntry, LeaseEvent, Table, cannot_get, log};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
@@ -137,7 +137,8 @@ impl LeaseThread {
             for event in self.wait() {
                 match event {
                     LeaseEvent::Verify => {
-                        if let Err(SiteError::Gone(reason)) = self.verify_reported() {
+                        let found = self.table.site(&self.record).verify();
+                        if let Err(SiteError::Gone(reason)) = found {
                             return Err(self.gone(reason));
                         }
                     }
@@ -173,15 +174,6 @@ impl LeaseThread {
         let number = Rtnl::open()?.ensure_nsid(&netns, cookie).ok();
         self.with_entry(|entry| entry.number = number);
         site.verify().map(drop)
-    }
-
-    /// Checks that the namespace and the link still exist, after a report of the kernel.
-    fn verify_reported(&self) -> Result<(), SiteError> {
-        let number = self.with_entry(|entry| entry.number).flatten();
-        let host = Rtnl::open()?;
-        judge(number, &|number| host.has_nsid(number), || {
-            self.table.site(&self.record).verify().map(drop)
-        })
     }
 
     /// Publishes the lease. Waits for the next event, packet or deadline, and returns the events.
@@ -391,25 +383,6 @@ impl LeaseThread {
     }
 }
 
-/// Judges a reported end. The number of the namespace proves the end if it is absent. If no later namespace can have the number,
-/// a path without the namespace proves nothing while the number is present, or the kernel does not say whether it is. Without such
-/// a number, `verify` decides by the path.
-fn judge(
-    number: Option<Nsid>,
-    is_present: &dyn Fn(Nsid) -> Result<bool>,
-    verify: impl FnOnce() -> Result<(), SiteError>,
-) -> Result<(), SiteError> {
-    let Some(number) = number else { return verify() };
-    match is_present(number) {
-        Ok(false) => Err(SiteError::Gone(NO_NAMESPACE)),
-        Ok(true) | Err(_) if !number.is_unique() => verify(),
-        Ok(true) | Err(_) => match verify() {
-            Err(SiteError::Gone(NO_NAMESPACE)) => Ok(()),
-            verified => verified,
-        },
-    }
-}
-
 /// The former leases, each with the current lease of its family, as results of ADD.
 fn change(record: &LeaseRecord) -> LeaseChange {
     let result = |leases| apply::of_leases(&leases, record.request.settings.priority);
@@ -424,37 +397,4 @@ fn change(record: &LeaseRecord) -> LeaseChange {
     }
     let key = &record.request.key;
     LeaseChange { network: key.network.clone(), at: key.at.clone(), leases }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dhcp::site::NO_LINK;
-
-    #[test]
-    fn an_unanswered_question_for_the_number_is_no_end() {
-        let [unique, reused] = ["1073741825", "7"].map(Nsid::parse);
-        let (yes, no) = (Ok(true), Ok(false));
-        let unknown = Err(Error::internal("cannot find network namespace"));
-        let no_namespace = Some(SiteError::Gone(NO_NAMESPACE));
-        let no_link = Some(SiteError::Gone(NO_LINK));
-        for (number, is_present, by_path, is_gone) in [
-            (unique, &yes, &no_namespace, false),
-            (unique, &unknown, &no_namespace, false),
-            (unique, &no, &None, true),
-            (unique, &yes, &no_link, true),
-            (unique, &unknown, &no_link, true),
-            (reused, &yes, &None, false),
-            (reused, &yes, &no_namespace, true),
-            (reused, &unknown, &no_namespace, true),
-            (reused, &no, &None, true),
-            (None, &unknown, &no_namespace, true),
-            (None, &unknown, &None, false),
-        ] {
-            let verified = || by_path.clone().map_or(Ok(()), Err);
-            let judged = judge(number, &|_| is_present.clone(), verified);
-            let found = matches!(judged, Err(SiteError::Gone(_)));
-            assert_eq!(found, is_gone, "{number:?} {is_present:?} {by_path:?}");
-        }
-    }
 }
