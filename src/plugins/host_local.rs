@@ -58,7 +58,8 @@
 //! **Reservations of an earlier boot** belong to no running container. With `reclaim` they are released when a range
 //! set is exhausted, when an ADD of the same attachment follows without a DEL, and when the address is requested. With
 //! `keep` they stay; this is needed if several hosts share `dataDir`. Boots are distinguished by the kernel's boot
-//! id, not by clocks. A reservation of the Go plugin belongs to the boot in which cnibox first saw it.
+//! id, not by clocks. A process that cannot read this id, because a mount covers it, does not release them, and does not use
+//! the index. A reservation of the Go plugin belongs to the boot in which cnibox first saw it.
 //!
 //! **Files.** `dataDir/NETWORK` has the format of the Go plugin, and both use the same lock. `dataDir/.cnibox` holds
 //! an index, so that the cost of a call does not depend on the number of reservations, and the addresses for `sticky`.
