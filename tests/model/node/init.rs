@@ -12,6 +12,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -22,6 +23,10 @@ use serde_json::{Value, json};
 
 use super::{CONFIGURATIONS, PLUGINS, TOOLS, sys};
 
+/// The argument of this program with which it is the forger.
+const FORGER: &str = "--forger";
+/// The process id of the forger, or 0. There is at most one.
+static RUNNING_FORGER: AtomicI32 = AtomicI32::new(0);
 const POLL_INTERVAL: Duration = Duration::from_micros(300);
 /// The boot id of the node, for the debug build.
 const BOOT_ID: &str = "/mnt/boot_id";
@@ -226,7 +231,11 @@ fn start(request: &Value) -> io::Result<Value> {
         // The kernel gives the next free number.
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())?;
     }
-    Ok(json!({"pid": command.spawn()?.id()}))
+    let pid = command.spawn()?.id();
+    if request["argv"][1] == FORGER {
+        RUNNING_FORGER.store(pid.cast_signed(), Relaxed);
+    }
+    Ok(json!({"pid": pid}))
 }
 
 /// Ends a child of this process.
@@ -234,6 +243,7 @@ fn kill(pid: i64) -> io::Result<Value> {
     let pid = Pid::from_raw(i32::try_from(pid).map_err(io::Error::other)?);
     nix::sys::signal::kill(pid, Signal::SIGKILL)?;
     waitpid(pid, None)?;
+    let _ = RUNNING_FORGER.compare_exchange(pid.as_raw(), 0, Relaxed, Relaxed);
     Ok(json!({}))
 }
 
@@ -250,6 +260,7 @@ fn netns(path: &str) -> io::Result<Value> {
 
 /// The host, the namespaces at `paths`, the ruleset, and the files of `directories`.
 fn look(request: &Value) -> io::Result<Value> {
+    let _stopped = StoppedForger::stop()?;
     let texts = |key: &str| {
         let texts = request[key].as_array().into_iter().flatten();
         texts.filter_map(|text| text.as_str().map(str::to_owned))
@@ -271,24 +282,40 @@ fn look(request: &Value) -> io::Result<Value> {
 
 const BATCH: &str = "link show\naddress show\nroute show table all\nrule show\n-6 rule show\n";
 
-/// The forger's errors can end it at any time.
-const ATTEMPTS_MAX: u32 = 100;
+/// The forger, stopped: its errors would end `ip`, and what `ip` had not listed by then would seem to be missing.
+struct StoppedForger(Option<Pid>);
+
+impl StoppedForger {
+    fn stop() -> io::Result<Self> {
+        let pid = RUNNING_FORGER.load(Relaxed);
+        let pid = (pid != 0).then(|| Pid::from_raw(pid));
+        if let Some(pid) = pid {
+            nix::sys::signal::kill(pid, Signal::SIGSTOP)?;
+            waitpid(pid, Some(WaitPidFlag::WUNTRACED))?;
+        }
+        Ok(Self(pid))
+    }
+}
+
+impl Drop for StoppedForger {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            nix::sys::signal::kill(pid, Signal::SIGCONT).expect("the forger is stopped");
+        }
+    }
+}
 
 fn ip(netns: Option<&str>) -> io::Result<String> {
     tool(&["ip", "-j", "-d", "-batch", "-"], netns, BATCH)
 }
 
-/// What a tool prints, once it succeeds.
+/// The output of a tool.
 fn tool(argv: &[&str], netns: Option<&str>, stdin: &str) -> io::Result<String> {
     let request = json!({"argv": argv, "env": {"PATH": TOOLS}, "netns": netns, "stdin": stdin});
-    let mut answer = run(&request)?;
-    for _ in 1..ATTEMPTS_MAX {
-        if answer["status"] == 0 {
-            break;
-        }
-        answer = run(&request)?;
-    }
-    Ok(answer["stdout"].as_str().unwrap_or_default().to_owned())
+    let answer = run(&request)?;
+    let output = answer["stdout"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(answer["status"], 0, "{argv:?}: {answer}");
+    Ok(output)
 }
 
 /// The regular files below a directory with their content.
