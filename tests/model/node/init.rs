@@ -280,7 +280,7 @@ fn look(request: &Value) -> io::Result<Value> {
     Ok(json!({"spaces": spaces, "nft": nft, "files": files}))
 }
 
-const BATCH: &str = "link show\naddress show\nroute show table all\nrule show\n-6 rule show\n";
+const BATCH: &str = "link show\naddress show\nroute show table all\nrule show\n";
 
 /// The forger, stopped: its errors would end `ip`, and what `ip` had not listed by then would seem to be missing.
 struct StoppedForger(Option<Pid>);
@@ -306,7 +306,9 @@ impl Drop for StoppedForger {
 }
 
 fn ip(netns: Option<&str>) -> io::Result<String> {
-    tool(&["ip", "-j", "-d", "-batch", "-"], netns, BATCH)
+    let all = tool(&["ip", "-j", "-d", "-batch", "-"], netns, BATCH)?;
+    // A line of a batch has no options, and a rule has no default family but IPv4.
+    Ok(all + &tool(&["ip", "-6", "-j", "rule", "show"], netns, "")?)
 }
 
 /// The output of a tool.
