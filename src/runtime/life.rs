@@ -43,10 +43,12 @@ impl Runtime {
     }
 
     /// Whether the attachment of an entry is alive. Writes a record for an attachment without one if its namespace exists: with
-    /// the record, a later call can ask the kernel whether the namespace has ended.
+    /// the record, a later call can ask the kernel whether the namespace has ended. A pending record is of an operation that did
+    /// not succeed, and proves no attachment.
     pub(super) fn life(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let (life, unrecorded) = self.judge(witness, entry);
         if let Some(netns) = unrecorded
+            && entry.operation.is_none()
             && witness.view().is_ok()
         {
             // If the record cannot be written, for example without the permission, a later call has less proof, but no failure.
