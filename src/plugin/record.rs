@@ -375,6 +375,9 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> 
         Maker::Cnibox | Maker::Plugin | Maker::Adopted => true,
     };
     match (verb, maker) {
+        // Without the file of the lock, a later ADD would not wait for the GC, which would then remove what that ADD made. The
+        // runtime orders the DEL, so a file that cannot be opened goes.
+        (Verb::Del(at), _) if matches!(records.is_held(network, at), Ok(true)) => Ok(()),
         (Verb::Del(at), Maker::Plugin) => records.remove(network, at),
         (Verb::Del(at), _) if matches!(cx.session.record(network, at), Ok(Some(found)) if !may_remove(&found)) => {
             Ok(())

@@ -60,20 +60,16 @@ impl Records {
         self.lock(network, at, Mode::Exclusive)
     }
 
+    /// Whether another process has the exclusive lock of an attachment's record: a GC, which removes the record itself and last,
+    /// or the ADD of a later attachment, to which the record belongs.
+    pub(super) fn is_held(&self, network: &NetworkName, at: &Attachment) -> Result<bool> {
+        let locked = self.lock_file(&self.path(network, at), Mode::Shared)?;
+        Ok(locked.is_some_and(|(_, is_locked)| !is_locked))
+    }
+
     fn lock(&self, network: &NetworkName, at: &Attachment, mode: Mode) -> Result<Hold> {
         let path = self.path(network, at);
-        let open = || -> io::Result<(File, bool)> {
-            fault::file_operation()?;
-            let options = &mut file::writing();
-            let options = match mode {
-                Mode::Shared => &mut file::reading(),
-                Mode::Exclusive => options.read(true).append(true),
-            };
-            let (file, open) = file::open_regular(options, &path)?;
-            let is_locked = flock::try_lock(&file, mode)? && file::is_at(&open, &path)?;
-            Ok((file, is_locked))
-        };
-        match file::found(open()).map_err(|error| cannot("lock", &path, error))? {
+        match self.lock_file(&path, mode)? {
             None => Ok(Hold::Missing),
             Some((file, true)) => {
                 let record = self.read(network, at)?;
@@ -82,6 +78,23 @@ impl Records {
             }
             Some((_, false)) => Ok(Hold::Busy(busy(&path))),
         }
+    }
+
+    /// Tries to lock the file of a record. The second value is false while another process has the lock. `None` if there is no
+    /// file.
+    fn lock_file(&self, path: &Path, mode: Mode) -> Result<Option<(File, bool)>> {
+        let open = || -> io::Result<(File, bool)> {
+            fault::file_operation()?;
+            let options = &mut file::writing();
+            let options = match mode {
+                Mode::Shared => &mut file::reading(),
+                Mode::Exclusive => options.read(true).append(true),
+            };
+            let (file, open) = file::open_regular(options, path)?;
+            let is_locked = flock::try_lock(&file, mode)? && file::is_at(&open, path)?;
+            Ok((file, is_locked))
+        };
+        file::found(open()).map_err(|error| cannot("lock", path, error))
     }
 }
 
