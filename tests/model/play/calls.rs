@@ -255,7 +255,11 @@ impl Play {
             // containerd removes a sandbox without its namespace; others pass a path that is gone.
             Some(_) if number.is_multiple_of(2) => String::new(),
             Some(known) => known.path.clone(),
-            None => current.map(|container| container.path.clone()).unwrap_or_default(),
+            // A DEL of an attachment that nobody made removes an interface without an owner by its name, as the Go plugins do.
+            None => current
+                .map(|container| container.path.clone())
+                .filter(|path| !self.model.strangers.contains(path))
+                .unwrap_or_default(),
         };
         let listed = if by == By::Runtime {
             self.runtime_del(key, &path, fault)?
