@@ -262,9 +262,12 @@ impl Play {
             let known = self.model.attachments.get(key);
             // An entry of the Go plugins is about a later attachment than the record.
             let may_live = known.is_some_and(|known| self.model.lives(known) || known.by == By::Go);
+            // The Go plugins have deleted it, and its container may live: the record is of a living namespace.
+            let is_kept = self.model.forgotten.contains(key)
+                && self.model.containers.values().any(|container| container.id == key.id);
             let mut left = key.marked(&self.seen);
             // The interface was moved to the host, where it lives on.
-            if may_live || left.iter().any(|line| line.contains(" kind veth ")) {
+            if may_live || is_kept || left.iter().any(|line| line.contains(" kind veth ")) {
                 continue;
             }
             left.retain(|_| is_proof);
