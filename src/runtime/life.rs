@@ -43,12 +43,16 @@ impl Runtime {
     }
 
     /// Whether the attachment of an entry is alive. Writes a record for an attachment without one if its namespace exists: with
-    /// the record, a later call can ask the kernel whether the namespace has ended. A pending record is of an operation that did
-    /// not succeed, and proves no attachment.
+    /// the record, a later call can ask the kernel whether the namespace has ended. The pending record of a DEL that found no record
+    /// proves no attachment.
     pub(super) fn life(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let (life, unrecorded) = self.judge(witness, entry);
+        let is_del_of_none = entry
+            .operation
+            .as_ref()
+            .is_some_and(|operation| operation.is_del && operation.generation.is_empty());
         if let Some(netns) = unrecorded
-            && entry.operation.is_none()
+            && !is_del_of_none
             && witness.view().is_ok()
         {
             // If the record cannot be written, for example without the permission, a later call has less proof, but no failure.
