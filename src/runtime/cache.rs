@@ -77,6 +77,12 @@ pub struct Entries {
 }
 
 impl Operation {
+    /// Whether this is a DEL that found no record. It writes none, so nothing proves an attachment, and a record that is there is
+    /// of a later ADD.
+    pub fn is_del_without_record(&self) -> bool {
+        self.is_del && self.generation.is_empty()
+    }
+
     fn text(&self) -> String {
         let verb = if self.is_del { "DEL" } else { "ADD" };
         format!("{verb} {}", self.generation)

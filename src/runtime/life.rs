@@ -17,7 +17,7 @@ use crate::names::hex;
 use crate::plugin::life::{self, Attached, Life, Witness};
 use crate::plugin::record::{Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{Cache, CacheEntry};
+use crate::runtime::cache::{Cache, CacheEntry, Operation};
 
 /// The maximum wait of an ADD for the end of a namespace.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -47,12 +47,9 @@ impl Runtime {
     /// proves no attachment.
     pub(super) fn life(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let (life, unrecorded) = self.judge(witness, entry);
-        let is_del_of_none = entry
-            .operation
-            .as_ref()
-            .is_some_and(|operation| operation.is_del && operation.generation.is_empty());
+        let operation = entry.operation.as_ref();
         if let Some(netns) = unrecorded
-            && !is_del_of_none
+            && !operation.is_some_and(Operation::is_del_without_record)
             && witness.view().is_ok()
         {
             // If the record cannot be written, for example without the permission, a later call has less proof, but no failure.

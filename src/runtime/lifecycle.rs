@@ -462,11 +462,10 @@ impl Runtime {
     ) -> Result<Option<CacheEntry>> {
         let Some(pending) = self.pending_of(network, at) else { return Ok(None) };
         let cached = self.cache.read(network, at)?;
-        let generation = pending.operation.as_ref().map_or("", |operation| &operation.generation);
-        let is_del = pending.operation.as_ref().is_some_and(|operation| operation.is_del);
+        let operation = pending.operation.as_ref();
+        let generation = operation.map_or("", |operation| &operation.generation);
         let is_last = match (self.records.read(network, at)?, cached) {
-            // A DEL writes no record. This one found none, so a later ADD wrote it.
-            (Some(_), None) if generation.is_empty() && is_del => false,
+            (Some(_), None) if operation.is_some_and(Operation::is_del_without_record) => false,
             (_, None) if generation.is_empty() => true,
             (_, Some(entry)) if generation.is_empty() => {
                 entry == CacheEntry { operation: None, ..pending.clone() }
