@@ -4,13 +4,10 @@
 //! Root of a container of LXC is also root of a user namespace, but its /var/lib is its own.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::OnceLock;
-
-use nix::errno::Errno;
-use nix::unistd::{AccessFlags, access};
 
 use crate::kernel::file;
 
@@ -22,38 +19,34 @@ const USUAL: &str = "/var/lib/cni";
 pub struct StateDirectory {
     /// Below /var/lib/cni.
     pub usual: &'static str,
-    /// In a user namespace whose root may not write there, and has no state there.
+    /// In a user namespace whose root does not own /var/lib.
     pub of_user: &'static str,
 }
 
 impl StateDirectory {
     pub fn path(self) -> &'static Path {
         static IS_OF_USER: OnceLock<bool> = OnceLock::new();
-        let is_of_user = *IS_OF_USER
-            .get_or_init(|| is_refused() && is_in_user_namespace() && !has_state_of_root());
+        let is_of_user = *IS_OF_USER.get_or_init(|| is_in_user_namespace() && !is_of_root());
         Path::new(if is_of_user { self.of_user } else { self.usual })
     }
 }
 
-/// Whether the kernel refuses to write to /var/lib/cni, or to the directory in which it would be made.
-fn is_refused() -> bool {
-    let attempts = Path::new(USUAL).ancestors().map(|path| access(path, AccessFlags::W_OK));
-    let mut of_existing = attempts.filter(|attempt| *attempt != Err(Errno::ENOENT));
-    matches!(of_existing.next(), Some(Err(Errno::EROFS | Errno::EACCES)))
+/// Whether root of this user namespace owns /var/lib/cni, or the directory in which it would be made. The answer may not depend
+/// on the moment, as whether the file system is writable does: two directories of state give out the same addresses.
+fn is_of_root() -> bool {
+    for path in Path::new(USUAL).ancestors() {
+        match fs::metadata(path) {
+            Ok(metadata) => return metadata.uid() == 0,
+            Err(error) if is_hidden(error.kind()) => {}
+            // An error proves nothing. The call that needs the state reports it.
+            Err(_) => return true,
+        }
+    }
+    true
 }
 
-/// Whether root of this user namespace has state in /var/lib/cni. If the file system becomes read-only, for example after an
-/// error of the disk, that state is still valid: a second directory would give out its addresses again.
-fn has_state_of_root() -> bool {
-    let is_absent = |error: io::Error| {
-        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
-    };
-    match fs::metadata(USUAL) {
-        Ok(metadata) if metadata.uid() != 0 => false,
-        // A directory that cannot be read is not empty.
-        Ok(_) => fs::read_dir(USUAL).map_or(true, |mut entries| entries.next().is_some()),
-        Err(error) => !is_absent(error),
-    }
+fn is_hidden(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::PermissionDenied)
 }
 
 /// The initial user namespace maps all users to themselves (user_namespaces(7)).
