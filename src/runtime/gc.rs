@@ -340,7 +340,8 @@ impl Runtime {
         print_line: &mut dyn FnMut(&str),
     ) -> Result<Collected> {
         let witness = Witness::new()?;
-        let entries = self.entries()?;
+        let mut entries = self.entries()?;
+        entries.extend(self.uncached_operations()?);
         let mut living = entries.iter().filter(|entry| self.life(&witness, entry) == Life::Alive);
         if let Some(entry) = living.next() {
             let msg = format!("cannot remove all attachments: {} is alive", entry.title());

@@ -23,13 +23,20 @@ use crate::runtime::cache::{Cache, CacheEntry, Operation};
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Runtime {
-    /// The attachments in the cache, of all runtimes. The list is for display, so this takes no lock. Prints a warning for each
-    /// entry and each record that cannot be read.
+    /// The attachments in the cache, of all runtimes, and those of interrupted operations whose end nothing proves: only the
+    /// operator can remove these. The list is for display, so this takes no lock. Prints a warning for each entry and each record
+    /// that cannot be read.
     pub fn attachments(&self) -> Result<Vec<(CacheEntry, Life)>> {
         let (witness, mut attachments) = (Witness::new()?, Vec::new());
         for entry in self.entries()? {
             let life = self.life(&witness, &entry);
             attachments.push((entry, life));
+        }
+        for entry in self.uncached_operations()? {
+            let (life, _) = self.judge(&witness, &entry);
+            if matches!(life, Life::Unknown(_)) {
+                attachments.push((entry, life));
+            }
         }
         self.records.all()?.unreadable.iter().for_each(Unreadable::warn);
         Ok(attachments)
@@ -37,9 +44,14 @@ impl Runtime {
 
     /// The entries of the cache. Prints a warning for each damaged entry.
     pub fn entries(&self) -> Result<Vec<CacheEntry>> {
-        let found = self.cache.all()?;
-        found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
-        Ok(found.entries)
+        entries_or_warn(&self.cache)
+    }
+
+    /// The pending records of attachments without a cache entry.
+    pub(super) fn uncached_operations(&self) -> Result<Vec<CacheEntry>> {
+        let mut pending = entries_or_warn(&self.pending)?;
+        pending.retain(|entry| self.cache.read(&entry.network, &entry.at) == Ok(None));
+        Ok(pending)
     }
 
     /// Whether the attachment of an entry is alive. Writes a record for an attachment without one if its namespace exists: with
@@ -212,4 +224,11 @@ pub(super) fn fingerprint(path: &Path) -> Option<String> {
     let (metadata, content) = (fs::metadata(path).ok()?, file::read(path).ok()?);
     let (ino, s, ns) = (metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
     Some(format!("{ino} {s}.{ns:09} {}", hex(&Hash::hash(&content)[..16])))
+}
+
+/// The entries of a directory. Prints a warning for each damaged one.
+fn entries_or_warn(cache: &Cache) -> Result<Vec<CacheEntry>> {
+    let found = cache.all()?;
+    found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
+    Ok(found.entries)
 }

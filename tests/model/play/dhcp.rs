@@ -10,6 +10,7 @@ use super::judge::has_own_number;
 use super::libcni::Listed;
 use super::{Effect, Play};
 use crate::history::LAN;
+use crate::look::names;
 use crate::model::{Attachment, Holds, Key, State, bare, fails};
 use crate::node::{Call, PLUGINS, TOOLS};
 use crate::step::{Action, By, Step};
@@ -283,8 +284,13 @@ impl Play {
         }
         let used = self.model.used.get(key).into_iter().flatten();
         for old in used.filter(|old| old != address) {
-            let mut rules = self.seen.nft.iter();
-            if let Some(rule) = rules.find(|rule| crate::look::names(rule, bare(old))) {
+            let of_another = |rule: &str| {
+                // The server has given the address to it.
+                let mut others = self.model.attachments.keys().filter(|other| *other != key);
+                others.any(|other| names(rule, &other.owner()))
+            };
+            let mut rules = self.seen.nft.iter().filter(|rule| !of_another(rule));
+            if let Some(rule) = rules.find(|rule| names(rule, bare(old))) {
                 return Err(format!("{owner}: has {address}, but not this rule: {rule}"));
             }
         }

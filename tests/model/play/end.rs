@@ -15,6 +15,12 @@ fn is_unreadable(record: &str) -> bool {
     document["maker"].is_null()
 }
 
+/// Whether a line of `cnibox attachments` is about an attachment.
+fn shows(shown: &str, key: &Key) -> bool {
+    let words = [&*key.network, &*key.id, &*key.interface];
+    shown.lines().any(|line| line.split_whitespace().take(words.len()).eq(words))
+}
+
 impl Play {
     pub(super) fn end(&mut self) -> Holds {
         self.settle()?;
@@ -87,15 +93,17 @@ impl Play {
         Ok(())
     }
 
-    /// A DEL or GC of others can remove the record, and leave the cache of `cnibox`, or rules of a plugin that its list has lost:
-    /// nothing proves their end. Nor does a record that cannot be read.
+    /// A DEL or GC of others can remove the record, and leave the cache of `cnibox`, a pending record that `cnibox attachments` shows,
+    /// or rules of a plugin that its list has lost: nothing proves their end. Nor does a record that cannot be read.
     fn operator_removes_unknown(&mut self) -> Holds {
+        let shown = self.cnibox_call(&["attachments"], &Fault::None)?.stdout;
         let keys: Vec<Key> = self.model.used.keys().cloned().collect();
         for key in keys {
             let record = self.seen.files.get(&key.record());
             if !key.marked(&self.seen).is_empty()
                 || self.seen.files.contains_key(&key.cache())
                 || record.is_some_and(|record| is_unreadable(record))
+                || (self.seen.files.contains_key(&key.pending()) && shows(&shown, &key))
             {
                 let name = format!("{}/{}/{}", key.network, key.id, key.interface);
                 self.cnibox_call(&["gc", "--unknown", &name], &Fault::None)?;
