@@ -186,9 +186,17 @@ fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<
     let Some((at, owner)) = owners.one() else {
         return host_link::all_of(host, VETH, owners);
     };
-    if let Some(link) = host.link(&host_name(owner))?.filter(|link| host_link::is_of(link, owners))
-    {
-        return Ok(vec![link]);
+    let mut names = vec![host_name(owner)];
+    // The link of the result has another name if the usual one was taken at ADD, perhaps by an earlier pair of this owner.
+    let listed = cx.prev_result_of_del().interfaces.into_iter();
+    names.extend(listed.filter(is_host_end).map(|interface| interface.name));
+    names.dedup();
+    let mut links = Vec::new();
+    for name in names {
+        links.extend(host.link(&name)?.filter(|link| host_link::is_of(link, owners)));
+    }
+    if !links.is_empty() {
+        return Ok(links);
     }
     // No link of the owner has the usual name: another link had the name at ADD, or the reference made the pair.
     let Some(_) = netns else { return host_link::all_of(host, VETH, owners) };
@@ -206,6 +214,11 @@ fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<
             Ok(Vec::new())
         }
     }
+}
+
+/// Whether `create` can have chosen the name of an interface of a result.
+fn is_host_end(interface: &Interface) -> bool {
+    interface.sandbox.is_empty() && interface.name.starts_with("veth")
 }
 
 /// The peer of a link, if the link is a veth and its peer is on the host.

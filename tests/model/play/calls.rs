@@ -342,6 +342,8 @@ impl Play {
             _ => {
                 if let Some(known) = self.model.attachments.get_mut(key) {
                     known.state = State::Unsure;
+                    // Their DEL notes nothing in the record, and can fail after it has deleted the interface.
+                    known.is_perturbed |= by == By::Go;
                 }
                 Ok(())
             }
