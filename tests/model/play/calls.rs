@@ -441,6 +441,9 @@ impl Play {
         if step.by == By::Libcni || step.by == By::Go {
             return self.gc_by_libcni(step);
         }
+        if step.fault == Fault::None {
+            self.wait_for_ends();
+        }
         let outcome = self.cnibox_call(&["gc"], &step.fault)?;
         self.tool_form(&outcome)?;
         self.learn_gc(&outcome, step)

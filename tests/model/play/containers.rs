@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::judge::number_in;
 use super::{Effect, Play};
 use crate::look::Seen;
 use crate::model::{Container, Holds, Key, Space, plugins};
@@ -11,6 +12,9 @@ use crate::step::{Action, Step};
 /// The address of the host in the network outside, and that of a neighbour there.
 pub const UPLINK: &str = "192.0.2.2";
 pub const OUTSIDE: &str = "/run/netns/outside";
+
+/// The kernel ends a namespace within milliseconds, or when a daemon has closed its socket.
+const END_TRIES: u32 = 200;
 
 /// Writes stdin to a file.
 pub fn writing(path: &str) -> Call {
@@ -158,6 +162,25 @@ impl Play {
             _ => drop(self.node.shell(&format!("rm -f {path}"))),
         }
         Ok(Effect::none())
+    }
+
+    /// Waits until the kernel has given up the numbers of namespaces that have ended. It does so some time after their last
+    /// process, and the daemon of `dhcp` can have a socket in them.
+    pub(super) fn wait_for_ends(&mut self) {
+        let ended = self.model.attachments.iter().filter(|(_, known)| !self.model.lives(known));
+        let records = ended.filter_map(|(key, _)| self.seen.files.get(&key.record()));
+        let ended: Vec<String> = records
+            .filter_map(|record| number_in(record))
+            .map(|number| number.to_string())
+            .collect();
+        for _ in 0..END_TRIES {
+            let known = self.node.must(&Call::shell("ip netns list-id"));
+            let mut numbers = known.lines().filter_map(|line| line.split_whitespace().nth(1));
+            if !numbers.any(|number| ended.iter().any(|ended| ended == number)) {
+                break;
+            }
+            self.node.must(&Call::shell("sleep 0.05"));
+        }
     }
 
     pub(super) fn reboot(&mut self) -> Holds<Effect> {

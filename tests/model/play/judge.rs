@@ -292,7 +292,12 @@ impl Play {
 
 /// Whether the number in a record is of ours. The kernel gives another one again.
 pub(super) fn has_own_number(record: &str) -> bool {
+    number_in(record).is_some_and(|number| number >= 1 << 30)
+}
+
+/// The number of the namespace in a record.
+pub(super) fn number_in(record: &str) -> Option<i64> {
     let line = record.lines().next().unwrap_or_default();
     let kept: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
-    kept["number"].as_i64().is_some_and(|number| number >= 1 << 30)
+    kept["number"].as_i64()
 }
