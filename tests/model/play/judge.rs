@@ -181,7 +181,8 @@ impl Play {
         if left.is_empty() {
             Ok(())
         } else {
-            let text = format!("{after} of {} leaves:\n{}", key.owner(), left.join("\n"));
+            let record = self.seen.files.get(&key.record()).map_or("no record", String::as_str);
+            let text = format!("{after} of {} leaves:\n{}\n{record}", key.owner(), left.join("\n"));
             fails("nothing is left of a deleted attachment", text)
         }
     }
@@ -290,14 +291,20 @@ impl Play {
     }
 }
 
-/// Whether the number in a record is of ours. The kernel gives another one again.
+/// Whether the number in a record is of ours, and its boot is known. The kernel gives another number again, and a number of an
+/// unknown boot proves nothing: an ADD with few descriptors may not be able to read the boot id.
 pub(super) fn has_own_number(record: &str) -> bool {
-    number_in(record).is_some_and(|number| number >= 1 << 30)
+    let has_boot = |identity: &str| !identity.starts_with(' ');
+    kept(record)["identity"].as_str().is_some_and(has_boot)
+        && number_in(record).is_some_and(|number| number >= 1 << 30)
 }
 
 /// The number of the namespace in a record.
 pub(super) fn number_in(record: &str) -> Option<i64> {
+    kept(record)["number"].as_i64()
+}
+
+fn kept(record: &str) -> serde_json::Value {
     let line = record.lines().next().unwrap_or_default();
-    let kept: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
-    kept["number"].as_i64()
+    serde_json::from_str(line).unwrap_or_default()
 }
