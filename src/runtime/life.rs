@@ -22,6 +22,16 @@ use crate::runtime::cache::{Cache, CacheEntry, Operation};
 /// The maximum wait of an ADD for the end of a namespace.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What a DEL takes for the namespace of an attachment without a record.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Unrecorded {
+    /// The namespace at its path: the caller has named one.
+    IsAtPath,
+    /// Only one that has its interface. By now the path can be that of a later container, for example that of a process with the
+    /// same number.
+    HasInterface,
+}
+
 impl Runtime {
     /// The attachments in the cache, of all runtimes, and those of interrupted operations whose end nothing proves: only the
     /// operator can remove these. The list is for display, so this takes no lock. Prints a warning for each entry and each record
@@ -133,17 +143,25 @@ impl Runtime {
 
     /// CNI_NETNS for the DEL of an entry. Empty if no namespace is at its path, or if it is the namespace of a later attachment
     /// or of the host.
-    pub(super) fn netns_of_del(&self, entry: &CacheEntry) -> PathBuf {
-        match self.own_namespace(entry) {
+    pub(super) fn netns_of_del(&self, entry: &CacheEntry, unrecorded: Unrecorded) -> PathBuf {
+        match self.namespace_at_path(entry, unrecorded) {
             Ok(None) => PathBuf::new(),
             // On an error, DEL reports why it cannot open or read the namespace.
             Ok(Some(_)) | Err(_) => entry.netns.clone(),
         }
     }
 
+    fn own_namespace(&self, entry: &CacheEntry) -> Result<Option<NetNs>> {
+        self.namespace_at_path(entry, Unrecorded::IsAtPath)
+    }
+
     /// The namespace at the path of an entry. `None` if there is none, if it belongs to a later attachment, or if it is the
     /// host's and CNI_NETNS_OVERRIDE is not set.
-    fn own_namespace(&self, entry: &CacheEntry) -> Result<Option<NetNs>> {
+    fn namespace_at_path(
+        &self,
+        entry: &CacheEntry,
+        unrecorded: Unrecorded,
+    ) -> Result<Option<NetNs>> {
         let home = NetNs::own()?;
         let found = home.open_if_exists(&entry.netns);
         let Some(netns) = found.map_err(Error::of_file("open", &entry.netns))? else {
@@ -156,11 +174,15 @@ impl Runtime {
         let now = Identity::of(rtnl.netns_cookie());
         let recorded = self.record_of(entry).map(|record| record.map(|record| record.identity));
         let is_its_own = match recorded {
-            Ok(None | Some(Identity { cookie: None, .. })) => true,
+            Ok(None | Some(Identity { cookie: None, .. }))
+                if unrecorded == Unrecorded::IsAtPath =>
+            {
+                true
+            }
             Ok(Some(recorded)) if recorded.is(&now) => true,
             Ok(Some(recorded)) if recorded.is_another(&now) => false,
             // If the record or its boot is unknown, the interface tells whether the namespace is the attachment's.
-            Ok(Some(_)) | Err(_) => {
+            Ok(_) | Err(_) => {
                 let made = entry.made();
                 life::is_attached_in(&rtnl, &entry.network, &entry.at, &made)? == Some(true)
             }

@@ -25,7 +25,7 @@ use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Operation};
 use crate::runtime::chain::{Chain, FailedAdd};
 use crate::runtime::conf::Network;
-use crate::runtime::life;
+use crate::runtime::life::{self, Unrecorded};
 use crate::runtime::lock::Lock;
 
 /// The network of an operation.
@@ -251,9 +251,9 @@ impl Runtime {
     }
 
     fn delete_stale(&self, rest: &CacheEntry, network: &Network) -> Result<()> {
-        self.delete(rest, network, &self.netns_of_del(rest)).map_err(|error| {
-            error.context(format!("cannot delete the remains of {}", rest.title()))
-        })
+        self.delete(rest, network, &self.netns_of_del(rest, Unrecorded::HasInterface)).map_err(
+            |error| error.context(format!("cannot delete the remains of {}", rest.title())),
+        )
     }
 
     /// Runs DEL of the whole list after a failed ADD, whichever plugin failed. Returns `error`.
@@ -292,9 +292,10 @@ impl Runtime {
         let network = self.network(choice, known.as_ref())?;
         let netns = match (&known, target.netns) {
             (None, given) => given.unwrap_or_else(|| Path::new("")).into(),
-            (Some(known), given) => {
-                let at_add = self.netns_of_del(known);
-                given.filter(|_| !at_add.as_os_str().is_empty()).map_or(at_add, Into::into)
+            (Some(known), None) => self.netns_of_del(known, Unrecorded::HasInterface),
+            (Some(known), Some(given)) => {
+                let at_add = self.netns_of_del(known, Unrecorded::IsAtPath);
+                if at_add.as_os_str().is_empty() { at_add } else { given.into() }
             }
         };
         self.delete(&merged_entry(&network, target, known), &network, &netns)

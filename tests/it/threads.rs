@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::world::{World, executable};
+use crate::world::{World, executable, is_full};
 
 /// The program of tests/threads.rs, built as the executable under test is: by `cargo test` in the directory `examples`
 /// beside it, by `packaging/release --threads` beside it.
@@ -12,11 +12,6 @@ fn program() -> String {
     let program = if of_cargo.exists() { of_cargo } else { beside };
     assert!(program.exists(), "{}: cargo build --example threads", program.display());
     program.to_str().unwrap().into()
-}
-
-/// Whether the tests have time for all rounds.
-fn is_full() -> bool {
-    std::env::var_os("CNIBOX_TESTS_FULL").is_some()
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::runtime::chain::Chain;
 use crate::runtime::conf::Network;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{CacheSummary, GcRun, PROCESS_DIED, Removed};
-use crate::runtime::life;
+use crate::runtime::life::{self, Unrecorded};
 use crate::runtime::lock::Lock;
 
 /// The maximum number of attachments that are deleted together. The locks of each need two open files.
@@ -219,7 +219,7 @@ impl Runtime {
             warn(format_args!("{error}"));
         }
         let network = self.network_for_del(entry, chosen)?;
-        self.delete(entry, &network, &self.netns_of_del(entry))
+        self.delete(entry, &network, &self.netns_of_del(entry, Unrecorded::HasInterface))
     }
 
     /// The configuration of the ADD. If that is unreadable: `chosen`, or else that of the directory.

@@ -3,11 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Host, list};
-use crate::world::{Call, Outcome, with};
+use crate::world::{Call, Outcome, is_full, with};
 
-/// `gc` waits this long at the entry of each of these system calls.
-const DELAYED: &str = "inject=rename,renameat,renameat2,unlink,unlinkat:delay_enter=500000";
-const ROUNDS: usize = 4;
+/// `gc` waits at the entry of each of these system calls.
+const DELAYED: &str = "inject=rename,renameat,renameat2,unlink,unlinkat:delay_enter=";
 
 fn config(kind: &str) -> Value {
     let ipam =
@@ -64,14 +63,15 @@ fn an_add_beside_a_gc_keeps_its_interface_and_its_port() {
     host.configure("1.conflist", &network());
     let mut container = host.world.container("c1");
     host.attach_by_calls();
-    for round in 0..ROUNDS {
+    let (rounds, delay_us) = if is_full() { (20, 3_000_000) } else { (4, 500_000) };
+    let delayed = format!("{DELAYED}{delay_us}");
+    for round in 0..rounds {
         container.destroy();
-        let gc =
-            host.cnibox(&["gc"]).under(&["strace", "-f", "-qq", "-o", "/run/trace", "-e", DELAYED]);
-        let gc = gc.start();
+        let gc = host.cnibox(&["gc"]);
+        let gc = gc.under(&["strace", "-f", "-qq", "-o", "/run/trace", "-e", &delayed]).start();
         container = host.world.container("c1");
         // The first ADD begins before gc has decided, the later ones after it.
-        host.world.host(["sleep", &format!("0.{}", round * 2)]);
+        host.world.host(["sleep", &format!("0.{}", round * 2 % 10)]);
         host.attach_by_calls();
         let report = gc.finish().report();
         assert_eq!(container.addresses("eth0"), ["10.1.0.2/24"], "{report}");

@@ -36,6 +36,11 @@ pub use scratch::Scratch;
 pub use state::{RECORDS, State};
 pub use sys::{Namespaces, Process};
 
+/// Whether the tests have time for all rounds.
+pub fn is_full() -> bool {
+    std::env::var_os("CNIBOX_TESTS_FULL").is_some()
+}
+
 /// The executable under test: that of CNIBOX_EXECUTABLE, to test what is shipped, or the debug build. Only a debug build has
 /// the faults of the modules named `faults`, and boots again.
 #[expect(clippy::disallowed_methods, reason = "it is asked of the caller of the tests")]
