@@ -342,8 +342,9 @@ impl Play {
             _ => {
                 if let Some(known) = self.model.attachments.get_mut(key) {
                     known.state = State::Unsure;
-                    // Their DEL notes nothing in the record, and can fail after it has deleted the interface.
-                    known.is_perturbed |= by == By::Go;
+                    // Nothing in the record tells that the DEL has begun: other plugins note nothing, and a full or read-only disk
+                    // takes no note.
+                    known.is_perturbed |= by == By::Go || self.is_hindered;
                 }
                 Ok(())
             }

@@ -245,7 +245,14 @@ impl Play {
                     attachment.result = result;
                     let used = attachment.addresses.clone();
                     self.model.used.entry(key.clone()).or_default().extend(used);
-                    return if self.model.is_disturbed { Ok(()) } else { self.is_made(key) };
+                    // The daemon changes the address and the cache before the rules.
+                    match self.is_made(key) {
+                        Err(failure) if !self.model.is_disturbed && begin.elapsed() > LIMIT => {
+                            return Err(failure);
+                        }
+                        Err(_) if !self.model.is_disturbed => {}
+                        _ => return Ok(()),
+                    }
                 }
                 Err(text) if begin.elapsed() > LIMIT => {
                     let leases = self.node.run(&cnibox(&["dhcp", "leases"])).report();
@@ -254,8 +261,9 @@ impl Play {
                         format!("{text}\n{leases}"),
                     );
                 }
-                Err(_) => drop(self.node.shell("sleep 0.1")),
+                Err(_) => {}
             }
+            self.node.shell("sleep 0.1");
         }
     }
 
