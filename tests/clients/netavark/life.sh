@@ -86,6 +86,8 @@ test_a_container_that_podman_may_still_start_keeps_its_namespace() {
     [[ -z $(cnibox gc) ]]
     attachments_are 1
     kill -KILL "$conmon"
+    # The kernel ends it some time after the signal.
+    eventually not pgrep -f '^conmon .* -c '
     output=$(cnibox gc)
     [[ $output == *'removed namespace /run/netns/netns-'* ]]
     nothing_is_left
