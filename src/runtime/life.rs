@@ -1,5 +1,6 @@
 //! Decides whether the attachment of a cache entry is alive, and which record belongs to the entry.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
 use crate::names::hex;
 use crate::plugin::life::{self, Attached, Life, Witness};
-use crate::plugin::record::{Made, Maker, Record, Unreadable};
+use crate::plugin::record::{AllRecords, Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Operation};
 
@@ -33,22 +34,31 @@ pub(super) enum Unrecorded {
 }
 
 impl Runtime {
-    /// The attachments in the cache, of all runtimes, and those of interrupted operations whose end nothing proves: only the
-    /// operator can remove these. The list is for display, so this takes no lock. Prints a warning for each entry and each record
-    /// that cannot be read.
+    /// The attachments in the cache, of all runtimes, and those of interrupted operations and of records without a cache entry
+    /// whose end nothing proves: only the operator can remove these. The list is for display, so this takes no lock. Prints a
+    /// warning for each entry and each record that cannot be read.
     pub fn attachments(&self) -> Result<Vec<(CacheEntry, Life)>> {
-        let (witness, mut attachments) = (Witness::new()?, Vec::new());
-        for entry in self.entries()? {
+        let witness = Witness::new()?;
+        let with_life = |entry: CacheEntry| {
             let life = self.life(&witness, &entry);
-            attachments.push((entry, life));
-        }
-        for entry in self.uncached_operations()? {
+            (entry, life)
+        };
+        let mut attachments: Vec<_> = self.entries()?.into_iter().map(with_life).collect();
+        let pending = self.uncached_operations()?;
+        let titles = attachments.iter().map(|(entry, _)| entry).chain(&pending);
+        let titles: HashSet<String> = titles.map(CacheEntry::title).collect();
+        let AllRecords { mut records, unreadable } = self.records.all()?;
+        records.retain(|record| !titles.contains(&record.at.title(&record.network)));
+        let judged = pending.into_iter().map(|entry| {
             let (life, _) = self.judge(&witness, &entry);
-            if matches!(life, Life::Unknown(_)) {
-                attachments.push((entry, life));
-            }
-        }
-        self.records.all()?.unreadable.iter().for_each(Unreadable::warn);
+            (entry, life)
+        });
+        let judged = judged.chain(records.into_iter().map(|record| {
+            let life = witness.life_of_record(&record);
+            (CacheEntry::of_record(record), life)
+        }));
+        attachments.extend(judged.filter(|(_, life)| matches!(life, Life::Unknown(_))));
+        unreadable.iter().for_each(Unreadable::warn);
         Ok(attachments)
     }
 
@@ -137,6 +147,10 @@ impl Runtime {
     fn adopt(&self, witness: &Witness, entry: &CacheEntry, netns: &NetNs) -> Result<()> {
         let (rtnl, by) = (netns.rtnl()?, (Maker::Adopted, Vec::new()));
         let record = Record::of(&entry.network, &entry.at, netns, (witness.host(), &rtnl), by)?;
+        if record.number.is_none() && record.identity.cookie.is_some() {
+            // It would never prove the end. A later call can adopt the attachment.
+            return Ok(());
+        }
         let cache = fingerprint(&self.cache.path(&entry.network, &entry.at));
         self.records.adopt(&record, &Made { cache, ..entry.made() }).map(drop)
     }

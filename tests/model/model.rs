@@ -49,11 +49,6 @@ impl Key {
         format!("/var/lib/cni/attachments/{}+{}+{}", self.network, self.id, self.interface)
     }
 
-    /// The pending record of an operation.
-    pub fn pending(&self) -> String {
-        format!("/run/cnibox/operations/{}+{}+{}", self.network, self.id, self.interface)
-    }
-
     /// What has our mark: the rules and links of the host that name the owner.
     pub fn marked(&self, seen: &Seen) -> Vec<String> {
         let owner = self.owner();

@@ -93,8 +93,9 @@ impl Play {
         Ok(())
     }
 
-    /// A DEL or GC of others can remove the record, and leave the cache of `cnibox`, a pending record that `cnibox attachments` shows,
-    /// or rules of a plugin that its list has lost: nothing proves their end. Nor does a record that cannot be read.
+    /// A DEL or GC of others can remove the record, and leave the cache of `cnibox`, or rules of a plugin that its list has lost:
+    /// nothing proves their end. Nor does a record that cannot be read. Other records that prove nothing, and those of interrupted
+    /// operations, are what `cnibox attachments` shows.
     fn operator_removes_unknown(&mut self) -> Holds {
         let shown = self.cnibox_call(&["attachments"], &Fault::None)?.stdout;
         let keys: Vec<Key> = self.model.used.keys().cloned().collect();
@@ -103,7 +104,7 @@ impl Play {
             if !key.marked(&self.seen).is_empty()
                 || self.seen.files.contains_key(&key.cache())
                 || record.is_some_and(|record| is_unreadable(record))
-                || (self.seen.files.contains_key(&key.pending()) && shows(&shown, &key))
+                || shows(&shown, &key)
             {
                 let name = format!("{}/{}/{}", key.network, key.id, key.interface);
                 self.cnibox_call(&["gc", "--unknown", &name], &Fault::None)?;
@@ -142,7 +143,15 @@ impl Play {
                 left.push(line);
             }
         }
-        if left.is_empty() { Ok(()) } else { fails("the node becomes empty", left.join("\n")) }
+        let content = |line: &String| {
+            let path = line.strip_prefix("file ")?.split_whitespace().next()?;
+            self.seen.files.get(path).map(|content| format!("\n{path}: {content}"))
+        };
+        let contents: String = left.iter().filter_map(content).collect();
+        match left.is_empty() {
+            true => Ok(()),
+            false => fails("the node becomes empty", left.join("\n") + &contents),
+        }
     }
 
     /// On the empty node each network attaches a container, passes a CHECK, and deletes it.
