@@ -178,6 +178,13 @@ impl Play {
                 return Ok(Effect::none());
             }
             Listed::Killed if is_up_before && !is_perturbed => return Ok(Effect::none()),
+            // It was refused, or it has deleted the attachment first. The other runtimes know the list of the earlier ADD.
+            Listed::Failed(_) | Listed::FailedAsWhole(_) if is_up_before => {
+                if let Some(known) = self.model.attachments.get_mut(&key) {
+                    known.state = State::Unsure;
+                }
+                return Ok(effect);
+            }
             Listed::Done(result) => (State::Up, result),
             Listed::Failed(_) | Listed::FailedAsWhole(_) | Listed::Killed => {
                 (State::Unsure, Value::Null)
