@@ -21,7 +21,8 @@ use nix::unistd::{AccessFlags, dup2_stderr, faccessat};
 
 pub(crate) use super::sys::{failed_with, reason};
 pub use aside::{
-    Aside, is_aside, make_directory, remove_abandoned, replace, replace_private, sweep, sweep_of,
+    Aside, create, is_aside, make_directory, remove_abandoned, replace, replace_private, sweep,
+    sweep_of,
 };
 pub use holder::holder;
 

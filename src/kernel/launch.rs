@@ -132,7 +132,7 @@ impl Launch<'_> {
         let path = self.directory.join("resolv.conf");
         let write = || {
             file::make_directory(self.directory, 0o700)?;
-            let aside = Aside::write(&path, content.as_bytes(), 0o600)?;
+            let aside = Aside::keep(&path, content.as_bytes(), 0o600)?;
             // The command can run as any user, so the umask must not apply.
             aside.file().set_permissions(fs::Permissions::from_mode(0o644))?;
             Ok(aside)

@@ -10,7 +10,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,6 +52,17 @@ impl Aside {
         Ok(aside)
     }
 
+    /// `write` for a file that is used under its temporary name: no sweep has removed it.
+    pub fn keep(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
+        for _ in 1..ATTEMPTS_MAX {
+            let aside = Self::write(path, content, mode)?;
+            if aside.file.metadata()?.nlink() > 0 {
+                return Ok(aside);
+            }
+        }
+        Self::write(path, content, mode)
+    }
+
     pub fn path(&self) -> &Path {
         &self.name.0
     }
@@ -89,14 +100,29 @@ impl Drop for RandomName {
 /// Writes a file, or replaces the object at its path: a link, a FIFO, or a file that others still read. A reader never finds an
 /// incomplete file.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    put(path, content, mode, Aside::rename)
+}
+
+/// Writes a new file, which a reader never finds incomplete. Fails if the path exists. Returns the file, to write more.
+pub fn create(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
+    put(path, content, mode, Aside::link)
+}
+
+/// Writes the temporary file, and gives it its name by `place`.
+fn put<T>(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    place: fn(Aside, &Path) -> io::Result<T>,
+) -> io::Result<T> {
     for _ in 1..ATTEMPTS_MAX {
-        match Aside::write(path, content, mode)?.rename(path) {
+        match place(Aside::write(path, content, mode)?, path) {
             // A sweep removed the temporary file before it was locked.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            renamed => return renamed,
+            placed => return placed,
         }
     }
-    Aside::write(path, content, mode)?.rename(path)
+    place(Aside::write(path, content, mode)?, path)
 }
 
 /// `replace` for a file that only its owner may read, in a directory of such files. Creates the directory if it is missing.
@@ -274,8 +300,13 @@ mod tests {
                     sweep(&dir.0);
                 }
             });
-            let written: io::Result<()> =
-                (0..2000).try_for_each(|_| replace(&path, b"content", 0o600));
+            let written: io::Result<()> = (0..2000).try_for_each(|_| {
+                replace(&path, b"content", 0o600)?;
+                fs::remove_file(&path)?;
+                create(&path, b"content", 0o600)?;
+                let kept = Aside::keep(&path, b"content", 0o600)?;
+                fs::symlink_metadata(kept.path()).map(drop)
+            });
             is_done.store(true, std::sync::atomic::Ordering::Relaxed);
             written.unwrap();
         });

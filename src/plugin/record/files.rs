@@ -422,14 +422,13 @@ fn replace(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Op
 /// Writes a new file under a temporary name and links it to its name, so a reader never finds an incomplete file. Fails if the
 /// name exists. Puts the directories that it made into `directories`.
 fn create_new(path: &Path, content: &[u8], directories: &mut Vec<PathBuf>) -> io::Result<File> {
-    match file::Aside::write(path, content, 0o600) {
+    match file::create(path, content, 0o600) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             *directories = make_directories(path.parent().unwrap_or(path))?;
-            file::Aside::write(path, content, 0o600)
+            file::create(path, content, 0o600)
         }
-        written => written,
-    }?
-    .link(path)
+        created => created,
+    }
 }
 
 /// Makes a directory with mode 0700, and its parent with mode 0755 as the reference does. Returns the directories that were
