@@ -67,10 +67,13 @@ impl Runtime {
         entries_or_warn(&self.cache)
     }
 
-    /// The pending records of attachments without a cache entry.
+    /// The pending records of attachments without a cache entry and a later ADD.
     pub(super) fn uncached_operations(&self) -> Result<Vec<CacheEntry>> {
         let mut pending = entries_or_warn(&self.pending)?;
-        pending.retain(|entry| self.cache.read(&entry.network, &entry.at) == Ok(None));
+        pending.retain(|entry| {
+            self.cache.read(&entry.network, &entry.at) == Ok(None)
+                && self.is_last(entry) != Ok(false)
+        });
         Ok(pending)
     }
 

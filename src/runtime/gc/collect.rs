@@ -57,8 +57,9 @@ impl Runtime {
         let mut entries = cached.entries;
         let titles: HashSet<String> = entries.iter().map(CacheEntry::title).collect();
         for entry in pending.entries {
-            // For an attachment with a cache entry and a pending record, use the cache entry: only it has the result.
-            if !titles.contains(&entry.title()) {
+            // For an attachment with a cache entry and a pending record, use the cache entry: only it has the result. A record of
+            // a later ADD, without a cache entry, is for `gc_of_host`.
+            if !titles.contains(&entry.title()) && self.is_last(&entry) != Ok(false) {
                 entries.push(entry);
             } else if !run.options.is_dry_run {
                 run.collected.errors.extend(self.remove_void_operation(&entry).err());
