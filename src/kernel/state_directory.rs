@@ -4,7 +4,7 @@
 //! Root of a container of LXC is also root of a user namespace, but its /var/lib is its own.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -37,16 +37,12 @@ fn is_of_root() -> bool {
     for path in Path::new(USUAL).ancestors() {
         match fs::metadata(path) {
             Ok(metadata) => return metadata.uid() == 0,
-            Err(error) if is_hidden(error.kind()) => {}
+            Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {}
             // An error proves nothing. The call that needs the state reports it.
             Err(_) => return true,
         }
     }
     true
-}
-
-fn is_hidden(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NotFound | ErrorKind::PermissionDenied)
 }
 
 /// The initial user namespace maps all users to themselves (user_namespaces(7)).

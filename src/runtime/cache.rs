@@ -19,7 +19,7 @@ use crate::fault;
 use crate::kernel::file;
 use crate::kernel::state_directory::StateDirectory;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::record::{Made, Record};
+use crate::plugin::record::Made;
 use crate::runtime::conf::Network;
 
 /// The directory of libcni's cache.
@@ -98,14 +98,6 @@ impl Operation {
 }
 
 impl CacheEntry {
-    /// The attachment of a record that has no cache entry.
-    pub(super) fn of_record(record: Record) -> Self {
-        let Record { network, at, netns, .. } = record;
-        let (config, args) = (Vec::new(), String::new());
-        let (capability_args, result, operation) = (Json::Null, Json::Null, None);
-        Self { network, at, config, netns, args, capability_args, result, operation }
-    }
-
     /// An entry with the name of an attachment only.
     pub fn new(network: &NetworkName, at: &Attachment) -> Self {
         Self {

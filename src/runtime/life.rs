@@ -55,7 +55,8 @@ impl Runtime {
         });
         let judged = judged.chain(records.into_iter().map(|record| {
             let life = witness.life_of_record(&record);
-            (CacheEntry::of_record(record), life)
+            let named = CacheEntry::new(&record.network, &record.at);
+            (CacheEntry { netns: record.netns, ..named }, life)
         }));
         attachments.extend(judged.filter(|(_, life)| matches!(life, Life::Unknown(_))));
         unreadable.iter().for_each(Unreadable::warn);
@@ -130,7 +131,9 @@ impl Runtime {
     /// and socket are gone, so this waits for that end.
     pub(super) fn life_for_add(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let life = self.life(witness, entry);
-        if life != Life::Alive || matches!(self.own_namespace(entry), Ok(Some(_))) {
+        if life != Life::Alive
+            || matches!(self.namespace_at_path(entry, Unrecorded::IsAtPath), Ok(Some(_)))
+        {
             return life;
         }
         let record = self.records.read(&entry.network, &entry.at).ok().flatten();
@@ -144,6 +147,27 @@ impl Runtime {
     pub(super) fn record_of(&self, entry: &CacheEntry) -> Result<Option<Record>> {
         let record = self.records.read(&entry.network, &entry.at)?;
         Ok(record.filter(|record| is_record_of(record, entry, &self.cache)))
+    }
+
+    /// Whether the operation of a pending record is the last one of its attachment. Fails if the record or the
+    /// cache entry cannot be read.
+    pub(super) fn is_last(&self, pending: &CacheEntry) -> Result<bool> {
+        let (network, at) = (&pending.network, &pending.at);
+        let cached = self.cache.read(network, at)?;
+        let operation = pending.operation.as_ref();
+        let generation = operation.map_or("", |operation| &operation.generation);
+        Ok(match (self.records.read(network, at)?, cached) {
+            (Some(_), None) if operation.is_some_and(Operation::is_del_without_record) => false,
+            (_, None) if generation.is_empty() => true,
+            (_, Some(entry)) if generation.is_empty() => {
+                entry == CacheEntry { operation: None, ..pending.clone() }
+            }
+            (None, entry) => entry.is_none(),
+            (Some(record), entry) => {
+                record.generation == generation
+                    && entry.is_none_or(|entry| is_record_of(&record, &entry, &self.cache))
+            }
+        })
     }
 
     /// Writes a record with maker `Adopted` for an attachment that has none.
@@ -166,10 +190,6 @@ impl Runtime {
             // On an error, DEL reports why it cannot open or read the namespace.
             Ok(Some(_)) | Err(_) => entry.netns.clone(),
         }
-    }
-
-    fn own_namespace(&self, entry: &CacheEntry) -> Result<Option<NetNs>> {
-        self.namespace_at_path(entry, Unrecorded::IsAtPath)
     }
 
     /// The namespace at the path of an entry. `None` if there is none, if it belongs to a later attachment, or if it is the
@@ -215,7 +235,7 @@ impl Runtime {
         for entry in entries.iter().filter(|entry| *entry.at.container_id == *id) {
             // After the container has ended, its path can lead to the namespace of a later process.
             let reason = match self.life(&witness, entry) {
-                Life::Alive => match self.own_namespace(entry)? {
+                Life::Alive => match self.namespace_at_path(entry, Unrecorded::IsAtPath)? {
                     Some(netns) => return Ok(Some(netns)),
                     None => format!("its network namespace is not at {}", entry.netns.display()),
                 },

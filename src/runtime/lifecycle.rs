@@ -465,26 +465,6 @@ impl Runtime {
         Ok(self.is_last(&pending)?.then_some(pending))
     }
 
-    /// Whether the operation of a pending record is the last one of its attachment. Fails as `interrupted` does.
-    pub(super) fn is_last(&self, pending: &CacheEntry) -> Result<bool> {
-        let (network, at) = (&pending.network, &pending.at);
-        let cached = self.cache.read(network, at)?;
-        let operation = pending.operation.as_ref();
-        let generation = operation.map_or("", |operation| &operation.generation);
-        Ok(match (self.records.read(network, at)?, cached) {
-            (Some(_), None) if operation.is_some_and(Operation::is_del_without_record) => false,
-            (_, None) if generation.is_empty() => true,
-            (_, Some(entry)) if generation.is_empty() => {
-                entry == CacheEntry { operation: None, ..pending.clone() }
-            }
-            (None, entry) => entry.is_none(),
-            (Some(record), entry) => {
-                record.generation == generation
-                    && entry.is_none_or(|entry| life::is_record_of(&record, &entry, &self.cache))
-            }
-        })
-    }
-
     /// Whether the cache or the pending records have a file for an attachment, also an unreadable one.
     pub(super) fn has_entry(&self, network: &NetworkName, at: &Attachment) -> bool {
         [&self.cache, &self.pending].iter().any(|cache| cache.read(network, at) != Ok(None))

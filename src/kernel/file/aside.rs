@@ -54,13 +54,10 @@ impl Aside {
 
     /// `write` for a file that is used under its temporary name: no sweep has removed it.
     pub fn keep(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
-        for _ in 1..ATTEMPTS_MAX {
-            let aside = Self::write(path, content, mode)?;
-            if aside.file.metadata()?.nlink() > 0 {
-                return Ok(aside);
-            }
-        }
-        Self::write(path, content, mode)
+        put(path, content, mode, |aside, _| match aside.file.metadata()?.nlink() {
+            0 => Err(ErrorKind::NotFound.into()),
+            _ => Ok(aside),
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -108,7 +105,7 @@ pub fn create(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
     put(path, content, mode, Aside::link)
 }
 
-/// Writes the temporary file, and gives it its name by `place`.
+/// Writes the temporary file, and gives it its place. `place` fails with `NotFound` if there is no temporary file.
 fn put<T>(
     path: &Path,
     content: &[u8],

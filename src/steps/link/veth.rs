@@ -162,13 +162,13 @@ pub fn clean(
     owners: &Owners,
 ) -> Result<()> {
     let stale = owners.clone();
-    let nets = scope.one().map_or_else(Vec::new, |_| cx.prev_result_of_del().nets());
-    let addresses: Vec<IpAddr> = nets.iter().map(IpNet::addr).collect();
+    let result = scope.one().map_or_else(Success::default, |_| cx.prev_result_of_del());
+    let addresses: Vec<IpAddr> = result.nets().iter().map(IpNet::addr).collect();
     cx.defer(move |nft, batch| Rules::remove(nft, batch, &stale, &addresses), || Ok(()));
     interface::release(cx, scope, &|| {
         let mut failures = Failures::default();
         let host = cx.session.host()?;
-        let links = failures.note(find(cx, netns, owners));
+        let links = failures.note(find(cx, netns, owners, &result));
         let take_down = || {
             let mut batch = Batch::new();
             links.iter().for_each(|link| batch.take_down(link.index, &link.name));
@@ -181,24 +181,29 @@ pub fn clean(
 }
 
 /// The host ends of the owners' pairs that still exist.
-fn find(cx: &Context<'_>, netns: Option<&NetNs>, owners: &Owners) -> Result<Vec<Link>> {
+fn find(
+    cx: &Context<'_>,
+    netns: Option<&NetNs>,
+    owners: &Owners,
+    result: &Success,
+) -> Result<Vec<Link>> {
     let host = cx.session.host()?;
     let Some((at, owner)) = owners.one() else {
         return host_link::all_of(host, VETH, owners);
     };
-    let mut names = vec![host_name(owner)];
+    let usual = host_name(owner);
+    let mut names = vec![&*usual];
     // The link of the result has another name if the usual one was taken at ADD, perhaps by an earlier pair of this owner.
-    let listed = cx.prev_result_of_del().interfaces.into_iter();
-    names.extend(listed.filter(is_host_end).map(|interface| interface.name));
-    names.dedup();
+    let listed = result.interfaces.iter().filter(|interface| is_host_end(interface));
+    names.extend(listed.map(|interface| &*interface.name).filter(|name| *name != usual));
     let mut links = Vec::new();
     for name in names {
-        links.extend(host.link(&name)?.filter(|link| host_link::is_of(link, owners)));
+        links.extend(host.link(name)?.filter(|link| host_link::is_of(link, owners)));
     }
     if !links.is_empty() {
         return Ok(links);
     }
-    // No link of the owner has the usual name: another link had the name at ADD, or the reference made the pair.
+    // No link of the owner has one of these names: the reference made the pair, or the result is not known.
     let Some(_) = netns else { return host_link::all_of(host, VETH, owners) };
     let Some(link) = cx.session.container()?.link(&at.ifname)? else { return Ok(Vec::new()) };
     let is_of_another = |link: &Link| host_link::is_of_another(link, owner);

@@ -246,12 +246,12 @@ impl Play {
                     let used = attachment.addresses.clone();
                     self.model.used.entry(key.clone()).or_default().extend(used);
                     // The daemon changes the address and the cache before the rules.
-                    match self.is_made(key) {
-                        Err(failure) if !self.model.is_disturbed && begin.elapsed() > LIMIT => {
-                            return Err(failure);
-                        }
-                        Err(_) if !self.model.is_disturbed => {}
-                        _ => return Ok(()),
+                    let made = self.is_made(key);
+                    if self.model.is_disturbed {
+                        return Ok(());
+                    }
+                    if made.is_ok() || begin.elapsed() > LIMIT {
+                        return made;
                     }
                 }
                 Err(text) if begin.elapsed() > LIMIT => {
