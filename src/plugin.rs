@@ -12,18 +12,20 @@ mod session;
 use std::fmt::Display;
 
 use crate::cni::json::{Json, Read};
-use crate::cni::request::{Request, Verb};
+use crate::cni::request::{Parameters, Request, Verb};
 use crate::cni::success::{Ip, Success};
-use crate::error::Result;
+use crate::cni::version::Version;
+use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
-use crate::names::Attachment;
+use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{Batch, Nft};
 
 pub use session::Session;
 
+use life::{Life, Witness};
 use parts::Parts;
-use record::{Made, Maker};
+use record::{Begun, Made, Maker, Record};
 
 /// The version in the banner of a plugin: the compatible release of the reference plugins, then the release of cnibox. Runtimes
 /// compare the part before `+`.
@@ -210,7 +212,20 @@ impl Entry {
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         let maker = self.maker().filter(|_| !cx.session.is_recorded);
         let begun = match (verb, &maker) {
-            (Verb::Add(at), Some(maker)) => record::begin(cx, at, maker.clone(), self.name)?,
+            (Verb::Add(at), Some(maker)) => {
+                let begun = record::begin(cx, at, maker.clone(), self.name)?;
+                begun.iter().filter_map(Begun::replaced).for_each(|earlier| {
+                    cx.or_warn(cx.remove_replaced(earlier));
+                });
+                begun
+            }
+            (Verb::Del(_), _) if !cx.session.is_recorded && cx.session.is_of_successor()? => {
+                cx.warn(
+                    "touched nothing: CNI_NETNS is not the network namespace of the attachment, \
+                     which lives in another one",
+                );
+                return Ok(None);
+            }
             (Verb::Del(at), _) if !self.is_ipam && !cx.session.is_recorded => {
                 record::mark(cx, at);
                 None
@@ -355,6 +370,24 @@ impl Context<'_> {
         self.or_warn(self.request.prev_result()).unwrap_or_default()
     }
 
+    /// Removes what an earlier attachment of the same name has left, before an ADD makes anything, if the namespace of its record has
+    /// ended. Its addresses are left to the IPAM plugin, see `Session::ended_before`.
+    fn remove_replaced(&self, earlier: Record) -> Result<()> {
+        let Life::Ended(reason) = Witness::new()?.settled_life(&earlier) else { return Ok(()) };
+        let title = earlier.at.title(&earlier.network);
+        self.warn(format_args!("removed what an earlier {title} left: {reason}"));
+        let removed = self.remove_owned(&earlier.network, std::slice::from_ref(&earlier.at));
+        let released = claims::release_ended(&earlier);
+        self.session.note_ended_before(earlier);
+        removed.and(released)
+    }
+
+    /// Removes the rules and links of attachments of a network that have ended: calls all plugins of this executable that create
+    /// such objects, which needs no configuration.
+    pub fn remove_owned(&self, network: &NetworkName, all: &[Attachment]) -> Result<()> {
+        remove_owned(self.plugins, &self.request.parameters, network, all)
+    }
+
     /// Adds changes to the nf_tables transaction at the end of a DEL or GC, see `Session::commit`. `build` reads the rules and
     /// adds the changes to the batch. `build` is called again if another process changed the rules between the read and the
     /// transaction. `then` is called after the transaction has succeeded.
@@ -365,6 +398,30 @@ impl Context<'_> {
     ) {
         self.session.defer(&self.request.conf.kind, build, then);
     }
+}
+
+/// Removes the rules and links of attachments of a network that have ended, see `Context::remove_owned`.
+pub fn remove_owned(
+    plugins: &'static [Entry],
+    parameters: &Parameters,
+    network: &NetworkName,
+    all: &[Attachment],
+) -> Result<()> {
+    let session = Session::without_container();
+    let mut errors = Vec::new();
+    for entry in plugins.iter().filter(|entry| entry.leaves_owned) {
+        let keys =
+            [("cniVersion", Version::NEWEST.text()), ("name", &**network), ("type", entry.name)];
+        let json = Json::object(keys.map(|(key, text)| (key, Some(text.into()))));
+        let mut request = Request::new(&Verb::Gc(Vec::new()), json)?;
+        request.parameters = parameters.clone();
+        let cx = Context { request: &request, session: &session, plugins };
+        let removed = entry.remove_ended(&cx, all);
+        let context = || format!("cannot remove what plugin {} made", entry.name);
+        errors.extend(removed.err().map(|error| error.context(context())));
+    }
+    errors.extend(session.commit().err());
+    Error::joined(errors)
 }
 
 fn run(plugin: &dyn Plugin, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {

@@ -194,6 +194,39 @@ fn find_free<'a>(
     Ok(None)
 }
 
+/// The addresses whose holders keep an attachment from its addresses.
+#[derive(Debug, Default)]
+pub struct InTheWay {
+    pub addresses: Vec<IpAddr>,
+    /// They are those of range sets that have no free address, in the order in which they were allocated.
+    pub are_of_full_sets: bool,
+}
+
+/// The addresses that the request lacks: requested ones that are taken, or else all addresses of the sets without a free one.
+pub fn in_the_way(
+    locked: &mut Locked<'_>,
+    sets: &[RangeSet],
+    requested: &[IpAddr],
+) -> Result<InTheWay> {
+    let taken = locked.taken()?;
+    let mut addresses: Vec<IpAddr> =
+        requested.iter().copied().filter(|ip| taken.contains(ip)).collect();
+    if !addresses.is_empty() {
+        return Ok(InTheWay { addresses, are_of_full_sets: false });
+    }
+    for (index, set) in sets.iter().enumerate() {
+        let is_requested = requested.iter().any(|ip| set.range_of(*ip).is_some());
+        if is_requested || find_free(locked, set, None, |locked, ip| locked.is_free(ip))?.is_some()
+        {
+            continue;
+        }
+        for span in set.spans(locked.last_reserved(index)?) {
+            addresses.extend(taken.iter().copied().filter(|ip| span.may_allocate(*ip)));
+        }
+    }
+    Ok(InTheWay { addresses, are_of_full_sets: true })
+}
+
 impl AllocationRequest<'_> {
     /// Releases stale reservations of selected addresses, if the request allows it. Returns whether there were any.
     fn reclaims(

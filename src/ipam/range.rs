@@ -159,6 +159,11 @@ impl Span<'_> {
         None
     }
 
+    /// Whether the address is in the span, and is neither excluded nor the gateway.
+    pub fn may_allocate(&self, ip: IpAddr) -> bool {
+        (self.first..=self.last).contains(&ip) && self.range.may_allocate(ip)
+    }
+
     /// The address after `ip`, if it is in the span.
     pub fn after(&self, ip: IpAddr) -> Option<IpAddr> {
         next(ip).filter(|ip| *ip <= self.last)

@@ -15,6 +15,7 @@
 //! ```text
 //! DATADIR/.cnibox/NETWORK           the index, which makes look-ups fast
 //! DATADIR/.cnibox/NETWORK~sticky    the last addresses of containers, for `sticky`
+//! DATADIR/.cnibox/NETWORK~search    the lock of the search for ended containers in a full range, and when it found none
 //! ```
 //!
 //! Changes by other programs:
@@ -30,6 +31,7 @@
 mod digest;
 mod directory;
 mod files;
+pub mod held;
 mod index;
 #[cfg(feature = "tool")]
 pub mod listed;
@@ -71,6 +73,7 @@ struct StorePaths {
     dir: PathBuf,
     index: PathBuf,
     sticky: Sticky,
+    search: PathBuf,
     /// The digest of the boot id: all containers of an earlier boot have ended. `None` if /proc is not mounted, or if the id is not
     /// the kernel's: then the index is not used.
     boot: Option<u64>,
@@ -160,6 +163,7 @@ impl StorePaths {
             dir: data_dir.join(&**network),
             index: own.join(&**network),
             sticky: Sticky { path: own.join(format!("{network}~sticky")) },
+            search: own.join(format!("{network}~search")),
             boot: boot::proven_id().ok().map(|id| digest(0, id.as_bytes())),
         }
     }

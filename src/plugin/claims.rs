@@ -103,7 +103,7 @@ fn refusal(record: &Record, address: IpAddr) -> Option<Error> {
         Ok(witness) => witness,
         Err(error) => return Some(error),
     };
-    let life = witness.life_of_record(record);
+    let life = witness.settled_life(record);
     let is_free = match life {
         Life::Ended(_) => true,
         Life::Alive => !witness.may_have(record, address),
@@ -146,6 +146,11 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
         }
     };
     released(stale.iter().try_for_each(|record| records.release_all(record)))
+}
+
+/// Removes the claims of an attachment that has ended.
+pub fn release_ended(record: &Record) -> Result<()> {
+    released(Records::of_host().release_all(record))
 }
 
 fn released(result: io::Result<()>) -> Result<()> {

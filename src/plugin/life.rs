@@ -11,6 +11,7 @@ use std::cell::OnceCell;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -20,12 +21,15 @@ use crate::kernel::host_view::HostView;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, NetworkName};
-use crate::netlink::rtnl::{Link, Rtnl};
+use crate::netlink::rtnl::{Link, Nsid, Rtnl};
 use crate::plugin::owner::{self, Owner};
 use crate::plugin::record::{self, Made, Record, Records};
 use holder::{Holder, Numbered};
 
 mod holder;
+
+/// The longest wait for the end of a namespace that nothing names any more. Usually the kernel takes 10 to 40 ms.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state of an attachment. `docs/evidence.md` has the table of all cases.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -187,6 +191,32 @@ impl Witness {
             old_identity: None,
         };
         self.judge(&attached).life
+    }
+
+    /// `life_of_record`, for a caller that is refused because of the attachment. The kernel ends a namespace some time after its
+    /// last name, process and socket are gone, so this waits for that end.
+    pub fn settled_life(&self, record: &Record) -> Life {
+        let life = self.life_of_record(record);
+        let is_ending = life == Life::Alive && self.may_end(record);
+        if is_ending && self.wait_for_end(&[record]) { self.life_of_record(record) } else { life }
+    }
+
+    /// Whether nothing at the path of a record names its namespace any more.
+    pub fn may_end(&self, record: &Record) -> bool {
+        record.number.is_some()
+            && match self.open(&record.netns) {
+                Ok(None) => true,
+                Ok(Some(netns)) => {
+                    self.host.nsid_of(&netns).is_ok_and(|number| number != record.number)
+                }
+                Err(_) => false,
+            }
+    }
+
+    /// Waits until one of the namespaces of these records has ended. False after a second.
+    pub fn wait_for_end(&self, records: &[&Record]) -> bool {
+        let numbers: Vec<Nsid> = records.iter().filter_map(|record| record.number).collect();
+        self.host.wait_for_end(&numbers, END_TIMEOUT) == Ok(true)
     }
 
     /// Whether the living attachment of a record may still have an address. False only if its namespace was read and lacks the
@@ -374,29 +404,29 @@ fn has_interface(rtnl: &Rtnl, at: &Attachment, made: &Made, is_recorded: bool) -
 }
 
 /// The life of the attachment that an object names as its owner, and its record. Without a readable record the life is unknown.
-pub fn of_owner(owner: &str) -> (Life, Option<Record>) {
+fn of_owner(owner: &str, life_of: fn(&Witness, &Record) -> Life) -> (Life, Option<Record>) {
     let record = match Records::of_host().of_owner(owner) {
         Ok(record) => record,
         Err(error) => return (Life::Unknown(error.to_string()), None),
     };
     let life = match (&record, Witness::new()) {
         (None, _) => Life::Unknown("it has no record".into()),
-        (Some(record), Ok(witness)) => witness.life_of_record(record),
+        (Some(record), Ok(witness)) => life_of(&witness, record),
         (Some(_), Err(error)) => Life::Unknown(error.to_string()),
     };
     (life, record)
 }
 
-/// The record of an owner's attachment, if the attachment has provably ended.
+/// The record of an owner's attachment, if the attachment has provably ended. Waits for that end, see `Witness::settled_life`.
 pub fn ended(owner: &str) -> Option<Record> {
-    let (life, record) = of_owner(owner);
+    let (life, record) = of_owner(owner, Witness::settled_life);
     record.filter(|_| life.is_ended())
 }
 
 /// The end of an error about an object of another owner: if the life of this owner is unknown, the reason, and the command that
 /// removes the attachment. Empty if it is alive.
 pub fn owner_note(owner: &str) -> String {
-    let (life, record) = of_owner(owner);
+    let (life, record) = of_owner(owner, Witness::life_of_record);
     let named = record.map(|Record { network, at, .. }| (network, at));
     note_if_unknown(&life, named.or_else(|| Owner::named(owner)))
 }

@@ -233,6 +233,11 @@ impl Record {
         })
     }
 
+    /// Whether the ADD of the record may have reserved an address. The record of a killed ADD does not list its addresses.
+    pub fn may_have_reserved(&self, address: IpAddr) -> bool {
+        self.made.is_empty() || self.made.iter().any(|made| made.addresses.contains(&address))
+    }
+
     /// The content of a shorter file: of the `Made` lines only the last one and `now`, and of the claims only those of the
     /// addresses in `now`.
     fn shortened(&self, now: &Made) -> Vec<u8> {

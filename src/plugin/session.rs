@@ -14,15 +14,17 @@ use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{self, Nft};
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::life;
+use crate::plugin::life::{self, Life, Witness};
 use crate::plugin::record::{self, Made, Record, Records};
 
 /// The container's network namespace.
 enum Namespace {
     /// CNI_NETNS is empty, or the verb is not about a container.
     NotGiven,
-    /// The path does not exist, is not a namespace any more, or leads to the namespace of a later container.
+    /// The path does not exist, or is not a namespace any more.
     Gone(Error),
+    /// The path leads to another namespace than that of the record.
+    Another(Error),
     /// The path cannot be opened; the namespace may exist.
     Unusable(Error),
     Open(NetNs),
@@ -57,6 +59,8 @@ pub struct Session {
     pub is_renewed: Cell<bool>,
     /// The record of the attachment of a DEL or CHECK, read before the plugin runs.
     record: OnceCell<Result<Option<Record>>>,
+    /// The record that the ADD has replaced, of an attachment that had ended.
+    ended_before: OnceCell<Record>,
     has_nf_tables: OnceCell<bool>,
     /// The last field, so that it is closed last. After a transaction that deletes objects, close(2) waits until the kernel has
     /// freed them; the kernel frees them while the session removes links.
@@ -176,6 +180,27 @@ impl Session {
         self.record.get().map_or_else(read, Clone::clone)
     }
 
+    /// Notes that the ADD of this session has replaced the record of an attachment that had ended.
+    pub(super) fn note_ended_before(&self, record: Record) {
+        let _ = self.ended_before.set(record);
+    }
+
+    /// The record that the ADD of this session has replaced, if its attachment had ended.
+    pub fn ended_before(&self) -> Option<&Record> {
+        self.ended_before.get()
+    }
+
+    /// Whether a DEL comes too late: its path leads to another namespace than that of the record, whose attachment lives. The DEL is
+    /// that of an earlier container of the same id.
+    pub(super) fn is_of_successor(&self) -> Result<bool> {
+        match (&self.namespace, self.record.get()) {
+            (Namespace::Another(_), Some(Ok(Some(record)))) => {
+                Ok(Witness::new()?.life_of_record(record) == Life::Alive)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// A session without a container.
     pub fn without_container() -> Self {
         Self {
@@ -190,6 +215,7 @@ impl Session {
             is_recorded: false,
             is_renewed: Cell::new(false),
             record: OnceCell::new(),
+            ended_before: OnceCell::new(),
             has_nf_tables: OnceCell::new(),
             nft: OnceCell::new(),
         }
@@ -321,7 +347,7 @@ impl Session {
     pub fn netns_of_del(&self) -> (Option<&NetNs>, Option<&Error>) {
         match &self.namespace {
             Namespace::Open(netns) => (Some(netns), None),
-            Namespace::NotGiven | Namespace::Gone(_) => (None, None),
+            Namespace::NotGiven | Namespace::Gone(_) | Namespace::Another(_) => (None, None),
             Namespace::Unusable(error) => (None, Some(error)),
         }
     }
@@ -330,7 +356,9 @@ impl Session {
     pub fn required_netns(&self) -> Result<&NetNs> {
         match &self.namespace {
             Namespace::Open(netns) => Ok(netns),
-            Namespace::Gone(error) | Namespace::Unusable(error) => Err(error.clone()),
+            Namespace::Gone(error) | Namespace::Another(error) | Namespace::Unusable(error) => {
+                Err(error.clone())
+            }
             Namespace::NotGiven => Err(Error::internal("failed to open netns: CNI_NETNS is empty")),
         }
     }
@@ -338,7 +366,7 @@ impl Session {
 
 fn of_another(netns: &NetNs) -> Namespace {
     let path = netns.path();
-    Namespace::Gone(Error::internal(format!(
+    Namespace::Another(Error::internal(format!(
         "{path:?} is another network namespace than at the ADD"
     )))
 }

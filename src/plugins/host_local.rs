@@ -55,9 +55,14 @@
 //! **Order.** Allocation continues after the last allocated address of a set, so that a released address stays unused
 //! as long as possible.
 //!
+//! **Reservations of ended containers.** An ADD that finds no free address, or that requests an address that is taken, asks the
+//! kernel whether a container with such an address has ended, as `cnibox gc` does. It removes what this container left, and gets
+//! its address. An ADD of a container that has ended without a DEL gets an address in the same way. If no container of a full
+//! range has ended, ADD and STATUS do not search again for three seconds.
+//!
 //! **Reservations of an earlier boot** belong to no running container. With `reclaim` they are released when a range
 //! set is exhausted, when an ADD of the same attachment follows without a DEL, and when the address is requested. With
-//! `keep` they stay; this is needed if several hosts share `dataDir`. Boots are distinguished by the kernel's boot
+//! `keep` they stay, if this host has no record of their containers; this is needed if several hosts share `dataDir`. Boots are distinguished by the kernel's boot
 //! id, not by clocks. A process that cannot read this id, because a mount covers it, does not release them, and does not use
 //! the index. A reservation of the Go plugin belongs to the boot in which cnibox first saw it.
 //!
@@ -74,6 +79,7 @@
 //! - **STATUS** fails if a range set is exhausted, or if `dataDir` or `resolvConf` cannot be used.
 
 mod config;
+mod takeover;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -88,10 +94,11 @@ use crate::cni::success::{Ip, Route, Success};
 use crate::error::{Error, Result};
 use crate::ipam::range::{Range, RangeConf, RangeSet};
 use crate::ipam::store::Store;
-use crate::ipam::{AllocationRequest, allocate, check_not_exhausted};
+use crate::ipam::{AllocationRequest, check_not_exhausted, in_the_way};
 use crate::kernel::state_directory::StateDirectory;
 use crate::names::Attachment;
 use crate::plugin::{Context, Entry, Expected, Ipam, Scope};
+use takeover::Asked;
 
 /// The default of `dataDir`.
 pub const DATA_DIR: StateDirectory =
@@ -147,8 +154,7 @@ impl Ipam for HostLocal {
             sticky: config.identity(at, cx.request)?,
             stale_on_boot: config.stale_on_boot,
         };
-        let store = Store::open(data_dir, &cx.request.network, cx.session.turns())?;
-        let allocated = store.locked(|locked| allocate(locked, &request, at))?;
+        let allocated = Asked { cx, data_dir, at, request: &request }.allocate()?;
         let ips = allocated
             .into_iter()
             .map(|ip| Ip { address: ip.address, gateway: Some(ip.gateway), interface: None })
@@ -192,9 +198,18 @@ impl Ipam for HostLocal {
             config.dns()?;
             Store::check_usable(self.data_dir()?, &cx.request.network)?;
             let Some(store) = self.store(cx)? else { return Ok(()) };
-            store.locked(|locked| {
+            let checked = store.locked(|locked| {
                 let check = |set| check_not_exhausted(locked, set, config.stale_on_boot);
-                config.sets.iter().try_for_each(check)
+                let Err(exhausted) = config.sets.iter().try_for_each(check) else {
+                    return Ok(Ok(()));
+                };
+                Ok(Err((exhausted, in_the_way(locked, &config.sets, &[])?)))
+            });
+            checked?.or_else(|(exhausted, in_the_way)| {
+                match takeover::can_take(cx, self.data_dir()?, &in_the_way.addresses)? {
+                    true => Ok(()),
+                    false => Err(exhausted),
+                }
             })
         };
         is_ready().map_err(Error::into_not_available)

@@ -71,7 +71,7 @@ impl Runtime {
         let deadline = Instant::now() + END_TIMEOUT;
         for number in &numbers {
             let rest = deadline.saturating_duration_since(Instant::now());
-            witness.host().wait_for_end(*number, rest)?;
+            witness.host().wait_for_end(&[*number], rest)?;
         }
         Ok(!numbers.is_empty())
     }

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use hmac_sha512::Hash;
 
@@ -19,9 +18,6 @@ use crate::plugin::life::{self, Attached, Life, Witness};
 use crate::plugin::record::{AllRecords, Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Operation};
-
-/// The maximum wait of an ADD for the end of a namespace.
-const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a DEL takes for the namespace of an attachment without a record.
 #[derive(Clone, Copy, PartialEq)]
@@ -127,20 +123,16 @@ impl Runtime {
         (life, verdict.netns.filter(|_| found == Ok(None)))
     }
 
-    /// Like `life`, for an ADD that replaces the attachment. The kernel ends a namespace some time after its last name, process
-    /// and socket are gone, so this waits for that end.
+    /// Like `life`, for an ADD that replaces the attachment, see `Witness::settled_life`.
     pub(super) fn life_for_add(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let life = self.life(witness, entry);
-        if life != Life::Alive
-            || matches!(self.namespace_at_path(entry, Unrecorded::IsAtPath), Ok(Some(_)))
-        {
-            return life;
-        }
         let record = self.records.read(&entry.network, &entry.at).ok().flatten();
-        let number = record.and_then(|record| record.number);
-        let has_ended = number
-            .is_some_and(|number| witness.host().wait_for_end(number, END_TIMEOUT) == Ok(true));
-        if has_ended { self.life(witness, entry) } else { life }
+        match record {
+            Some(record) if life == Life::Alive && witness.settled_life(&record).is_ended() => {
+                self.life(witness, entry)
+            }
+            _ => life,
+        }
     }
 
     /// The record that the ADD of an entry wrote.
@@ -247,18 +239,6 @@ impl Runtime {
         let Some(reason) = why else { return Ok(None) };
         Err(Error::internal(format!("cannot enter container {id}")).with_details(reason))
     }
-}
-
-/// Whether the attachment of a record lives, for an ADD in `netns` that replaces it. Waits for the end of another namespace, as
-/// `life_for_add` does.
-pub(super) fn of_replaced(witness: &Witness, record: &Record, netns: &NetNs) -> Result<Life> {
-    let life = witness.life_of_record(record);
-    let is_in_netns = record.identity.is(&Identity::of(netns.rtnl()?.netns_cookie()));
-    let Some(number) = record.number.filter(|_| life == Life::Alive && !is_in_netns) else {
-        return Ok(life);
-    };
-    let has_ended = witness.host().wait_for_end(number, END_TIMEOUT)?;
-    Ok(if has_ended { witness.life_of_record(record) } else { life })
 }
 
 /// Whether a record was written by the ADD that wrote an entry. A later ADD by plugins that write no record replaces the entry

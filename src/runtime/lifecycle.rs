@@ -189,7 +189,7 @@ impl Runtime {
                 }
                 // The file of another attachment, which has ended, says nothing about this one.
                 if self.cache.holder(&new.network, &new.at)?.is_none() {
-                    self.require_end_by_record(&witness, netns, new, &error)?;
+                    self.require_end_by_record(&witness, new, &error)?;
                 }
                 warn(format_args!("{error}; deleting the attachment of this name"));
                 Some(new.clone())
@@ -219,16 +219,14 @@ impl Runtime {
     }
 
     /// Fails unless the record of an attachment, of which the cache entry cannot be read because of `error`, proves its end.
-    /// `netns` is the namespace of the new attachment.
     fn require_end_by_record(
         &self,
         witness: &Witness,
-        netns: &NetNs,
         of: &CacheEntry,
         error: &Error,
     ) -> Result<()> {
         let life = match self.records.read(&of.network, &of.at)? {
-            Some(record) => life::of_replaced(witness, &record, netns)?,
+            Some(record) => witness.settled_life(&record),
             None => Life::Unknown("it has no record".into()),
         };
         match life {

@@ -1,19 +1,14 @@
 //! Lists the owners in the nf_tables elements and link aliases of a host, and removes the objects of owners that have ended.
 
-use std::path::PathBuf;
-
-use crate::cni::json::Json;
-use crate::cni::request::Verb;
-use crate::cni::version::Version;
+use crate::cni::request::Parameters;
 use crate::error::Result;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{Family, Nft};
 use crate::netlink::rtnl::Rtnl;
+use crate::plugin;
 use crate::plugin::owner::Owner;
 use crate::plugins::PLUGINS;
 use crate::runtime::Runtime;
-use crate::runtime::chain::{CallSettings, Chain};
-use crate::runtime::conf::Network;
 use crate::steps::link::host_link;
 use crate::steps::nft::{shared_rules, shared_set};
 
@@ -69,25 +64,10 @@ pub fn is_on_host(owner: &str) -> Result<bool> {
 }
 
 impl Runtime {
-    /// Removes the rules and links of attachments of a network. Calls all plugins of this executable that create such objects;
-    /// this needs no configuration.
+    /// Removes the rules and links of attachments of a network, see `plugin::remove_owned`.
     pub fn remove_owned(&self, network: &NetworkName, all: &[Attachment]) -> Result<()> {
-        let [first, ..] = all else { return Ok(()) };
-        let mut plugins = Vec::new();
-        for entry in PLUGINS.iter().filter(|entry| entry.leaves_owned) {
-            plugins.push(Json::object([("type", Some(entry.name.into()))]));
-        }
-        let network = Network {
-            name: network.clone(),
-            version: Version::V1_0_0,
-            disable_check: false,
-            disable_gc: false,
-            plugins,
-            bytes: Vec::new(),
-            file: PathBuf::new(),
-        };
-        let settings = CallSettings { path: Vec::new(), ..self.settings.clone() };
-        let verb = Verb::Del(first.clone());
-        Chain::without_parameters(&settings, &network, verb).remove_ended(all)
+        let bus_address = self.settings.bus_address.clone();
+        let parameters = Parameters { bus_address, ..Parameters::default() };
+        plugin::remove_owned(PLUGINS, &parameters, network, all)
     }
 }

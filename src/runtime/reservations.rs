@@ -467,7 +467,7 @@ impl Evidence<'_> {
         let of_entries =
             entries.iter().filter(|(entry, _)| self.is_reserved_for(reservation, entry));
         let of_records =
-            recorded.iter().filter(|(record, _)| may_be_of(record, reservation.address));
+            recorded.iter().filter(|(record, _)| record.may_have_reserved(reservation.address));
         let ended = of_entries.map(|(_, life)| life).chain(of_records.map(|(_, life)| life));
         for life in ended {
             if let Life::Ended(reason) = life {
@@ -503,11 +503,6 @@ impl Evidence<'_> {
 
 fn is_held_by(entry: &CacheEntry, network: &NetworkName, holder: &Holder) -> bool {
     entry.network == *network && holder.is(&entry.at)
-}
-
-/// Whether the ADD of a record may have reserved an address. The record of a killed ADD does not list its addresses.
-fn may_be_of(record: &Record, address: IpAddr) -> bool {
-    record.made.is_empty() || record.made.iter().any(|made| made.addresses.contains(&address))
 }
 
 impl OwnedReservation {

@@ -42,6 +42,7 @@ mod spec;
 mod static_ipam;
 mod status;
 mod strangers;
+mod taken_over;
 mod tap;
 mod texts;
 mod threads;

@@ -184,7 +184,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
 }
 
 /// Creates a directory with mode 0700. Fails if its name is a symbolic link, whose target belongs to another program.
-fn make_private_dir(dir: &Path) -> io::Result<()> {
+pub(super) fn make_private_dir(dir: &Path) -> io::Result<()> {
     fault::file_operation()?;
     match fs::symlink_metadata(dir) {
         Ok(metadata) if metadata.is_dir() => Ok(()),

@@ -99,7 +99,7 @@ impl<'a> Locked<'a> {
         Ok(())
     }
 
-    fn look_up<T>(
+    pub(super) fn look_up<T>(
         &mut self,
         of_index: impl Fn(&mut Index) -> io::Result<T>,
         of_files: impl Fn(&AddressFiles) -> T,

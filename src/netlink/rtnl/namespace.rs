@@ -125,9 +125,16 @@ impl Rtnl {
         self.has_nsid(Nsid::of_cookie(cookie))
     }
 
-    /// Waits until no namespace has this id, or until the timeout. False if a namespace still has it.
-    pub fn wait_for_end(&self, nsid: Nsid, timeout: Duration) -> Result<bool> {
-        let has_ended = || Ok((!self.has_nsid(nsid)?, ()));
+    /// Waits until one of these ids has no namespace, or until the timeout. False if all have one.
+    pub fn wait_for_end(&self, nsids: &[Nsid], timeout: Duration) -> Result<bool> {
+        let has_ended = || -> Result<(bool, ())> {
+            for nsid in nsids {
+                if !self.has_nsid(*nsid)? {
+                    return Ok((true, ()));
+                }
+            }
+            Ok((false, ()))
+        };
         Ok(self.wait(libc::RTNLGRP_NSID, timeout, has_ended)?.0)
     }
 

@@ -110,6 +110,11 @@ impl Begun {
         }
     }
 
+    /// The record that this one has replaced.
+    pub(in crate::plugin) fn replaced(&self) -> Option<Record> {
+        Record::parse(self.replaced.as_ref()?).ok()
+    }
+
     /// Appends the `Made` line of the ADD, which has succeeded.
     pub fn finish(mut self, made: &Made) -> Result<()> {
         let written = fault::file_operation().and_then(|()| self.file.write_all(&line(made)));

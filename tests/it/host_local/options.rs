@@ -229,6 +229,8 @@ fn reservations_from_before_a_reboot_can_be_kept() {
     let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| host.container(name));
     host.add(&c1);
     host.world.boot(2);
+    // A reservation of another host: the record is there.
+    host.world.host(["rm", "/var/lib/cni/attachments/net+c1+eth0"]);
     host.add(&c2);
     c3.call("host-local", "ADD", &host.config).run().fails(999, &["no IP addresses available"]);
     host.world.call("host-local", "STATUS", &host.config).run().fails(50, &[]);

@@ -136,7 +136,6 @@ impl Locked<'_> {
     }
 
     /// Releases a reservation, if its file still has this identity and an owner with this digest. Returns false if not.
-    #[cfg(feature = "tool")]
     pub(in crate::ipam::store) fn release_if(
         &mut self,
         ip: IpAddr,
