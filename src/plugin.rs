@@ -4,6 +4,7 @@ pub(crate) mod claims;
 pub(crate) mod execute;
 pub(crate) mod life;
 pub(crate) mod log;
+pub(crate) mod orphans;
 pub(crate) mod owner;
 pub(crate) mod parts;
 pub(crate) mod record;
@@ -137,6 +138,8 @@ pub struct Entry {
     pub has_own_subnets: bool,
     /// DEL of the plugin finds its rules and links on the host by their owner, without a configuration.
     pub leaves_owned: bool,
+    /// What DEL of the plugin finds by its owner are rules only, no links.
+    pub leaves_rules: bool,
     /// The kinds of links that an ADD makes and that STATUS does not probe, each with its kernel option.
     pub kinds: &'static [(&'static str, &'static str)],
     /// The configurations for which STATUS probes the kernel: the key that needs kernel features (empty: every ADD needs them),
@@ -200,6 +203,7 @@ impl Entry {
             is_in_container: false,
             has_own_subnets: false,
             leaves_owned: false,
+            leaves_rules: false,
             kinds: &[],
             probes: &[],
             unreadable: None,
@@ -377,15 +381,21 @@ impl Context<'_> {
         let title = earlier.at.title(&earlier.network);
         self.warn(format_args!("removed what an earlier {title} left: {reason}"));
         let removed = self.remove_owned(&earlier.network, std::slice::from_ref(&earlier.at));
-        let released = claims::release_ended(&earlier);
         self.session.note_ended_before(earlier);
-        removed.and(released)
+        removed
     }
 
     /// Removes the rules and links of attachments of a network that have ended: calls all plugins of this executable that create
     /// such objects, which needs no configuration.
     pub fn remove_owned(&self, network: &NetworkName, all: &[Attachment]) -> Result<()> {
         remove_owned(self.plugins, &self.request.parameters, network, all)
+    }
+
+    /// Removes the rules of an attachment of a network, as far as plugins made them that make no links.
+    pub fn remove_rules(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+        let plugins = self.plugins.iter().filter(|entry| entry.leaves_rules);
+        let parameters = &self.request.parameters;
+        remove_of(self.plugins, plugins, parameters, network, std::slice::from_ref(at))
     }
 
     /// Adds changes to the nf_tables transaction at the end of a DEL or GC, see `Session::commit`. `build` reads the rules and
@@ -407,9 +417,21 @@ pub fn remove_owned(
     network: &NetworkName,
     all: &[Attachment],
 ) -> Result<()> {
+    let leaving = plugins.iter().filter(|entry| entry.leaves_owned);
+    remove_of(plugins, leaving, parameters, network, all)
+}
+
+/// Calls these plugins to remove what they made for attachments of a network.
+fn remove_of(
+    plugins: &'static [Entry],
+    called: impl Iterator<Item = &'static Entry>,
+    parameters: &Parameters,
+    network: &NetworkName,
+    all: &[Attachment],
+) -> Result<()> {
     let session = Session::without_container();
     let mut errors = Vec::new();
-    for entry in plugins.iter().filter(|entry| entry.leaves_owned) {
+    for entry in called {
         let keys =
             [("cniVersion", Version::NEWEST.text()), ("name", &**network), ("type", entry.name)];
         let json = Json::object(keys.map(|(key, text)| (key, Some(text.into()))));

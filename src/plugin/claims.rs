@@ -148,11 +148,6 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     released(stale.iter().try_for_each(|record| records.release_all(record)))
 }
 
-/// Removes the claims of an attachment that has ended.
-pub fn release_ended(record: &Record) -> Result<()> {
-    released(Records::of_host().release_all(record))
-}
-
 fn released(result: io::Result<()>) -> Result<()> {
     result.map_err(|error| {
         Error::internal("cannot remove the claims of addresses").with_details(sys::reason(&error))

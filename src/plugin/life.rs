@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::kernel::file;
+use crate::kernel::flock::Limit;
 use crate::kernel::host_view::HostView;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
@@ -29,7 +30,7 @@ use holder::{Holder, Numbered};
 mod holder;
 
 /// The longest wait for the end of a namespace that nothing names any more. Usually the kernel takes 10 to 40 ms.
-const END_TIMEOUT: Duration = Duration::from_secs(1);
+pub const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state of an attachment. `docs/evidence.md` has the table of all cases.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -198,7 +199,8 @@ impl Witness {
     pub fn settled_life(&self, record: &Record) -> Life {
         let life = self.life_of_record(record);
         let is_ending = life == Life::Alive && self.may_end(record);
-        if is_ending && self.wait_for_end(&[record]) { self.life_of_record(record) } else { life }
+        let has_ended = is_ending && self.wait_for_end(&[record], END_TIMEOUT);
+        if has_ended { self.life_of_record(record) } else { life }
     }
 
     /// Whether nothing at the path of a record names its namespace any more.
@@ -213,10 +215,21 @@ impl Witness {
             }
     }
 
-    /// Waits until one of the namespaces of these records has ended. False after a second.
-    pub fn wait_for_end(&self, records: &[&Record]) -> bool {
+    /// Waits until one of the namespaces of these records has ended. False after the timeout.
+    pub fn wait_for_end(&self, records: &[&Record], timeout: Duration) -> bool {
         let numbers: Vec<Nsid> = records.iter().filter_map(|record| record.number).collect();
-        self.host.wait_for_end(&numbers, END_TIMEOUT) == Ok(true)
+        self.host.wait_for_end(&numbers, timeout) == Ok(true)
+    }
+
+    /// Waits until the namespaces have ended that nothing names any more, of the attachments that look alive. Up to a second.
+    pub fn settle<'r>(&self, records: impl Iterator<Item = &'r Record>) {
+        let limit = Limit::new(END_TIMEOUT);
+        for record in records {
+            let is_ending = !record.netns.exists() && self.may_end(record);
+            if is_ending && !limit.left().is_zero() {
+                self.wait_for_end(&[record], limit.left());
+            }
+        }
     }
 
     /// Whether the living attachment of a record may still have an address. False only if its namespace was read and lacks the
@@ -435,7 +448,8 @@ pub fn owner_note(owner: &str) -> String {
 /// the attachment's names is known.
 pub fn note_if_unknown(life: &Life, named: Option<(NetworkName, Attachment)>) -> String {
     let Life::Unknown(reason) = life else { return String::new() };
-    format!(", which may have ended: {reason}; {} removes it", owner::remover(named))
+    let all = "if no container of this node lives, cnibox gc --none-alive removes all such";
+    format!(", which may have ended: {reason}; {} removes it; {all}", owner::remover(named))
 }
 
 /// Whether the attachment of an owner has provably ended.

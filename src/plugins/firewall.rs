@@ -89,6 +89,7 @@ use sources::ZoneSource;
 
 pub const ENTRY: Entry = Entry {
     leaves_owned: true,
+    leaves_rules: true,
     probes: &[("", r#""backend":"iptables""#)],
     ..Entry::chained::<Firewall>(
         "firewall",

@@ -84,6 +84,7 @@ use removal::Removal;
 
 pub const ENTRY: Entry = Entry {
     leaves_owned: true,
+    leaves_rules: true,
     probes: &[("", "")],
     unreadable: Some("failed to parse network configuration"),
     ..Entry::chained::<Portmap>("portmap", "publishes ports of the container on the host")

@@ -24,6 +24,7 @@ use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::Nft;
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
+use crate::plugin::orphans;
 use crate::plugin::owner::Owner;
 use crate::plugin::record::{AllRecords, Hold, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
@@ -211,6 +212,11 @@ impl Runtime {
         let mut run = GcRun { options, choice, confirmation, collected, print_line };
         sys::catch_interrupts();
         let witness = Witness::new()?;
+        if !options.confirm && !options.is_dry_run {
+            // The steps below report the error of a directory that cannot be read.
+            let all = self.records.all().unwrap_or_default();
+            witness.settle(all.records.iter());
+        }
         let dead = self.dead_namespaces(&witness);
         // The removal of a namespace ends the attachments in it. With `--confirm`, the namespaces stay until these attachments
         // are removed: a namespace of a killed process is the proof that its attachments may be removed.
@@ -402,7 +408,7 @@ impl Runtime {
                 let _ = self.records.discard(&record);
             }
         }
-        Ok(())
+        orphans::sweep(owners::on_host)
     }
 
     /// Whether a record is still needed as the proof that the owner of a reservation, a rule or a link has ended. True if the

@@ -219,6 +219,18 @@ impl Runtime {
         Ok(Some(netns).filter(|_| is_its_own))
     }
 
+    /// Whether a DEL comes too late: the attachment of the entry lives, and the given namespace is another one than that of its
+    /// record. The DEL is that of an earlier container of the same id.
+    pub(super) fn is_of_successor(&self, entry: &CacheEntry, given: &Path) -> Result<bool> {
+        let found = NetNs::own()?.open_if_exists(given).map_err(Error::of_file("open", given));
+        let (Ok(Some(netns)), Ok(Some(record))) = (found, self.record_of(entry)) else {
+            return Ok(false);
+        };
+        let given = Identity::of(netns.rtnl()?.netns_cookie());
+        Ok(record.identity.is_another(&given)
+            && Witness::new()?.life_of_record(&record) == Life::Alive)
+    }
+
     /// Finds the namespace of a container by its id in these entries. `None` if no entry has the id. Fails if none of its
     /// attachments is provably alive with its namespace at the recorded path.
     pub fn namespace_of(&self, id: &str, entries: &[CacheEntry]) -> Result<Option<NetNs>> {

@@ -288,6 +288,16 @@ impl Runtime {
     fn del_locked(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let known = self.cached_or_pending(choice.name(), target.at);
         let network = self.network(choice, known.as_ref())?;
+        if let (Some(known), Some(given)) = (&known, target.netns)
+            && self.is_of_successor(known, given)?
+        {
+            let title = known.title();
+            let given = given.display();
+            warn(format_args!(
+                "touched nothing of {title}: it lives, and {given} is not its network namespace"
+            ));
+            return Ok(());
+        }
         let netns = match (&known, target.netns) {
             (None, given) => given.unwrap_or_else(|| Path::new("")).into(),
             (Some(known), None) => self.netns_of_del(known, Unrecorded::HasInterface),

@@ -108,7 +108,7 @@ fn the_address_of_a_container_that_has_ended_is_free() {
     }
 }
 
-/// Two networks with one subnet: `host-local` of each gives the same address.
+/// Two networks with one subnet: `host-local` of each gives the same address, and the next one if a container on the bridge has it.
 #[test]
 fn networks_with_one_subnet_share_a_bridge_as_long_as_their_addresses_differ() {
     let world = world();
@@ -118,16 +118,19 @@ fn networks_with_one_subnet_share_a_bridge_as_long_as_their_addresses_differ() {
             "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}})
     };
     c1.add("bridge", &network("one"));
-    // The next try gets the next address.
-    let second_try = |container: &Container<'_>, name: &str, why: &str| {
-        let config = network(name);
-        container.call("bridge", "ADD", &config).run().fails(999, &[why]);
-        container.add("bridge", &config);
+    let asking = |address: &str| {
+        let args = format!("IP={address}");
+        c2.call("bridge", "ADD", &network("two")).env("CNI_ARGS", &args).run()
     };
-    second_try(&c2, "two", "10.1.0.2 on link cni0: eth0 of container c1 in network one has it");
+    let why = "10.1.0.2 on link cni0: eth0 of container c1 in network one has it";
+    asking("10.1.0.2").fails(999, &[why]);
+    c2.add("bridge", &network("two"));
     assert_eq!(c2.addresses("eth0"), ["10.1.0.3/24"]);
     c1.ping("10.1.0.3");
-    second_try(&c3, "one", "10.1.0.3 on link cni0: eth0 of container c2 in network two has it");
+    c3.add("bridge", &network("one"));
+    assert_eq!(c3.addresses("eth0"), ["10.1.0.4/24"]);
+    let reserved = world.host(["ls", "/var/lib/cni/networks/one"]);
+    assert!(!reserved.contains("10.1.0.3"), "{reserved}");
     c3.del("bridge", &network("one"));
     c1.ping("10.1.0.3");
 }

@@ -11,6 +11,13 @@ pub(super) use nix::libc::{
 pub(super) const RTM_NEWLINKPROP: u16 = 108;
 pub(super) const RTM_DELLINKPROP: u16 = 109;
 
+/// Attributes, a flag and the states of neighbours (linux/neighbour.h). In these states somebody has answered: NUD_REACHABLE,
+/// NUD_DELAY, NUD_PROBE and NUD_STALE.
+pub(super) const NDA_DST: u16 = 1;
+pub(super) const NDA_LLADDR: u16 = 2;
+pub(super) const NTF_USE: u8 = 1;
+pub(super) const NUD_ANSWERED: u16 = 0x02 | 0x04 | 0x08 | 0x10;
+
 /// Address families other than those of IP (linux/socket.h).
 pub(super) const AF_UNSPEC: u8 = 0;
 pub(super) const AF_BRIDGE: u8 = 7;

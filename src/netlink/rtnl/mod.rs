@@ -7,6 +7,7 @@ mod link;
 mod link_change;
 mod link_group;
 mod namespace;
+mod neighbour;
 mod netconf;
 mod property;
 mod route;

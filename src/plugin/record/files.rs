@@ -18,6 +18,7 @@ use crate::kernel::identity::Identity;
 use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::plugin::orphans;
 use crate::plugin::owner::{self, Owner, hash};
 use crate::plugin::record::{Made, Note, Record, cannot, claims, held, line};
 
@@ -429,7 +430,9 @@ fn replace(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Op
 fn create_new(path: &Path, content: &[u8], directories: &mut Vec<PathBuf>) -> io::Result<File> {
     match file::create(path, content, 0o600) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            *directories = make_directories(path.parent().unwrap_or(path))?;
+            let directory = path.parent().unwrap_or(path);
+            orphans::list(directory)?;
+            *directories = make_directories(directory)?;
             file::create(path, content, 0o600)
         }
         created => created,

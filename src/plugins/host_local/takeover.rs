@@ -13,7 +13,7 @@ use crate::ipam::store::{Locked, Store};
 use crate::ipam::{self, Allocated, AllocationRequest, InTheWay};
 use crate::names::Attachment;
 use crate::plugin::Context;
-use crate::plugin::life::{Life, Witness};
+use crate::plugin::life::{END_TIMEOUT, Life, Witness};
 use crate::plugin::record::{Hold, Record, Records};
 
 /// The maximum number of holders for whose end one ADD waits.
@@ -170,7 +170,7 @@ impl<'a> Holders<'a> {
             }
         }
         let records: Vec<&Record> = ending.iter().map(|(_, record)| record).collect();
-        if records.is_empty() || !witness.wait_for_end(&records) {
+        if records.is_empty() || !witness.wait_for_end(&records, END_TIMEOUT) {
             return Ok(None);
         }
         for (held, record) in &ending {

@@ -9,6 +9,7 @@ use crate::plugin::claims;
 use crate::plugin::execute::{Program, execute};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Expected, Scope};
+use crate::steps::flow::orphans;
 use crate::steps::flow::undo::Undo;
 
 /// Calls ADD of the IPAM plugin, if the network has one; `undo` releases the addresses. If `link` is given, claims the
@@ -20,16 +21,44 @@ pub fn add_ipam<'a>(
     undo: &mut Undo<'a>,
 ) -> Result<Success> {
     let Some(kind) = ipam(cx)? else { return Ok(Success::default()) };
-    let success = add(cx, kind, at).map_err(|failed| failed.error)?;
+    let mut success = add(cx, kind, at).map_err(|failed| failed.error)?;
     undo.push("release the addresses", || clean_ipam(cx, Scope::One(at)));
     if success.ips.is_empty() {
         return Err(Error::internal("IPAM plugin returned missing IP config"));
     }
     if let Some(link) = link {
-        claims::claim(cx, at, link, &success)?;
+        let mut refused = None;
+        for _ in 0..ADDRESSES_MAX {
+            let Err(error) = take(cx, at, link, &success) else {
+                refused = None;
+                break;
+            };
+            let before = std::mem::take(&mut success.ips);
+            refused.get_or_insert(error);
+            if kind != GIVES_THE_NEXT {
+                break;
+            }
+            clean_ipam(cx, Scope::One(at))?;
+            success = add(cx, kind, at).map_err(|failed| failed.error)?;
+            // A requested address.
+            if success.ips == before {
+                break;
+            }
+        }
+        refused.map_or(Ok(()), Err)?;
     }
     // The indexes in the result of ADD refer to the interfaces of the calling plugin.
     Ok(Success { interfaces: Vec::new(), ..success })
+}
+
+/// The IPAM plugin that gives another address to each ADD. If somebody on the link has an address, it is asked for the next one.
+const GIVES_THE_NEXT: &str = "host-local";
+const ADDRESSES_MAX: usize = 8;
+
+/// Takes the addresses of an ADD on a link. Fails if another container on the link has one of them.
+fn take(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -> Result<()> {
+    claims::claim(cx, at, link, success)?;
+    orphans::take_over(cx, at, link, success)
 }
 
 /// The error of a delegate's ADD.

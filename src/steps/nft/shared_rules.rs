@@ -10,10 +10,11 @@ use crate::netlink::nft::{
     self, Base, Batch, Comment, Element, Expr, Family, Feature, NewChain, NewRule, NewSet, Nft,
     Object, Rule, Table, Verdict,
 };
+use crate::plugin::orphans;
 use crate::plugin::owner::{Owner, Owners};
 
 /// The name of the tables.
-pub const TABLE: &str = "cnibox";
+pub const TABLE: &str = orphans::TABLE;
 
 /// The table `cnibox` of a family.
 pub fn table(family: impl Into<Family>) -> Table<'static> {

@@ -3,6 +3,7 @@
 mod advertisements;
 mod after_a_reboot;
 mod bridge_of_another;
+mod cleaned;
 mod gateway_on_a_vlan;
 mod link_local_gateway;
 mod link_of_two;

@@ -37,6 +37,7 @@ mod reused_numbers;
 mod run;
 mod signals;
 mod specification;
+mod taken_over;
 mod troubleshooting;
 mod unreadable;
 mod versions;

@@ -1,0 +1,64 @@
+//! Takes the addresses of an ADD from the rules of attachments without a record, see `plugin::orphans`.
+
+use std::time::Duration;
+
+use crate::cni::success::Success;
+use crate::error::{Error, Result};
+use crate::names::Attachment;
+use crate::plugin::orphans::{self, Orphan};
+use crate::plugin::owner::Owners;
+use crate::plugin::record::Records;
+use crate::plugin::{Context, Scope};
+use crate::steps::nft::masquerade;
+
+/// The time in which a container on the link answers. A container of this host takes less than a millisecond.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Removes the rules of other attachments of the network that lead to an address of this ADD, if these have no record. The IPAM plugin
+/// says that the address is free, so this first asks the link (empty: the routes of the host), and fails if somebody answers for it.
+pub fn take_over(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -> Result<()> {
+    let network = &cx.request.network;
+    let addresses: Vec<_> = success.ips.iter().map(|ip| ip.address.addr()).collect();
+    let mut orphans = cx.or_warn(orphans::of_addresses(network, &addresses));
+    if orphans.is_empty() {
+        return Ok(());
+    }
+    for address in addresses {
+        if orphans.iter().any(|orphan| orphan.address == address && orphan.at != *at) {
+            ask(cx, link, address)?;
+        }
+    }
+    let records = Records::of_host();
+    // The record of a later attachment of the name is proof enough.
+    orphans.retain(|orphan| orphan.at == *at || records.read(network, &orphan.at) == Ok(None));
+    for Orphan { at: of, address, .. } in orphans.iter().filter(|orphan| orphan.at != *at) {
+        cx.remove_rules(network, of)?;
+        let owners = Owners::in_network(network, Scope::One(of));
+        if let Some(nft) = cx.session.nft_if_supported()? {
+            nft.transact(|nft, batch| masquerade::remove(nft, batch, &owners))?;
+        }
+        let title = of.title(network);
+        cx.warn(format_args!(
+            "removed the rules of {title}: it has no record, and {address} is free"
+        ));
+    }
+    cx.or_warn(orphans::forget(&orphans));
+    Ok(())
+}
+
+/// Fails if somebody on the link has an address.
+fn ask(cx: &Context<'_>, link: &str, address: std::net::IpAddr) -> Result<()> {
+    let host = cx.session.host()?;
+    let index = match link {
+        "" => host.link_towards(address, None)?,
+        name => host.link(name)?.map(|link| link.index),
+    };
+    let Some(index) = index else { return Ok(()) };
+    match cx.or_warn(host.neighbour(index, address, ANSWER_TIMEOUT)) {
+        None => Ok(()),
+        Some(mac) => {
+            let name = host.link_at(index)?.map_or_else(|| link.to_owned(), |link| link.name);
+            Err(Error::internal(format!("cannot use {address}: {mac} on link {name} has it")))
+        }
+    }
+}

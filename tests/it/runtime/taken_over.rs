@@ -1,0 +1,65 @@
+//! Containers that ended without a DEL, and a late DEL, by the commands of the runtime.
+
+use serde_json::json;
+
+use super::{Host, network};
+
+/// Removes the namespace, without waiting for its end.
+fn kill(host: &Host, name: &str) {
+    host.world.host(["sh", "-c", "umount /run/netns/$0 && rm /run/netns/$0", name]);
+}
+
+#[test]
+fn an_add_takes_the_addresses_of_ended_containers() {
+    let host = Host::new();
+    let mut net = network();
+    net["plugins"][0]["ipam"]["ranges"] =
+        json!([[{"subnet": "10.1.0.0/30"}], [{"subnet": "fd00:1::/126"}]]);
+    host.configure("1.conflist", &net);
+    for name in ["c1", "c2", "c3", "c4"] {
+        let _container = host.world.container(name);
+        host.cnibox(&["add", "net", name, "--container-id", name]).run().success();
+        assert_eq!(
+            host.world.read("/var/lib/cni/networks/net/10.1.0.2"),
+            format!("{name}\r\neth0")
+        );
+        kill(&host, name);
+    }
+    host.world.within(60, "STATUS knows that an address can be taken", || {
+        host.cnibox(&["status", "net"]).run().status == 0
+    });
+    // What the ADDs left goes, and the last one ends, too.
+    host.cnibox(&["gc"]).run().output();
+    assert_eq!(host.kept(), [""; 0]);
+}
+
+#[test]
+fn a_gc_right_after_the_end_of_a_container_waits_for_the_kernel() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    for name in ["c1", "c2", "c3", "c4", "c5"] {
+        let _container = host.world.container(name);
+        host.cnibox(&["add", "net", name, "--container-id", name]).run().success();
+        kill(&host, name);
+        let said = host.cnibox(&["gc"]).run().output();
+        assert!(said.contains(&format!("eth0 of container {name}")), "{name}: {said}");
+        assert_eq!(host.kept(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_late_del_touches_nothing_of_the_successor() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let [_living, other] = ["c1", "other"].map(|name| host.world.container(name));
+    host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run().success();
+    let before = host.kept();
+    let late = host.cnibox(&["del", "net", &other.netns(), "--container-id", "c1"]).run();
+    let why = "touched nothing of eth0 of container c1 in network net: it lives";
+    assert!(late.stderr.contains(why), "{}", late.report());
+    late.silence();
+    assert_eq!(before, host.kept());
+    host.cnibox(&["check", "net", "c1", "--container-id", "c1"]).run().silence();
+    host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+}
