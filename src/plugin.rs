@@ -4,7 +4,6 @@ pub(crate) mod claims;
 pub(crate) mod execute;
 pub(crate) mod life;
 pub(crate) mod log;
-pub(crate) mod orphans;
 pub(crate) mod owner;
 pub(crate) mod parts;
 pub(crate) mod record;

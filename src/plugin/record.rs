@@ -14,6 +14,7 @@
 pub(crate) mod claims;
 mod files;
 mod held;
+pub(crate) mod orphans;
 
 use std::io;
 use std::net::IpAddr;

@@ -18,9 +18,9 @@ use crate::kernel::identity::Identity;
 use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::orphans;
+
 use crate::plugin::owner::{self, Owner, hash};
-use crate::plugin::record::{Made, Note, Record, cannot, claims, held, line};
+use crate::plugin::record::{Made, Note, Record, cannot, claims, held, line, orphans};
 
 /// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
 /// that their attachments have ended.

@@ -1,13 +1,13 @@
-//! Takes the addresses of an ADD from the rules of attachments without a record, see `plugin::orphans`.
+//! Takes the addresses of an ADD from the rules of attachments without a record, see `record::orphans`.
 
 use std::time::Duration;
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::names::Attachment;
-use crate::plugin::orphans::{self, Orphan};
 use crate::plugin::owner::Owners;
 use crate::plugin::record::Records;
+use crate::plugin::record::orphans::{self, Orphan};
 use crate::plugin::{Context, Scope};
 use crate::steps::nft::masquerade;
 

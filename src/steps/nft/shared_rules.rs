@@ -10,8 +10,8 @@ use crate::netlink::nft::{
     self, Base, Batch, Comment, Element, Expr, Family, Feature, NewChain, NewRule, NewSet, Nft,
     Object, Rule, Table, Verdict,
 };
-use crate::plugin::orphans;
 use crate::plugin::owner::{Owner, Owners};
+use crate::plugin::record::orphans;
 
 /// The name of the tables.
 pub const TABLE: &str = orphans::TABLE;

@@ -102,8 +102,7 @@ fn a_range_that_is_full() {
         "rm /etc/cni/net.d/mynet.conflist; cnibox del mynet web --delete
         rm -r /var/lib/cni/networks/mynet
         network small cni3 10.3.0.0/29
-        for number in 1 2 3 4 5; do cnibox add small s$number --create >/run/said; done
-        end s1",
+        for number in 1 2 3 4 5; do cnibox add small s$number --create >/run/said; done",
     );
 }
 
