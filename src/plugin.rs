@@ -1,5 +1,6 @@
 //! The interface of a plugin: its configuration, and a method for each CNI verb.
 
+pub(crate) mod assignable;
 pub(crate) mod claims;
 pub(crate) mod execute;
 pub(crate) mod life;

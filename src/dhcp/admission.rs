@@ -13,7 +13,7 @@ use ipnet::{IpNet, Ipv6Net};
 use crate::dhcp::lease::Leases;
 use crate::dhcp::site::Site;
 use crate::kernel::file;
-use crate::names::reserved::reserved;
+use crate::names::reserved::{self, reserved};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::Witness;
 use crate::plugin::record::{self, Record, Records, Unreadable};
@@ -36,6 +36,13 @@ pub fn problem(site: &Site<'_>, address: IpAddr) -> Option<&'static str> {
     };
     if !is_within {
         return Some("the server offered an address outside of the subnets of the network");
+    }
+    // The prefix length of an IPv4 lease is known when its reply is read, see `v4::grant`.
+    let in_subnet = |ip| Ipv6Net::new_assert(ip, SUBNET_BITS_V6).into();
+    if let IpAddr::V6(ip) = address
+        && reserved::in_subnet(&in_subnet(ip)).is_some()
+    {
+        return Some("the server offered an address that no interface can have");
     }
     match Rtnl::open().and_then(|host| host.all_addresses()) {
         Ok(all) if all.contains(&address) => {

@@ -29,6 +29,8 @@ pub struct AllocationRequest<'a> {
     /// addresses.
     pub sticky: Option<u64>,
     pub stale_on_boot: StaleOnBoot,
+    /// Whether the host has an address. Such an address is reserved only if it is requested.
+    pub is_of_host: &'a dyn Fn(IpAddr) -> bool,
 }
 
 /// Whether reservations of an earlier boot of the host are released when a request needs them.
@@ -149,6 +151,7 @@ fn reserve_any<'a>(
 ) -> Result<(IpAddr, &'a Range)> {
     for ip in last_addresses.iter().copied().filter(|ip| set.may_allocate(*ip)) {
         if let Some(range) = set.range_of(ip)
+            && !(request.is_of_host)(ip)
             && locked.reserve(ip, at)?
         {
             return Ok((ip, range));
@@ -156,7 +159,9 @@ fn reserve_any<'a>(
     }
     let last_reserved = locked.last_reserved(index)?;
     let reserve_next = |locked: &mut Locked<'_>| {
-        find_free(locked, set, last_reserved, |locked, ip| locked.reserve(ip, at))
+        find_free(locked, set, last_reserved, |locked, ip| {
+            Ok(!(request.is_of_host)(ip) && locked.reserve(ip, at)?)
+        })
     };
     if let Some(found) = reserve_next(locked)? {
         return Ok(found);
@@ -183,7 +188,7 @@ fn find_free<'a>(
                     if take(locked, ip)? {
                         return Ok(Some((ip, span.range)));
                     }
-                    // A program without the lock has reserved the address.
+                    // The host has the address, or a program without the lock has reserved it.
                     from = span.after(ip);
                 }
                 // The next free address can be excluded or the gateway, so it is checked again.
@@ -207,6 +212,7 @@ pub fn in_the_way(
     locked: &mut Locked<'_>,
     sets: &[RangeSet],
     requested: &[IpAddr],
+    is_of_host: &dyn Fn(IpAddr) -> bool,
 ) -> Result<InTheWay> {
     let taken = locked.taken()?;
     let mut addresses: Vec<IpAddr> =
@@ -216,8 +222,7 @@ pub fn in_the_way(
     }
     for (index, set) in sets.iter().enumerate() {
         let is_requested = requested.iter().any(|ip| set.range_of(*ip).is_some());
-        if is_requested || find_free(locked, set, None, |locked, ip| locked.is_free(ip))?.is_some()
-        {
+        if is_requested || has_free(locked, set, is_of_host)? {
             continue;
         }
         for span in set.spans(locked.last_reserved(index)?) {
@@ -246,17 +251,24 @@ pub fn check_not_exhausted(
     locked: &mut Locked<'_>,
     set: &RangeSet,
     stale_on_boot: StaleOnBoot,
+    is_of_host: &dyn Fn(IpAddr) -> bool,
 ) -> Result<()> {
-    let has_free = |locked: &mut Locked<'_>| -> Result<bool> {
-        Ok(find_free(locked, set, None, |locked, ip| locked.is_free(ip))?.is_some())
-    };
-    if has_free(locked)?
-        || locked.drop_index_if_count_differs()? && has_free(locked)?
+    if has_free(locked, set, is_of_host)?
+        || locked.drop_index_if_count_differs()? && has_free(locked, set, is_of_host)?
         || stale_on_boot == StaleOnBoot::Reclaim && locked.can_reclaim(|ip| set.may_allocate(ip))?
     {
         return Ok(());
     }
     Err(exhausted(set))
+}
+
+fn has_free(
+    locked: &mut Locked<'_>,
+    set: &RangeSet,
+    is_of_host: &dyn Fn(IpAddr) -> bool,
+) -> Result<bool> {
+    let is_free = |locked: &mut Locked<'_>, ip| Ok(!is_of_host(ip) && locked.is_free(ip)?);
+    Ok(find_free(locked, set, None, is_free)?.is_some())
 }
 
 fn exhausted(set: &RangeSet) -> Error {
@@ -278,7 +290,13 @@ mod tests {
     }
 
     fn request<'a>(sets: &'a [RangeSet], requested: &'a [IpAddr]) -> AllocationRequest<'a> {
-        AllocationRequest { sets, requested, sticky: None, stale_on_boot: StaleOnBoot::Reclaim }
+        AllocationRequest {
+            sets,
+            requested,
+            sticky: None,
+            stale_on_boot: StaleOnBoot::Reclaim,
+            is_of_host: &|_| false,
+        }
     }
 
     /// Allocates as ADD does. Returns the addresses, or the message of the error.
@@ -442,9 +460,9 @@ mod tests {
         let dir = TempDir::new();
         let small = sets(r#"[[{"subnet":"10.0.0.0/30"}],[{"subnet":"fd00::/64"}]]"#);
         let check = |index: usize| {
-            let result = dir
-                .store()
-                .locked(|locked| check_not_exhausted(locked, &small[index], StaleOnBoot::Reclaim));
+            let result = dir.store().locked(|locked| {
+                check_not_exhausted(locked, &small[index], StaleOnBoot::Reclaim, &|_| false)
+            });
             result.map_err(|error| error.msg.clone())
         };
         // Reservations of the gateway and incomplete ones take no address.

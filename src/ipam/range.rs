@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::cni::json::keys;
 use crate::cni::text;
 use crate::error::{Error, Result};
+use crate::names::reserved;
 
 keys! {
     /// A range in the configuration. [`parse`] fills in the defaults.
@@ -44,6 +45,9 @@ pub struct Range {
     /// The prefixes whose addresses are never allocated.
     #[serde(skip)]
     excluded: Vec<IpNet>,
+    /// The containers are on a link with broadcast, where the subnet has addresses that no host can have.
+    #[serde(skip)]
+    has_broadcast: bool,
 }
 
 /// A part of a range that the allocator searches, both ends included.
@@ -104,6 +108,12 @@ impl RangeSet {
         Ok(Self(ranges))
     }
 
+    /// The set for containers on a link with broadcast: the network's and the broadcast address are not allocated.
+    pub fn with_broadcast(mut self) -> Self {
+        self.0.iter_mut().for_each(|range| range.has_broadcast = true);
+        self
+    }
+
     pub fn is_ipv4(&self) -> bool {
         self.0[0].is_ipv4()
     }
@@ -138,7 +148,7 @@ impl RangeSet {
         spans
     }
 
-    /// Whether the address is in a range, and is neither excluded nor the gateway.
+    /// Whether the address is in a range, and no rule keeps it from being allocated.
     pub fn may_allocate(&self, ip: IpAddr) -> bool {
         self.range_of(ip).is_some_and(|range| range.may_allocate(ip))
     }
@@ -149,7 +159,7 @@ impl Span<'_> {
     pub fn first_allocatable(&self, mut ip: IpAddr) -> Option<IpAddr> {
         while ip <= self.last {
             let next = match self.range.excluding(ip) {
-                None if ip != self.range.gateway => return Some(ip),
+                None if !self.range.is_kept_back(ip) => return Some(ip),
                 None => self::next(ip),
                 Some(net) => self::next(net.broadcast()),
             };
@@ -215,7 +225,7 @@ impl Range {
         let of_all = excluded.iter().filter(|net| net.addr().is_ipv4() == first.is_ipv4());
         let excluded = own.iter().chain(of_all).copied().collect();
         let gateway = conf.gateway.unwrap_or(after_network);
-        Ok(Self { subnet, first, last, gateway, excluded })
+        Ok(Self { subnet, first, last, gateway, excluded, has_broadcast: false })
     }
 
     pub fn contains(&self, ip: IpAddr) -> bool {
@@ -224,7 +234,14 @@ impl Range {
     }
 
     pub fn may_allocate(&self, ip: IpAddr) -> bool {
-        self.contains(ip) && ip != self.gateway && self.excluding(ip).is_none()
+        self.contains(ip) && !self.is_kept_back(ip) && self.excluding(ip).is_none()
+    }
+
+    /// Whether the address is the gateway, or one that no host on a link with broadcast can have.
+    fn is_kept_back(&self, ip: IpAddr) -> bool {
+        let address = || IpNet::new(ip, self.subnet.prefix_len()).ok();
+        ip == self.gateway
+            || self.has_broadcast && address().is_some_and(|ip| reserved::in_subnet(&ip).is_some())
     }
 
     /// The number of addresses that can be allocated, at most `u64::MAX`.
@@ -244,8 +261,13 @@ impl Range {
                 size -= count(first, last);
             }
         }
-        let has_gateway = self.contains(self.gateway) && self.excluding(self.gateway).is_none();
-        u64::try_from(size - u128::from(has_gateway)).unwrap_or(u64::MAX)
+        let mut single = vec![self.gateway, self.subnet.network(), self.subnet.broadcast()];
+        single.sort_unstable();
+        single.dedup();
+        single.retain(|ip| {
+            self.contains(*ip) && self.is_kept_back(*ip) && self.excluding(*ip).is_none()
+        });
+        u64::try_from(size - single.len() as u128).unwrap_or(u64::MAX)
     }
 
     /// The excluded prefix that contains an address.
@@ -391,6 +413,35 @@ mod tests {
                 assert_eq!(candidates(&set, None).count(), size, "{text}");
             }
             assert_eq!(set.0[0].gateway, ip(gateway), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_host_on_a_link_with_broadcast_gets_the_edges_of_a_subnet() {
+        let cases = [
+            (r#""10.1.0.0/29","rangeStart":"10.1.0.0","rangeEnd":"10.1.0.7""#, "2 3 4 5 6"),
+            (r#""10.1.0.0/29","rangeStart":"10.1.0.6","rangeEnd":"10.1.0.7""#, "6"),
+            (r#""10.1.0.0/30","rangeStart":"10.1.0.0","rangeEnd":"10.1.0.3""#, "2"),
+            (r#""10.1.0.0/29","rangeStart":"10.1.0.7","rangeEnd":"10.1.0.7""#, ""),
+            (r#""10.1.0.0/29","rangeStart":"10.1.0.0","gateway":"10.1.0.0""#, "1 2 3 4 5 6"),
+            (
+                r#""10.1.0.0/31","rangeStart":"10.1.0.0","rangeEnd":"10.1.0.0","gateway":"10.1.0.1""#,
+                "0",
+            ),
+            (
+                r#""10.1.0.0/29","rangeStart":"10.1.0.0","rangeEnd":"10.1.0.7","exclude":["10.1.0.4/30"]"#,
+                "2 3",
+            ),
+            (r#""fd00::/126","rangeStart":"fd00::""#, "2 3"),
+        ];
+        for (range, expected) in cases {
+            let set = sets(&format!(r#"[[{{"subnet":{range}}}]]"#)).unwrap().remove(0);
+            let set = set.with_broadcast();
+            let all: Vec<IpAddr> = candidates(&set, None).collect();
+            let last = |ip: &IpAddr| (number(*ip) & 7).to_string();
+            assert_eq!(all.iter().map(last).collect::<Vec<_>>().join(" "), expected, "{range}");
+            assert_eq!(set.0[0].size(), all.len() as u64, "{range}");
+            assert!(all.iter().all(|ip| set.may_allocate(*ip)), "{range}");
         }
     }
 

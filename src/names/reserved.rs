@@ -1,4 +1,4 @@
-//! Address ranges that cannot be the subnet of a network.
+//! Address ranges that cannot be the subnet of a network, and addresses of a subnet that no host can have.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -40,6 +40,24 @@ pub fn reserved(subnet: &IpNet) -> Option<&'static Reserved> {
     RESERVED.iter().find(|Reserved { net, .. }| net.contains(subnet) || subnet.contains(net))
 }
 
+/// Why no host can have an address on a link with broadcast. The prefix length is that of the subnet. Subnets of one or two
+/// addresses consist of addresses of hosts (RFC 3021, RFC 6164).
+pub fn in_subnet(address: &IpNet) -> Option<&'static str> {
+    let ip = address.addr();
+    match ip {
+        _ if address.prefix_len() + 1 >= address.max_prefix_len() => None,
+        IpAddr::V4(_) if ip == address.network() => Some("it is the network address of its subnet"),
+        IpAddr::V4(_) if ip == address.broadcast() => {
+            Some("it is the broadcast address of its subnet")
+        }
+        // RFC 4291, section 2.6.1
+        IpAddr::V6(_) if ip == address.network() => {
+            Some("it is the anycast address of the routers of its subnet")
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +89,28 @@ mod tests {
             let found = reserved(&subnet.parse().unwrap());
             let expected: IpNet = expected.parse().unwrap();
             assert_eq!(found.map(|found| found.net), Some(expected), "{subnet}");
+        }
+    }
+
+    #[test]
+    fn only_subnets_of_more_than_two_addresses_have_a_network_and_a_broadcast_address() {
+        for (address, is_of_a_host) in [
+            ("10.1.0.0/24", false),
+            ("10.1.0.255/24", false),
+            ("10.1.0.255/16", true),
+            ("10.1.0.4/30", false),
+            ("10.1.0.7/30", false),
+            ("10.1.0.5/30", true),
+            ("10.1.0.4/31", true),
+            ("10.1.0.5/31", true),
+            ("10.1.0.5/32", true),
+            ("fd00::/64", false),
+            ("fd00::ffff:ffff:ffff:ffff/64", true),
+            ("fd00::4/126", false),
+            ("fd00::4/127", true),
+            ("fd00::4/128", true),
+        ] {
+            assert_eq!(in_subnet(&address.parse().unwrap()).is_none(), is_of_a_host, "{address}");
         }
     }
 

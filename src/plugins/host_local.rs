@@ -60,6 +60,10 @@
 //! its address. An ADD of a container that has ended without a DEL gets an address in the same way. If no container of a full
 //! range has ended, ADD and STATUS do not search again for three seconds.
 //!
+//! **Addresses that no container can use** are not chosen on a link with broadcast (`bridge`, `macvlan`, `ipvlan` in mode l2,
+//! `vlan`, `host-device`): the network's and the broadcast address, the anycast address of the routers in IPv6, and addresses that
+//! the host has on this link. If one is requested, ADD reserves it and warns. Subnets of two addresses have no such address.
+//!
 //! **Reservations of an earlier boot** belong to no running container. With `reclaim` they are released when a range
 //! set is exhausted, when an ADD of the same attachment follows without a DEL, and when the address is requested. With
 //! `keep` they stay, if this host has no record of their containers; this is needed if several hosts share `dataDir`. Boots are distinguished by the kernel's boot
@@ -97,7 +101,7 @@ use crate::ipam::store::Store;
 use crate::ipam::{AllocationRequest, check_not_exhausted, in_the_way};
 use crate::kernel::state_directory::StateDirectory;
 use crate::names::Attachment;
-use crate::plugin::{Context, Entry, Expected, Ipam, Scope};
+use crate::plugin::{Context, Entry, Expected, Ipam, Scope, assignable};
 use takeover::Asked;
 
 /// The default of `dataDir`.
@@ -148,11 +152,13 @@ impl Ipam for HostLocal {
         let data_dir = self.data_dir()?;
         let config = self.config(cx.request)?;
         let dns = config.dns()?;
+        assignable::warn_of_requested(cx, config.requested_nets());
         let request = AllocationRequest {
             sets: &config.sets,
             requested: &config.requested,
             sticky: config.identity(at, cx.request)?,
             stale_on_boot: config.stale_on_boot,
+            is_of_host: &assignable::is_of_host(cx),
         };
         let allocated = Asked { cx, data_dir, at, request: &request }.allocate()?;
         let ips = allocated
@@ -198,12 +204,14 @@ impl Ipam for HostLocal {
             config.dns()?;
             Store::check_usable(self.data_dir()?, &cx.request.network)?;
             let Some(store) = self.store(cx)? else { return Ok(()) };
+            let is_of_host = assignable::is_of_host(cx);
             let checked = store.locked(|locked| {
-                let check = |set| check_not_exhausted(locked, set, config.stale_on_boot);
+                let check =
+                    |set| check_not_exhausted(locked, set, config.stale_on_boot, &is_of_host);
                 let Err(exhausted) = config.sets.iter().try_for_each(check) else {
                     return Ok(Ok(()));
                 };
-                Ok(Err((exhausted, in_the_way(locked, &config.sets, &[])?)))
+                Ok(Err((exhausted, in_the_way(locked, &config.sets, &[], &is_of_host)?)))
             });
             checked?.or_else(|(exhausted, in_the_way)| {
                 match takeover::can_take(cx, self.data_dir()?, &in_the_way.addresses)? {
@@ -215,14 +223,14 @@ impl Ipam for HostLocal {
         is_ready().map_err(Error::into_not_available)
     }
 
-    fn expected(&self, _: &Context<'_>) -> Result<Expected> {
+    fn expected(&self, cx: &Context<'_>) -> Result<Expected> {
         let ip = |range: &Range| Ip {
             address: range.subnet,
             gateway: Some(range.gateway),
             interface: None,
         };
         let choices = |set: &RangeSet| set.ranges().iter().map(ip).collect();
-        Ok(Expected::new(self.sets()?.iter().map(choices).collect()))
+        Ok(Expected::new(self.sets(&cx.request.json)?.iter().map(choices).collect()))
     }
 }
 
@@ -256,9 +264,9 @@ pub struct Pool {
 /// The pool of a plugin configuration with the IPAM plugin `host-local`. Fails if a key has the wrong type.
 #[cfg(feature = "tool")]
 pub fn pool(plugin: &Json) -> Result<Pool> {
-    let plugin: HostLocal = plugin.read("network configuration")?;
-    let is_of_several_hosts = plugin.ipam()?.stale_on_boot == "keep";
-    Ok(Pool { data_dir: plugin.data_dir()?.into(), sets: plugin.sets(), is_of_several_hosts })
+    let keys: HostLocal = plugin.read("network configuration")?;
+    let is_of_several_hosts = keys.ipam()?.stale_on_boot == "keep";
+    Ok(Pool { data_dir: keys.data_dir()?.into(), sets: keys.sets(plugin), is_of_several_hosts })
 }
 
 /// The addresses of `prevResult` that are those of the attachment's interface or name no interface.

@@ -27,7 +27,9 @@
 //! | `CNI_ARGS: IP` | string | none | Further addresses with prefix length, separated by commas. |
 //! | `CNI_ARGS: GATEWAY` | string | none | Gateways, separated by commas. Each is the gateway of the addresses of `IP` in the same subnet. |
 //!
-//! The plugin does not test whether an address is in use elsewhere.
+//! The plugin does not test whether an address is in use elsewhere. ADD warns of an address that no container can use on a link
+//! with broadcast: the network's and the broadcast address, the anycast address of the routers in IPv6, an address that the host has on
+//! this link.
 //!
 //! - **ADD** returns the addresses, routes and DNS.
 //! - **CHECK** fails if an address or its gateway is missing in `prevResult`.
@@ -45,13 +47,14 @@ use crate::cni::text;
 use crate::cni::version::Version;
 use crate::error::{Code, Error, Result};
 use crate::names::Attachment;
-use crate::plugin::{Context, Entry, Expected, Ipam, Scope};
+use crate::plugin::{Context, Entry, Expected, Ipam, Scope, assignable};
 
 pub const ENTRY: Entry = Entry::ipam::<Static>("static", "addresses written in the configuration");
 
 impl Ipam for Static {
     fn add(&self, cx: &Context<'_>, _: &Attachment) -> Result<Success> {
         let ips = self.ips(cx.request)?;
+        assignable::warn_of_requested(cx, ips.iter().map(|ip| ip.address));
         let IpamKeys { routes, dns, .. } = self.ipam()?;
         Ok(Success { ips, routes: routes.clone(), dns: dns.clone(), ..Success::default() })
     }

@@ -9,6 +9,7 @@ use super::option::{DNS, LEASE_TIME, REBINDING_TIME, RENEWAL_TIME, is_host};
 use super::packet::Reply;
 use crate::dhcp::lease::v4::Lease;
 use crate::dhcp::random::Random;
+use crate::names::reserved;
 
 /// The lease time if the server sends none, in seconds, as in the reference.
 const LEASE_SECS: u32 = 3600;
@@ -23,8 +24,7 @@ pub fn check(reply: &Reply) -> Result<(Ipv4Net, Ipv4Addr), &'static str> {
     // The text is the reference's.
     let bits = reply.options.prefix_len().ok_or("DHCP option Subnet Mask not found in DHCPACK")?;
     let net = Ipv4Net::new_assert(reply.yiaddr, bits);
-    let is_edge = bits < 31 && (net.addr() == net.network() || net.addr() == net.broadcast());
-    if !is_host(net.addr()) || is_edge {
+    if !is_host(net.addr()) || reserved::in_subnet(&net.into()).is_some() {
         return Err("the server offered an address that no interface can have");
     }
     if reply.options.u32(LEASE_TIME).is_some_and(|secs| secs < LEASE_SECS_MIN) {

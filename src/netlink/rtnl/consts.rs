@@ -68,3 +68,5 @@ pub(super) const FR_ACT_TO_TBL: u8 = 1;
 pub(super) const RTAX_MTU: u16 = 2;
 pub(super) const RTAX_ADVMSS: u16 = 8;
 pub(super) const RTA_VIA: u16 = 18;
+/// A flag of RTM_GETROUTE: return the entry of the table, not the result of the look-up (linux/rtnetlink.h, Linux 4.13).
+pub(super) const RTM_F_FIB_MATCH: u32 = 0x2000;

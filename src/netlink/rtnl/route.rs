@@ -7,7 +7,9 @@ use ipnet::IpNet;
 use neli::consts::nl::NlmF;
 use nix::libc;
 
-use super::consts::{RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTNH_F_ONLINK};
+use super::consts::{
+    RT_TABLE_MAIN, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTM_F_FIB_MATCH, RTNH_F_ONLINK,
+};
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::names::IpFamily;
@@ -80,22 +82,44 @@ impl Rtnl {
     /// The index of the link that packets to an address leave through; `None` without a route. Policy rules can select the
     /// route by the source, an address of the namespace.
     pub fn link_towards(&self, ip: IpAddr, source: Option<IpAddr>) -> Result<Option<u32>> {
+        let link = |payload: &[u8]| {
+            attribute(payload.get(HEADER_BYTES..)?, libc::RTA_OIF).and_then(u32_of)
+        };
+        self.route_to(ip, source, 0, link)
+    }
+
+    /// The index of the link that has an address; `None` if this namespace does not have the address.
+    pub fn link_with_address(&self, ip: IpAddr) -> Result<Option<u32>> {
+        let link = |payload: &[u8]| {
+            let local = Route::parse(payload, libc::RTN_LOCAL)?;
+            local.dev.filter(|_| local.dst.addr() == ip)
+        };
+        // The entry of the table has the link. The result of the look-up has `lo`.
+        self.route_to(ip, None, RTM_F_FIB_MATCH, link)
+    }
+
+    /// Reads the route that the kernel selects for an address; `None` without a route.
+    fn route_to<T>(
+        &self,
+        ip: IpAddr,
+        source: Option<IpAddr>,
+        flags: u32,
+        read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>> {
         let doing = format!("cannot find the route to {ip}");
         let request = Requests::one(libc::RTM_GETROUTE, NlmF::empty(), doing, |attrs| {
             let mut header = [0; HEADER_BYTES];
             let family = IpFamily::of(ip);
             (header[0], header[1]) = (family.number(), family.bits());
             header[2] = source.map_or(0, |_| family.bits());
+            header[8..].copy_from_slice(&flags.to_ne_bytes());
             attrs.raw(&header);
             attrs.ip(libc::RTA_DST, ip);
             if let Some(source) = source {
                 attrs.ip(libc::RTA_SRC, source);
             }
         });
-        let link = |payload: &[u8]| {
-            attribute(payload.get(HEADER_BYTES..)?, libc::RTA_OIF).and_then(u32_of)
-        };
-        Ok(found(self.socket.get(request, link), Error::is_unreachable)?.flatten())
+        Ok(found(self.socket.get(request, read), Error::is_unreachable)?.flatten())
     }
 }
 

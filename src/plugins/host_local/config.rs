@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::cni::args::Args;
+use crate::cni::json::Json;
 use crate::cni::request::Request;
 use crate::cni::success::{Dns, Route};
 use crate::cni::text;
@@ -11,6 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::ipam::range::{self, RangeConf, RangeSet};
 use crate::ipam::{StaleOnBoot, resolv_conf, store};
 use crate::names::Attachment;
+use crate::plugin::assignable;
 
 use super::{HostLocal, IpamKeys};
 
@@ -41,7 +45,7 @@ impl HostLocal {
                 requested.push(ip);
             }
         }
-        let sets = self.sets()?;
+        let sets = self.sets(&request.json)?;
         let v4_count = sets.iter().filter(|set| set.is_ipv4()).count();
         if request.version < Version::V0_3_0 && (v4_count > 1 || sets.len() - v4_count > 1) {
             return Err(Error::config(format_args!(
@@ -59,8 +63,8 @@ impl HostLocal {
         })
     }
 
-    /// The range sets in the order of the reference.
-    pub(super) fn sets(&self) -> Result<Vec<RangeSet>> {
+    /// The range sets in the order of the reference. `plugin` is the configuration of the plugin that makes the interface.
+    pub(super) fn sets(&self, plugin: &Json) -> Result<Vec<RangeSet>> {
         let ipam = self.ipam()?;
         let mut ranges = self.runtime_config.ip_ranges.clone();
         if !ipam.subnet.is_empty() {
@@ -70,7 +74,11 @@ impl HostLocal {
             ranges.push(vec![RangeConf { subnet, range_start, range_end, gateway, exclude }]);
         }
         ranges.extend(ipam.ranges.iter().cloned());
-        range::parse(&ranges, &ipam.exclude)
+        let sets = range::parse(&ranges, &ipam.exclude)?;
+        Ok(match assignable::has_broadcast(plugin) {
+            true => sets.into_iter().map(RangeSet::with_broadcast).collect(),
+            false => sets,
+        })
     }
 }
 
@@ -87,6 +95,14 @@ impl Config {
             _ => at.container_id.to_string(),
         };
         Ok(Some(store::identity(&name, &at.ifname)))
+    }
+
+    /// The requested addresses, with the prefix lengths of their subnets.
+    pub(super) fn requested_nets(&self) -> impl Iterator<Item = IpNet> {
+        self.requested.iter().filter_map(|ip| {
+            let range = self.sets.iter().find_map(|set| set.range_of(*ip))?;
+            IpNet::new(*ip, range.subnet.prefix_len()).ok()
+        })
     }
 
     pub(super) fn dns(&self) -> Result<Dns> {

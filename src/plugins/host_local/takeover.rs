@@ -75,8 +75,8 @@ impl Asked<'_> {
 
     fn attempt(&self, locked: &mut Locked<'_>) -> Attempt {
         ipam::allocate(locked, self.request, self.at).map_err(|refusal| {
-            let AllocationRequest { sets, requested, .. } = *self.request;
-            (refusal, ipam::in_the_way(locked, sets, requested).unwrap_or_default())
+            let AllocationRequest { sets, requested, is_of_host, .. } = *self.request;
+            (refusal, ipam::in_the_way(locked, sets, requested, is_of_host).unwrap_or_default())
         })
     }
 

@@ -8,6 +8,7 @@ mod gateway_on_a_vlan;
 mod link_local_gateway;
 mod link_of_two;
 mod loopback_of_host;
+mod own_addresses;
 mod own_rules;
 mod published_ports;
 mod read_only_sysctls;

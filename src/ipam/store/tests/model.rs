@@ -196,8 +196,13 @@ impl World {
             .filter(|ip| sets.iter().any(|set| set.may_allocate(*ip)))
             .into_iter()
             .collect();
-        let request =
-            AllocationRequest { sets, requested: &requested, sticky: None, stale_on_boot };
+        let request = AllocationRequest {
+            sets,
+            requested: &requested,
+            sticky: None,
+            stale_on_boot,
+            is_of_host: &|_| false,
+        };
         let got = self.locked(|locked| allocate(locked, &request, &attachment(id)));
         let is_of_sets = |ip: &IpAddr| sets.iter().any(|set| set.range_of(*ip).is_some());
         let duplicates: Vec<IpAddr> = self.held(id).into_iter().filter(is_of_sets).collect();
@@ -354,7 +359,7 @@ impl World {
             }
             Op::Status(set) => {
                 let status = self.locked(|locked| {
-                    check_not_exhausted(locked, &self.sets[set], StaleOnBoot::Keep)
+                    check_not_exhausted(locked, &self.sets[set], StaleOnBoot::Keep, &|_| false)
                 });
                 assert_eq!(status.is_ok(), self.next(set).is_some());
             }
