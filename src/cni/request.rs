@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cni::conf::{self, NetConf};
 use crate::cni::json::Json;
@@ -202,22 +202,26 @@ impl Request {
         Ok(json.to_compact().into_bytes().into())
     }
 
-    /// The environment variables of the protocol for an executed plugin. `None`: the variable is not set.
+    /// The environment variables of the protocol for an executed plugin, with this CNI_NETNS. `None`: the variable is not set.
     ///
     /// Source: CNI specification 1.1.0, section 2, "Parameters".
-    pub fn environment(&self, verb: &Verb) -> [(&'static str, Option<OsString>); 8] {
+    pub fn environment(
+        &self,
+        verb: &Verb,
+        netns: Option<&Path>,
+    ) -> [(&'static str, Option<OsString>); 8] {
         let at = match verb {
             Verb::Add(at) | Verb::Del(at) | Verb::Check(at) => Some(at),
             Verb::Gc(_) | Verb::Status => None,
         };
-        let Parameters { netns_path, netns_override, args, path, depth, .. } = &self.parameters;
+        let Parameters { netns_override, args, path, depth, .. } = &self.parameters;
         let path: Vec<&OsStr> = path.iter().map(|path| path.as_os_str()).collect();
         let given = |text: &OsStr| Some(text.to_owned()).filter(|text| !text.is_empty());
         [
             ("CNI_COMMAND", Some(verb.name().into())),
             ("CNI_CONTAINERID", at.map(|at| at.container_id.to_string().into())),
             ("CNI_IFNAME", at.map(|at| at.ifname.to_string().into())),
-            ("CNI_NETNS", netns_path.as_ref().map(OsString::from)),
+            ("CNI_NETNS", netns.map(OsString::from)),
             ("CNI_NETNS_OVERRIDE", netns_override.then(|| "1".into())),
             ("CNI_ARGS", given(args.as_ref())),
             ("CNI_PATH", given(&path.join(OsStr::new(":")))),

@@ -97,12 +97,12 @@ impl Program {
 }
 
 /// Executes a plugin. It gets the environment of this process with the CNI_ variables of the request, and the configuration:
-/// the same bytes if this process read it from stdin. Its stderr is forwarded to the stderr of this process.
+/// the same bytes if this process read it from stdin. `netns` is its CNI_NETNS. Its stderr is forwarded to the stderr of this process.
 ///
 /// With a limit, the plugin is killed after that time, and when this process is interrupted or ends.
 pub fn execute(
     path: &Path,
-    request: &Request,
+    (request, netns): (&Request, Option<&Path>),
     verb: &Verb,
     limit: Option<Duration>,
 ) -> Result<Option<Success>> {
@@ -111,7 +111,7 @@ pub fn execute(
             format!("cannot run plugin {}: too many plugins call one another", path.display());
         return Err(Error::config(msg).with_details(format_args!("{DEPTH_MAX} is the limit")));
     }
-    let stdout = call(path, &request.environment(verb), &request.stdin()?, limit)?;
+    let stdout = call(path, &request.environment(verb, netns), &request.stdin()?, limit)?;
     if !matches!(verb, Verb::Add(_)) {
         return Ok(None);
     }

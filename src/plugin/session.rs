@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::mem;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ enum Namespace {
     NotGiven,
     /// The path does not exist, or is not a namespace any more.
     Gone(Error),
-    /// The path leads to another namespace than that of the record.
+    /// The path leads to another namespace than that of the record, or to that of this process.
     Another(Error),
     /// The path cannot be opened; the namespace may exist.
     Unusable(Error),
@@ -68,8 +69,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session for the container of a request. An ADD or DEL is refused (code 8) if CNI_NETNS is the namespace of this
-    /// process: it would change the host.
+    /// A session for the container of a request. An ADD is refused (code 8) if CNI_NETNS is the namespace of this process: it
+    /// would change the host. A DEL treats this namespace as one that does not exist, see `host_namespace_of_del`.
     pub fn open(request: &Request, verb: &Verb) -> Result<Self> {
         let mut session = Self::without_container();
         if let (Verb::Add(_) | Verb::Del(_) | Verb::Check(_), Some(path)) =
@@ -78,11 +79,14 @@ impl Session {
             let host = session.host_netns()?;
             session.namespace = match host.open_if_exists(path) {
                 Ok(Some(netns)) => {
-                    let is_check = matches!(verb, Verb::Check(_));
-                    if !is_check && !request.parameters.netns_override && netns.is(host)? {
-                        return Err(same_netns(verb, &netns));
+                    let is_own = !request.parameters.netns_override && netns.is(host)?;
+                    match verb {
+                        Verb::Add(_) if is_own => return Err(same_netns(verb, &netns)),
+                        Verb::Del(at) if is_own => {
+                            session.host_namespace_of_del(request, at, &netns)?
+                        }
+                        _ => session.namespace_of(request, verb, netns)?,
                     }
-                    session.namespace_of(request, verb, netns)?
                 }
                 Ok(None) => {
                     let msg = format!("failed to open netns {path:?}: no such file or directory");
@@ -98,6 +102,29 @@ impl Session {
             };
         }
         Ok(session)
+    }
+
+    /// The namespace of a DEL whose CNI_NETNS is the namespace of this process, for example because the runtime has lost the
+    /// process of the container, and another process has its id now. It is never the namespace of the container. Fails (code 8)
+    /// if the recorded namespace still exists: its DEL needs the right path.
+    fn host_namespace_of_del(
+        &self,
+        request: &Request,
+        at: &Attachment,
+        netns: &NetNs,
+    ) -> Result<Namespace> {
+        let record = self.record.get_or_init(|| Records::of_host().read(&request.network, at));
+        if let Ok(Some(record)) = record
+            && Witness::new()?.life_of_record(record) == Life::Alive
+        {
+            return Err(same_netns(&Verb::Del(at.clone()), netns));
+        }
+        sys::warn(format_args!(
+            "{}: {} is the network namespace of the plugin itself, so only what is outside of the container is removed",
+            request.conf.kind,
+            netns.path().display()
+        ));
+        Ok(of_another(netns))
     }
 
     /// The namespace at the path of a call. Later than the ADD, the path can lead to the namespace of another container. A CHECK
@@ -349,6 +376,14 @@ impl Session {
             Namespace::Open(netns) => (Some(netns), None),
             Namespace::NotGiven | Namespace::Gone(_) | Namespace::Another(_) => (None, None),
             Namespace::Unusable(error) => (None, Some(error)),
+        }
+    }
+
+    /// CNI_NETNS for a plugin that this call executes. `None` if the path leads to another namespace than the container's.
+    pub fn netns_to_pass_on<'a>(&self, request: &'a Request) -> Option<&'a Path> {
+        match &self.namespace {
+            Namespace::Another(_) => None,
+            _ => request.parameters.netns_path.as_deref(),
         }
     }
 

@@ -301,7 +301,8 @@ impl<'a> Chain<'a> {
     }
 
     fn execute(&self, file: &Path, request: &Request) -> Result<Option<Success>> {
-        execute(file, request, &self.verb, Some(self.settings.timeout))
+        let netns = request.parameters.netns_path.as_deref();
+        execute(file, (request, netns), &self.verb, Some(self.settings.timeout))
     }
 
     fn reconcile_one(

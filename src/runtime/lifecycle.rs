@@ -309,15 +309,31 @@ impl Runtime {
         self.delete(&merged_entry(&network, target, known), &network, &netns)
     }
 
-    /// Fails if the namespace is the host's. If it cannot be opened, an executed plugin could find the host's there; the plugins
-    /// of this executable remove what is on the host, and report the namespace.
-    fn check_namespace_of_del(&self, chain: &Chain<'_>) -> Result<()> {
+    /// CNI_NETNS for the plugins of a DEL. Empty if the namespace is the host's: it is never the container's. Fails if the
+    /// container's namespace exists: then the DEL needs its path. If the namespace cannot be opened, an executed plugin could
+    /// find the host's there; the plugins of this executable remove what is on the host, and report the namespace.
+    fn netns_to_clean<'c>(&self, chain: &Chain<'c>, entry: &CacheEntry) -> Result<&'c Path> {
         let home = NetNs::own()?;
-        match home.open_if_exists(chain.netns) {
-            Ok(Some(netns)) => self.refuse_host_namespace(&home, &netns),
-            Err(error) if !chain.is_ours() => Err(Error::of_file("open", chain.netns)(error)),
-            Ok(None) | Err(_) => Ok(()),
+        let netns = match home.open_if_exists(chain.netns) {
+            Ok(Some(netns)) => netns,
+            Err(error) if !chain.is_ours() => {
+                return Err(Error::of_file("open", chain.netns)(error));
+            }
+            Ok(None) | Err(_) => return Ok(chain.netns),
+        };
+        let Err(refusal) = self.refuse_host_namespace(&home, &netns) else {
+            return Ok(chain.netns);
+        };
+        let is_alive = match chain.record {
+            Some(record) => Witness::new()?.life_of_record(record) == Life::Alive,
+            None => false,
+        };
+        let at_add = self.netns_of_del(entry, Unrecorded::HasInterface);
+        if is_alive || !at_add.as_os_str().is_empty() {
+            return Err(refusal);
         }
+        warn(format_args!("{refusal}: only what is outside of the container is removed"));
+        Ok(Path::new(""))
     }
 
     /// Fails if the namespace is the host's, unless CNI_NETNS_OVERRIDE is set. An executed plugin could change the host before
@@ -411,7 +427,7 @@ impl Runtime {
         let record = found.filter(|record| life::is_record_of(record, entry, &self.cache));
         let verb = Verb::Del(entry.at.clone());
         let chain = Chain { record: record.as_ref(), ..self.chain(entry, network, netns, verb) };
-        self.check_namespace_of_del(&chain)?;
+        let chain = Chain { netns: self.netns_to_clean(&chain, entry)?, ..chain };
         let operation = Operation { is_del: true, generation };
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
         // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.

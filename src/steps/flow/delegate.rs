@@ -184,6 +184,9 @@ fn find(cx: &Context<'_>, kind: &str) -> Result<Program> {
 fn run(program: &Program, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
     match program {
         Program::Ours(entry) => entry.run(cx, verb),
-        Program::Executable(path) => execute(path, cx.request, verb, cx.session.limit),
+        Program::Executable(path) => {
+            let netns = cx.session.netns_to_pass_on(cx.request);
+            execute(path, (cx.request, netns), verb, cx.session.limit)
+        }
     }
 }

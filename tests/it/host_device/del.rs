@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{card, config, config_with, end_namespace, plain, world};
+use super::{MAC, card, config, config_with, end_namespace, plain, world};
 use crate::world::{Container, at_every_system_call, with};
 
 type Happening = fn(&Container<'_>);
@@ -15,7 +15,18 @@ fn del_without_netns(c: &Container<'_>) {
     c.call("host-device", "DEL", &config()).env("CNI_NETNS", "").run().silence();
 }
 
-const HAPPENINGS: [(&str, Happening); 13] = [
+/// The runtime names a process by an id that is that of a process of the host by now.
+fn del_in_host_netns(c: &Container<'_>) {
+    let del = c.call("host-device", "DEL", &config()).env("CNI_NETNS", "/proc/self/ns/net").run();
+    assert!(
+        del.stderr.contains("is the network namespace of the plugin itself"),
+        "{}",
+        del.report()
+    );
+    del.silence();
+}
+
+const HAPPENINGS: [(&str, Happening); 14] = [
     ("nothing", del),
     ("it has another name in the container", |c| {
         c.exec(["sh", "-ec", "ip link set eth0 down; ip link set eth0 name wan0"]);
@@ -46,6 +57,10 @@ const HAPPENINGS: [(&str, Happening); 13] = [
     ("the namespace has ended, and none is named", |c| {
         end_namespace(c, "eth0");
         del_without_netns(c);
+    }),
+    ("the namespace has ended, and CNI_NETNS is the host's", |c| {
+        end_namespace(c, "eth0");
+        del_in_host_netns(c);
     }),
     ("the namespace has ended, and somebody sets up what came back", |c| {
         end_namespace(c, "eth0");
@@ -134,6 +149,22 @@ fn a_name_that_is_taken_is_an_error_but_the_card_is_not_lost() {
         call().silence();
         assert_eq!(card(&world, "nic0"), before);
     }
+}
+
+#[test]
+fn a_card_in_a_living_container_is_not_taken_by_a_del_in_the_hosts_namespace() {
+    let world = world();
+    let c1 = world.container("c1");
+    let result = c1.add("host-device", &config());
+    let del = || c1.call("host-device", "DEL", &config()).env("CNI_NETNS", "/proc/self/ns/net");
+    for _ in 0..2 {
+        del().run().fails(8, &["it is the network namespace of the plugin itself"]);
+        c1.check("host-device", &config(), &result);
+    }
+    // Without a record its life is unknown, so it is not in the way. The card stays where it is.
+    world.host(["rm", "/var/lib/cni/attachments/uplink+c1+eth0"]);
+    del().run().silence();
+    assert!(c1.exec(["ip", "link", "show", "dev", "eth0"]).contains(MAC));
 }
 
 #[test]

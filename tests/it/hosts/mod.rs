@@ -9,6 +9,7 @@ mod link_local_gateway;
 mod link_of_two;
 mod loopback_of_host;
 mod own_addresses;
+mod own_namespace;
 mod own_rules;
 mod published_ports;
 mod read_only_sysctls;
