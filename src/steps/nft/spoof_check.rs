@@ -58,13 +58,13 @@ pub fn port_element(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
 /// stays, too: the others are of an earlier port, which ended without a DEL.
 pub fn clear(nft: &Nft, batch: &mut Batch, port: &IfName, kept: Option<Mac>) -> Result<()> {
     let key = pack(&port_key(port));
-    let Some(found) = nft.elements_at(TABLE, PORTS, std::slice::from_ref(&key))?.pop().flatten()
-    else {
-        return Ok(());
-    };
     if kept.is_none() {
+        let found = nft.elements_at(TABLE, PORTS, std::slice::from_ref(&key))?.pop().flatten();
+        // Without this element the kernel checks no frame of the port, and the others have no effect.
+        let Some(found) = found else { return Ok(()) };
         batch.delete_elements(TABLE, PORTS, &[found]);
     }
+    // Another program can have flushed the set of ports only.
     let kept = kept.map(|mac| pack(&pair_key(port, mac)));
     let is_other =
         |element: &Element| element.key.starts_with(&key) && kept.as_ref() != Some(&element.key);

@@ -103,6 +103,25 @@ fn check_fails_if_a_rule_is_missing() {
 }
 
 #[test]
+fn an_address_of_an_earlier_container_is_not_allowed_after_a_flush_of_the_ports() {
+    let config =
+        json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "macspoofchk": true});
+    let with_mac = |mac: &str| with(&config, json!({"runtimeConfig": {"mac": mac}}));
+    let world = World::new();
+    let c1 = world.container("c1");
+    c1.add("bridge", &with_mac("02:00:00:00:00:01"));
+    c1.destroy();
+    world.host(["nft", "flush set bridge cnibox spoof-check-ports"]);
+    // The port of a container with the same id has the same name.
+    let c1 = world.container("c1");
+    let new = with_mac("02:00:00:00:00:02");
+    let result = c1.add("bridge", &new);
+    let rules = ruleset(&world);
+    assert!(rules.contains("02:00:00:00:00:02") && !rules.contains("02:00:00:00:00:01"), "{rules}");
+    c1.check("bridge", &new, &result);
+}
+
+#[test]
 fn the_spoof_check_works_without_addresses() {
     let world = World::new();
     let c1 = world.container("c1");
