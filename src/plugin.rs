@@ -11,12 +11,14 @@ pub(crate) mod record;
 mod session;
 
 use std::fmt::Display;
+use std::path::Path;
 
 use crate::cni::json::{Json, Read};
 use crate::cni::request::{Parameters, Request, Verb};
-use crate::cni::success::{Ip, Success};
+use crate::cni::success::{Interface, Ip, Success};
 use crate::cni::version::Version;
 use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
@@ -396,6 +398,18 @@ impl Context<'_> {
         let plugins = self.plugins.iter().filter(|entry| entry.leaves_rules);
         let parameters = &self.request.parameters;
         remove_of(self.plugins, plugins, parameters, network, std::slice::from_ref(at))
+    }
+
+    /// The index of the attachment's interface in a result. If several match, the last one counts. Its `sandbox` can be another path
+    /// of the namespace at CNI_NETNS, such as `/var/run/netns/x` or `/proc/PID/ns/net`.
+    pub fn interface_index(&self, at: &Attachment, result: &Success) -> Option<usize> {
+        let path = self.request.parameters.netns_path.as_deref();
+        let is_same = |interface: &Interface| {
+            interface.name == *at.ifname
+                && path.is_some_and(|path| file::is_same(path, Path::new(&interface.sandbox)))
+        };
+        let by_path = result.interface_index(&at.ifname, &self.request.sandbox());
+        by_path.or_else(|| result.interfaces.iter().rposition(is_same))
     }
 
     /// Adds changes to the nf_tables transaction at the end of a DEL or GC, see `Session::commit`. `build` reads the rules and

@@ -156,6 +156,12 @@ fn read_more(file: impl Read, mut content: Vec<u8>, bytes_max: usize) -> io::Res
     if content.len() > bytes_max { Err(too_long(bytes_max)) } else { Ok(content) }
 }
 
+/// Whether two paths lead to one file. False if one of them cannot be read.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    identity(one).is_some_and(|found| Some(found) == identity(other))
+}
+
 /// The result of an operation on a file; `None` if the file does not exist.
 pub fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {

@@ -93,7 +93,6 @@ use std::path::PathBuf;
 #[cfg(feature = "tool")]
 use crate::cni::json::Json;
 use crate::cni::json::keys;
-use crate::cni::request::Request;
 use crate::cni::success::{Ip, Route, Success};
 use crate::error::{Error, Result};
 use crate::ipam::range::{Range, RangeConf, RangeSet};
@@ -171,7 +170,7 @@ impl Ipam for HostLocal {
     fn check(&self, cx: &Context<'_>, at: &Attachment) -> Result<()> {
         let config = self.config(cx.request)?;
         let Some(store) = self.store(cx)? else { return Err(not_found(at)) };
-        let expected = addresses_in_prev_result(cx.request, at)?;
+        let expected = addresses_in_prev_result(cx, at)?;
         store.locked(|locked| {
             let held = locked.held_by(at)?;
             let is_ours = |ip: &IpAddr| config.sets.iter().any(|set| set.range_of(*ip).is_some());
@@ -270,9 +269,9 @@ pub fn pool(plugin: &Json) -> Result<Pool> {
 }
 
 /// The addresses of `prevResult` that are those of the attachment's interface or name no interface.
-fn addresses_in_prev_result(request: &Request, at: &Attachment) -> Result<Vec<IpAddr>> {
-    let Some(prev_result) = request.prev_result()? else { return Ok(Vec::new()) };
-    let ours = prev_result.interface_index(&at.ifname, &request.sandbox());
+fn addresses_in_prev_result(cx: &Context<'_>, at: &Attachment) -> Result<Vec<IpAddr>> {
+    let Some(prev_result) = cx.request.prev_result()? else { return Ok(Vec::new()) };
+    let ours = cx.interface_index(at, &prev_result);
     let is_ours = |ip: &&Ip| ip.interface.is_none_or(|index| Some(index as usize) == ours);
     Ok(prev_result.ips.iter().filter(is_ours).map(|ip| ip.address.addr()).collect())
 }
@@ -285,6 +284,8 @@ mod tests {
     use crate::error::Code;
     use crate::ipam::store::tests::TempDir;
     use crate::plugin::Session;
+
+    use crate::cni::request::Request;
 
     use super::*;
 

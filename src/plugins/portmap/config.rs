@@ -94,9 +94,24 @@ impl HostIp {
     }
 
     fn overlaps(self, other: Self) -> bool {
-        IpFamily::ALL
-            .into_iter()
-            .any(|family| self.is_in(family) && other.is_in(family) && self.one() == other.one())
+        IpFamily::ALL.into_iter().any(|family| self.overlaps_in(family, other))
+    }
+
+    fn overlaps_in(self, family: IpFamily, other: Self) -> bool {
+        self.is_in(family) && other.is_in(family) && self.one() == other.one()
+    }
+
+    /// The addresses without those of the others: `0.0.0.0` and `::` are each a part of all addresses. `None` if none are left.
+    fn without(self, others: &[Self]) -> Option<Self> {
+        let is_left = |family: &IpFamily| {
+            self.is_in(*family) && !others.iter().any(|other| other.overlaps_in(*family, self))
+        };
+        let mut left = IpFamily::ALL.into_iter().filter(is_left);
+        match (left.next(), left.next(), self) {
+            (Some(family), None, Self::Any) => Some(Self::AnyOf(family)),
+            (Some(_), ..) => Some(self),
+            (None, ..) => None,
+        }
     }
 }
 
@@ -178,7 +193,7 @@ impl Portmap {
 
     fn mappings(&self, snat: Snat) -> Result<Vec<Mapping>> {
         let mut mappings: Vec<Mapping> = Vec::new();
-        let mut of_port: BTreeMap<(Transport, u16), Vec<HostIp>> = BTreeMap::new();
+        let mut of_port: BTreeMap<(Transport, u16), Vec<Mapping>> = BTreeMap::new();
         for (index, written) in self.runtime_config.port_mappings.iter().enumerate() {
             let at = format!("runtimeConfig.portMappings[{index}]");
             let mapping = written.parse(&at)?;
@@ -189,19 +204,24 @@ impl Portmap {
                 return Err(Error::config(msg));
             }
             let others = of_port.entry((mapping.transport, mapping.host_port)).or_default();
-            if others.iter().any(|other| other.overlaps(mapping.host_ip)) {
-                // A repeated mapping has no effect.
-                if mappings.contains(&mapping) {
-                    continue;
-                }
+            let (same, different): (Vec<Mapping>, Vec<Mapping>) = others
+                .iter()
+                .filter(|other| other.host_ip.overlaps(mapping.host_ip))
+                .partition(|other| other.container_port == mapping.container_port);
+            if !different.is_empty() {
                 return Err(Error::config(format_args!(
                     "{at}: host port {} {} is mapped twice",
                     mapping.transport.name(),
                     mapping.host_port
                 )));
             }
-            others.push(mapping.host_ip);
-            mappings.push(mapping);
+            // A repeated mapping has no effect.
+            let same: Vec<HostIp> = same.iter().map(|mapping| mapping.host_ip).collect();
+            if let Some(host_ip) = mapping.host_ip.without(&same) {
+                let mapping = Mapping { host_ip, ..mapping };
+                others.push(mapping);
+                mappings.push(mapping);
+            }
         }
         Ok(mappings)
     }

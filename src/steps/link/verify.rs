@@ -20,9 +20,9 @@ pub fn interface(
     rtnl: &Rtnl,
     result: &Success,
 ) -> Result<(usize, Link)> {
-    let sandbox = cx.request.sandbox();
     let ifname = &at.ifname;
-    let index = result.interface_index(ifname, &sandbox).ok_or_else(|| {
+    let index = cx.interface_index(at, result).ok_or_else(|| {
+        let sandbox = cx.request.sandbox();
         Error::config(format_args!("prevResult has no interface {ifname} with sandbox {sandbox}"))
     })?;
     let link = host_link::in_container(rtnl, at)?;

@@ -51,6 +51,30 @@ fn a_port_is_given_out_once() {
 }
 
 #[test]
+fn one_port_is_one_mapping_however_its_addresses_are_written() {
+    let all = [tcp(8080, 80), on("0.0.0.0", 8080), on("::", 8080)];
+    let published = |ports: &[&Value]| {
+        let world = World::new();
+        let c1 = world.container("c1");
+        let config = portmap(json!(ports));
+        let config = chained(&config, &result(1, &c1.netns()));
+        c1.call("portmap", "ADD", &config).run().success();
+        c1.call("portmap", "CHECK", &config).run().silence();
+        elements(&world)
+    };
+    let expected = published(&[&all[0]]);
+    for order in [[0, 1, 2], [1, 0, 2], [2, 0, 1], [2, 1, 0], [1, 2, 1]] {
+        assert_eq!(published(&order.map(|index| &all[index])), expected, "{order:?}");
+    }
+    let world = World::new();
+    let c1 = world.container("c1");
+    let other = with(&tcp(8080, 81), json!({"hostIP": "::"}));
+    adding(&c1, 1, &portmap(json!([all[1], other]))).success();
+    adding(&c1, 1, &portmap(json!([all[0], other])))
+        .fails(7, &["host port tcp 8080 is mapped twice"]);
+}
+
+#[test]
 fn the_same_container_may_be_more_specific() {
     let world = World::new();
     let c1 = world.container("c1");

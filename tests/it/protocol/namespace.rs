@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::world::{World, plugin_names, with};
+use crate::world::{World, lan, plugin_names, with};
 
 #[test]
 fn nothing_in_the_hosts_own_namespace_is_touched() {
@@ -29,6 +29,36 @@ fn nothing_in_the_hosts_own_namespace_is_touched() {
         assert!(del.status == 0 || plugin == "dhcp", "{}", del.report());
     }
     before.assert_same(&world.state(), "after refused calls");
+}
+
+#[test]
+fn check_takes_any_path_of_the_namespace() {
+    let world = World::new();
+    lan(&world);
+    for plugin in ["bridge", "veth", "macvlan", "tap"] {
+        let c1 = world.container(plugin);
+        let ranges = json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]);
+        let network = json!({
+            "cniVersion": "1.0.0", "name": plugin, "type": plugin, "master": "lan",
+            "ipam": {"type": "host-local", "ranges": ranges},
+        });
+        let result = c1.add(plugin, &network);
+        let process = c1.tool(["sleep", "1000"]).start();
+        let number = process.pid_in_world();
+        world.host(["ln", "-sfn", "/run/netns", "/run/elsewhere"]);
+        let others = [
+            format!("/proc/{number}/ns/net"),
+            format!("/proc/{number}/root/run/netns/{plugin}"),
+            format!("/run/elsewhere/{plugin}"),
+            format!("//run/./netns/{plugin}"),
+        ];
+        for path in &others {
+            c1.checking(plugin, &network, &result).env("CNI_NETNS", path).run().silence();
+        }
+        let other = world.container(&format!("other-{plugin}"));
+        let check = c1.checking(plugin, &network, &result).env("CNI_NETNS", &other.netns()).run();
+        assert_eq!(check.status, 1, "{}", check.report());
+    }
 }
 
 #[test]
