@@ -54,6 +54,11 @@ impl Error {
         self.errno == libc::EBUSY
     }
 
+    /// Another interface has the address.
+    pub fn is_address_in_use(&self) -> bool {
+        self.errno == libc::EADDRINUSE
+    }
+
     /// The kernel lacks an option, or a module is missing.
     pub fn is_unsupported(&self) -> bool {
         self.errno == libc::EOPNOTSUPP

@@ -158,9 +158,19 @@ impl Rtnl {
         name: &str,
         change: &LinkChange<'_>,
     ) -> crate::error::Result<()> {
+        Ok(self.try_to_change_link(index, name, change)?)
+    }
+
+    /// Makes one change of a link, for a caller that looks at the error.
+    pub fn try_to_change_link(
+        &self,
+        index: u32,
+        name: &str,
+        change: &LinkChange<'_>,
+    ) -> Result<(), netlink::Error> {
         let mut batch = Batch::new();
         batch.change_link(index, name, change);
-        self.commit(batch)
+        self.change(batch.requests)
     }
 
     /// Brings the loopback interface up.

@@ -9,6 +9,7 @@ use crate::kernel::sysctl;
 use crate::names::Mac;
 use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::steps::flow::undo::Failures;
+use crate::steps::link::taken_mac;
 
 /// Values of attributes and sysctls: configured, saved or current. A configured value that is `None` is not changed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -140,7 +141,10 @@ impl Tuned {
             tx_queue_len: self.tx_queue_len,
             ..LinkChange::default()
         };
-        rtnl.change_link(link.index, &link.name, &change)
+        match self.mac {
+            Some(mac) => taken_mac::change_when_free(rtnl, link, mac, &change),
+            None => rtnl.change_link(link.index, &link.name, &change),
+        }
     }
 
     /// Fails if a value of `now` differs from the configured value. The error names the first difference.

@@ -24,7 +24,7 @@ use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::parent::Parent;
-use crate::steps::link::{kind, mtu, tuned};
+use crate::steps::link::{kind, mtu, taken_mac, tuned};
 
 /// The maximum wait until the kernel has removed the links of an ended namespace. A busy kernel needs some 100 ms.
 const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -196,15 +196,24 @@ fn make<'a>(
     let mut link = container
         .link(name)?
         .ok_or_else(|| Error::internal(format_args!("cannot find the new interface {name}")))?;
+    // The kernel compares the MAC addresses on the parent when a macvlan comes up.
+    let checked = wanted.mac.filter(|_| new.kind == "macvlan");
     let change = LinkChange {
         // The kernel gives a macvlan in mode passthru the address of its parent.
         mac: wanted.mac.filter(|_| wanted.mac != link.mac),
-        up: ipam_needs_link.then_some(true),
+        up: (ipam_needs_link && checked.is_none()).then_some(true),
         ..LinkChange::default()
     };
     if change.mac.is_some() || change.up.is_some() {
         container.change_link(link.index, name, &change)?;
         link.mac = wanted.mac.or(link.mac);
+    }
+    if let Some(mac) = checked {
+        let set_up = |up| LinkChange { up: Some(up), ..LinkChange::default() };
+        taken_mac::change_when_free(container, &link, mac, &set_up(true))?;
+        if !ipam_needs_link {
+            container.change_link(link.index, name, &set_up(false))?;
+        }
     }
     Ok(link)
 }

@@ -11,6 +11,7 @@ pub mod kind;
 pub mod mtu;
 pub mod parent;
 pub mod routing_tables;
+pub mod taken_mac;
 pub mod tuned;
 pub mod verify;
 pub mod veth;

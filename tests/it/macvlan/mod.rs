@@ -7,6 +7,7 @@ mod del;
 mod master;
 mod refused;
 mod results;
+mod taken_mac;
 mod traffic;
 
 use serde_json::{Value, json};
