@@ -15,11 +15,18 @@ use crate::error::{Code, Error, Result};
 /// The longest name of a network interface, in bytes: IFNAMSIZ without its NUL (linux/if.h).
 pub const IFNAME_BYTES_MAX: usize = 15;
 
+/// The longest alternative name of a network interface, in bytes: ALTIFNAMSIZ without its NUL (linux/if.h).
+const ALT_NAME_BYTES_MAX: usize = 127;
+
 /// The name of a network interface: 1 to 15 bytes, not `.` or `..`, without `/`, `:`, `%`, NUL and white space.
 ///
 /// Source: `dev_valid_name` and, for `%`, `dev_alloc_name` of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IfName(String);
+
+/// A name that finds an existing network interface: its name, or an alternative name of up to 127 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkName(String);
 
 /// The id of a container: an ASCII letter or digit, then letters, digits, `_`, `.` or `-`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,26 +67,39 @@ pub enum IpFamily {
 impl IfName {
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
-        let error = |msg: String| Error::new(Code::INVALID_ENVIRONMENT, msg);
-        let invalid = |details: String| {
-            error(format!("interface name {name:?} is invalid")).with_details(details)
-        };
-        if name.is_empty() {
-            return Err(error("interface name is empty".into()));
-        }
-        if name.len() > IFNAME_BYTES_MAX {
-            return Err(error(format!("interface name is too long: {name:?}"))
-                .with_details("interface name should be less than 16 characters"));
-        }
-        if name == "." || name == ".." {
-            return Err(invalid("it is a directory".into()));
-        }
-        // The kernel reads a name with `%` as a pattern and chooses another name: dev_alloc_name().
-        let is_bad = |c: &char| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace();
-        match name.chars().find(is_bad) {
-            Some(c) => Err(invalid(format!("it contains {c:?}"))),
-            None => Ok(Self(name)),
-        }
+        check_name(&name, IFNAME_BYTES_MAX).map(|()| Self(name))
+    }
+}
+
+impl LinkName {
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        check_name(&name, ALT_NAME_BYTES_MAX).map(|()| Self(name))
+    }
+}
+
+/// Fails if an interface cannot have this name, which has `bytes_max` bytes at most.
+fn check_name(name: &str, bytes_max: usize) -> Result<()> {
+    let error = |msg: String| Error::new(Code::INVALID_ENVIRONMENT, msg);
+    let invalid = |details: String| {
+        error(format!("interface name {name:?} is invalid")).with_details(details)
+    };
+    if name.is_empty() {
+        return Err(error("interface name is empty".into()));
+    }
+    if name.len() > bytes_max {
+        let limit = bytes_max + 1;
+        return Err(error(format!("interface name is too long: {name:?}"))
+            .with_details(format_args!("interface name should be less than {limit} characters")));
+    }
+    if name == "." || name == ".." {
+        return Err(invalid("it is a directory".into()));
+    }
+    // The kernel reads a name with `%` as a pattern and chooses another name: dev_alloc_name().
+    let is_bad = |c: &char| matches!(c, '/' | ':' | '%' | '\0') || c.is_whitespace();
+    match name.chars().find(is_bad) {
+        Some(c) => Err(invalid(format!("it contains {c:?}"))),
+        None => Ok(()),
     }
 }
 
@@ -241,7 +261,7 @@ macro_rules! text {
         }
     )*};
 }
-text!(IfName, ContainerId, NetworkName);
+text!(IfName, LinkName, ContainerId, NetworkName);
 
 #[cfg(test)]
 mod tests {
@@ -256,6 +276,15 @@ mod tests {
             ["", ".", "..", "a/b", "a:b", "a b", "a\u{a0}b", "a%d", "sixteen-bytes-xy", "éééééééé"]
         {
             assert_eq!(IfName::new(name).unwrap_err().code, Code::INVALID_ENVIRONMENT, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_alternative_name_can_be_longer() {
+        for (name, is_valid) in
+            [("x".repeat(15), true), ("x".repeat(127), true), ("x".repeat(128), false)]
+        {
+            assert_eq!(LinkName::new(name.as_str()).is_ok(), is_valid, "{name}");
         }
     }
 

@@ -115,7 +115,7 @@ fn completed(mut entries: Vec<(String, Json)>, object: &Object) -> Result<Json> 
             Addresses::Dhcp => "dhcp",
             Addresses::Nobody => "none",
         };
-        let link = new.bridge.as_ref().or(new.parent.as_ref());
+        let link = new.bridge.as_deref().or(new.parent.as_deref());
         set(&mut entries, "network_interface", link.map(|name| name.to_string().into()));
         set(&mut entries, "subnets", list::subnets(&new));
     }

@@ -7,7 +7,7 @@
 //!
 //! | key | type | default | meaning |
 //! |---|---|---|---|
-//! | `device` | string | none | Name of the interface on the host. |
+//! | `device` | string | none | Name of the interface on the host, or an alternative name of up to 127 bytes. |
 //! | `hwaddr` | string | none | MAC address of the interface. |
 //! | `kernelpath` | string | none | Directory of the device below `/sys/devices`. |
 //! | `pciBusID` | string | none | PCI address of the device. |

@@ -10,7 +10,7 @@
 //!
 //! | key | type | default | meaning |
 //! |---|---|---|---|
-//! | `master` | string | see below | Link that the interface is on. |
+//! | `master` | string | see below | Link that the interface is on: its name, or an alternative name of up to 127 bytes. |
 //! | `mode` | string | `l2` | `l2`: the container is in the network of the master. `l3`: the host routes, without broadcast. `l3s`: as `l3`, and packets pass the netfilter hooks of the host. |
 //! | `flag` | string | `bridge` | `bridge`: interfaces on one master reach each other. `private`: they do not. `vepa`: they do if the switch sends frames back. Not in the reference. |
 //! | `mtu` | integer | MTU of the master | MTU in bytes; at least 1280 with IPv6. It may exceed that of the master. |

@@ -10,7 +10,7 @@
 //!
 //! | key | type | default | meaning |
 //! |---|---|---|---|
-//! | `master` | string | see below | Link that the interface is on. |
+//! | `master` | string | see below | Link that the interface is on: its name, or an alternative name of up to 127 bytes. |
 //! | `mode` | string | `bridge` | `bridge`, `private`, `vepa` or `passthru`, see below. |
 //! | `mtu` | integer | MTU of the master | MTU in bytes, at most that of the master; at least 1280 with IPv6. |
 //! | `mac` | string | random | MAC address of the interface. The three keys below override it. |
@@ -26,6 +26,9 @@
 //! Modes: interfaces on one master exchange frames (`bridge`), do not (`private`), or do so if the switch sends the
 //! frames back (`vepa`). In mode `passthru` there is one interface only, and it takes over the master and its MAC
 //! address. In every mode, host and container do not reach each other over the master.
+//!
+//! A MAC address that another interface on the master has is an error, which names that interface if it can be seen. If its
+//! container is ending, ADD waits up to five seconds.
 //!
 //! - **ADD** makes the interface in the container and configures it. Without `ipam` it gets no addresses.
 //! - **CHECK** calls the CHECK of the IPAM plugin. It compares kind, mode, `bcqueuelen`, `mtu` and master with the

@@ -9,7 +9,7 @@
 //!
 //! | key | type | default | meaning |
 //! |---|---|---|---|
-//! | `master` | string | required | Link that carries the VLAN. It must be up. |
+//! | `master` | string | required | Link that carries the VLAN: its name, or an alternative name of up to 127 bytes. It must be up. |
 //! | `vlanId` | integer | 0 | VLAN id, 0 to 4094. A master has one interface per id; a second ADD fails. |
 //! | `mtu` | integer | MTU of the master | MTU in bytes, at most that of the master; at least 1280 with IPv6. |
 //! | `linkInContainer` | boolean | false | `master` is a link in the container. |

@@ -24,7 +24,7 @@ use crate::kernel::flock;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
 use crate::names::reserved::{Reserved, reserved};
-use crate::names::{IfName, IpFamily, NetworkName};
+use crate::names::{IfName, IpFamily, LinkName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
@@ -56,7 +56,7 @@ pub struct NewNetwork {
     /// The name of the bridge. `None`: a free name is chosen.
     pub bridge: Option<IfName>,
     /// The link of the host below a macvlan, ipvlan or vlan.
-    pub parent: Option<IfName>,
+    pub parent: Option<LinkName>,
     pub mode: Option<String>,
     pub mtu: Option<u32>,
     pub vlan: Option<u32>,
@@ -84,7 +84,8 @@ impl NewNetwork {
         match (key, self.kind) {
             ("mtu", _) => self.mtu = Some(parse(key, value, "a number")?),
             ("parent", kind) if kind.has_parent() => {
-                let name = IfName::new(value).map_err(|error| format!("{key}={value}: {error}"))?;
+                let name =
+                    LinkName::new(value).map_err(|error| format!("{key}={value}: {error}"))?;
                 self.parent = Some(name);
             }
             ("mode", Kind::Macvlan | Kind::Ipvlan) if !value.is_empty() => {

@@ -31,7 +31,7 @@ pub fn of_new(name: &NetworkName, new: &NewNetwork, options: Vec<(String, String
         gateway: gateway(net),
         lease: LeaseRange::default(),
     });
-    let interface = new.bridge.as_ref().or(new.parent.as_ref());
+    let interface = new.bridge.as_deref().or(new.parent.as_deref());
     let object = Object {
         name: name.to_string(),
         interface: interface.map(ToString::to_string).unwrap_or_default(),

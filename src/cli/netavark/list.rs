@@ -12,7 +12,7 @@ use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::ipam::range::{self, RangeConf};
 use crate::kernel::file;
-use crate::names::{IfName, NetworkName};
+use crate::names::{IfName, LinkName, NetworkName};
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
 use crate::runtime::new_network::{self, Addresses, Kind, NewNetwork, overlap};
@@ -226,11 +226,14 @@ pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
         set_option(&mut new, &mut keys, key, value)?;
     }
     if !object.interface.is_empty() {
-        let name = IfName::new(object.interface.as_str())?;
-        if new.parent.as_ref().is_some_and(|parent| *parent != name) {
+        let name = object.interface.as_str();
+        if new.parent.as_ref().is_some_and(|parent| **parent != *name) {
             return Err(Error::config("--interface-name and the option parent exclude each other"));
         }
-        if kind == Kind::Bridge { new.bridge = Some(name) } else { new.parent = Some(name) }
+        match kind {
+            Kind::Bridge => new.bridge = Some(IfName::new(name)?),
+            _ => new.parent = Some(LinkName::new(name)?),
+        }
     }
     if new.isolate
         && new.chained.as_ref().is_some_and(|kinds| kinds.iter().all(|kind| kind != "firewall"))

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
-use crate::names::Mac;
+use crate::names::{IFNAME_BYTES_MAX, Mac};
 use crate::netlink::rtnl::{Link, Rtnl};
 
 use super::HostDevice;
@@ -146,7 +146,8 @@ impl DeviceId {
     /// true.
     pub fn may_be(&self, saved: &SavedState) -> bool {
         match self {
-            Self::Name(name) => saved.name == *name,
+            // The saved state has no alternative names.
+            Self::Name(name) => saved.name == *name || name.len() > IFNAME_BYTES_MAX,
             Self::Mac(mac) => saved.mac == Some(*mac),
             Self::Device(..) => true,
         }

@@ -5,7 +5,7 @@
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::names::{IfName, IpFamily};
+use crate::names::{IpFamily, LinkName};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
@@ -112,7 +112,8 @@ fn prefix(owner: &Owner) -> String {
 }
 
 fn named(rtnl: &Rtnl, name: &str) -> Result<Link> {
-    let name = IfName::new(name).map_err(|error| Error::config(format_args!("master: {error}")))?;
+    let name =
+        LinkName::new(name).map_err(|error| Error::config(format_args!("master: {error}")))?;
     rtnl.link(&name)?.ok_or_else(|| Error::config(format_args!("Link not found: master {name}")))
 }
 

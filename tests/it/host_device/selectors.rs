@@ -186,3 +186,20 @@ fn the_device_may_be_unbound_before_del() {
     c1.del("host-device", &config);
     assert_eq!(card(&world, "nic0"), before);
 }
+
+#[test]
+fn an_alternative_name_selects_a_device() {
+    let world = world();
+    let longest = "x".repeat(127);
+    world.host(["ip", "link", "property", "add", "dev", "nic0", "altname", &longest]);
+    let before = card(&world, "nic0");
+    let config = config(json!({"device": longest}));
+    let c1 = world.container("c1");
+    let status = || world.call("host-device", "STATUS", &config).run().silence();
+    status();
+    let result = c1.add("host-device", &config);
+    c1.check("host-device", &config, &result);
+    status();
+    c1.del("host-device", &config);
+    assert_eq!(card(&world, "nic0"), before);
+}

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{dual_stack, eth0, plain};
+use crate::parity::reference;
 use crate::world::{Container, World, lan, with, without};
 
 fn anywhere() -> Value {
@@ -133,4 +134,30 @@ fn in_the_container_the_containers_default_route_counts() {
     c1.check("macvlan", &config, &result);
     // There is no container that STATUS could look into.
     world.call("macvlan", "STATUS", &config).run().silence();
+}
+
+#[test]
+fn an_alternative_name_is_a_name_of_the_master() {
+    let world = World::new();
+    let _outside = lan(&world);
+    let longest = "x".repeat(127);
+    world.host(["ip", "link", "property", "add", "dev", "lan", "altname", &longest]);
+    world.host(["ip", "link", "property", "add", "dev", "lan", "altname", "short"]);
+    for name in [longest.as_str(), "short"] {
+        let config = with(&dual_stack(), json!({"master": name}));
+        let c1 = world.container(&format!("c{}", name.len()));
+        world.call("macvlan", "STATUS", &config).run().silence();
+        let result = c1.add("macvlan", &config);
+        assert_eq!(parent(&world, &c1), "lan");
+        c1.check("macvlan", &config, &result);
+        c1.del("macvlan", &config);
+    }
+    // The plugins of the reference find it, too.
+    let config = with(&dual_stack(), json!({"cniVersion": "1.0.0", "master": longest}));
+    let c1 = world.container("c1");
+    c1.call("macvlan", "ADD", &config)
+        .of_directory(&reference())
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .run()
+        .success();
 }
