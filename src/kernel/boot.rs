@@ -45,7 +45,7 @@ pub fn are_different(one: &str, other: &str) -> bool {
 }
 
 /// Whether the id is the kernel's. An empty id is unknown.
-fn is_proven(id: &str) -> bool {
+pub fn is_proven(id: &str) -> bool {
     !id.is_empty() && !id.starts_with(COVERED)
 }
 

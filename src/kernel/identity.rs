@@ -44,6 +44,11 @@ impl Identity {
         boot::are_different(&self.boot, &other.boot)
     }
 
+    /// Whether the boot is known, and its id the kernel's.
+    pub fn has_proven_boot(&self) -> bool {
+        boot::is_proven(&self.boot)
+    }
+
     /// The boot id and the cookie, in the format that `parse` reads.
     pub fn text(&self) -> String {
         let cookie = self.cookie.map_or_else(|| "-".into(), |cookie| cookie.to_string());

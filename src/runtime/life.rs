@@ -75,8 +75,8 @@ impl Runtime {
     }
 
     /// Whether the attachment of an entry is alive. Writes a record for an attachment without one if its namespace exists: with
-    /// the record, a later call can ask the kernel whether the namespace has ended. The pending record of a DEL that found no record
-    /// proves no attachment.
+    /// the record, a later call can ask the kernel whether the namespace has ended. So it does for a record of an unknown boot. The
+    /// pending record of a DEL that found no record proves no attachment.
     pub(super) fn life(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let (life, unrecorded) = self.judge(witness, entry);
         let operation = entry.operation.as_ref();
@@ -90,7 +90,7 @@ impl Runtime {
         life
     }
 
-    /// Whether the attachment of an entry is alive, and its namespace if it has no record.
+    /// Whether the attachment of an entry is alive, and its namespace if it has no record, or one whose boot is unknown.
     pub(super) fn judge(&self, witness: &Witness, entry: &CacheEntry) -> (Life, Option<NetNs>) {
         let success = entry.success().ok().flatten().unwrap_or_default();
         let found = self.records.read(&entry.network, &entry.at);
@@ -120,7 +120,13 @@ impl Runtime {
             }
             (life, _) => life,
         };
-        (life, verdict.netns.filter(|_| found == Ok(None)))
+        let has_no_boot = |found: &Record| !found.identity.has_proven_boot();
+        let is_unrecorded = match record {
+            Ok(Some(record)) => has_no_boot(record),
+            Ok(None) => found == Ok(None),
+            Err(_) => false,
+        };
+        (life, verdict.netns.filter(|_| is_unrecorded))
     }
 
     /// Like `life`, for an ADD that replaces the attachment, see `Witness::settled_life`.
@@ -162,13 +168,20 @@ impl Runtime {
         })
     }
 
-    /// Writes a record with maker `Adopted` for an attachment that has none.
+    /// Writes a record with maker `Adopted` for an attachment that has none. A record of an unknown boot gets the present boot:
+    /// without /proc, or where a mount covers the boot id, its writer could not know it.
     fn adopt(&self, witness: &Witness, entry: &CacheEntry, netns: &NetNs) -> Result<()> {
         let (rtnl, by) = (netns.rtnl()?, (Maker::Adopted, Vec::new()));
         let record = Record::of(&entry.network, &entry.at, netns, (witness.host(), &rtnl), by)?;
         if record.number.is_none() && record.identity.cookie.is_some() {
             // It would never prove the end. A later call can adopt the attachment.
             return Ok(());
+        }
+        if let Some(known) = self.record_of(entry)? {
+            return match record.identity.has_proven_boot() {
+                true => self.records.identify(&known.generation, &record),
+                false => Ok(()),
+            };
         }
         let cache = fingerprint(&self.cache.path(&entry.network, &entry.at));
         self.records.adopt(&record, &Made { cache, ..entry.made() }).map(drop)

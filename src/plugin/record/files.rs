@@ -18,9 +18,8 @@ use crate::kernel::identity::Identity;
 use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-
 use crate::plugin::owner::{self, Owner, hash};
-use crate::plugin::record::{Made, Note, Record, cannot, claims, held, line, orphans};
+use crate::plugin::record::{Hold, Made, Note, Record, cannot, claims, held, line, orphans};
 
 /// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
 /// that their attachments have ended.
@@ -180,6 +179,22 @@ impl Records {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(cannot("write", &path, error)),
         }
+    }
+
+    /// Writes the record of a finished ADD again, with the identity and the number of its namespace that `now` has. Another
+    /// record and a busy one stay.
+    pub fn identify(&self, generation: &str, now: &Record) -> Result<()> {
+        let Hold::Held(held) = self.hold_for_removal(&now.network, &now.at)? else { return Ok(()) };
+        let Some(made) = held.record.made.last().filter(|_| held.record.generation == generation)
+        else {
+            return Ok(());
+        };
+        let (identity, observer, number) = (now.identity.clone(), now.observer, now.number);
+        let record = Record { identity, observer, number, ..held.record.clone() };
+        let path = self.path(&now.network, &now.at);
+        fault::file_operation()
+            .and_then(|()| file::replace_private(&path, &record.shortened(made)))
+            .map_err(|error| cannot("write", &path, error))
     }
 
     /// Appends the present addresses of an attachment to its record, if it has one.

@@ -77,6 +77,32 @@ fn after_a_reboot_a_read_only_proc_still_proves_it() {
     assert_eq!(host.ids(), [""; 0], "{}", gc.report());
 }
 
+/// Without it, nothing restores the attachment of a record that was written there, and nothing proves its end.
+#[test]
+fn a_record_gets_the_boot_where_the_id_is_not_covered() {
+    for maker in [Maker::Cnibox, Maker::Go] {
+        let host = host();
+        let c1 = host.world.container("c1");
+        if maker == Maker::Cnibox {
+            let add = ["add", "net", &c1.netns(), "--container-id", "c1"];
+            covered(host.cnibox(&add)).run().success();
+        } else {
+            host.attach(maker, "c1", &c1.netns());
+            // It writes the record of an attachment without one.
+            covered(host.cnibox(&["attachments"])).run().output();
+        }
+        let file = host.world.path("/var/lib/cni/attachments/net+c1+eth0");
+        let record = || std::fs::read_to_string(&file).unwrap();
+        assert!(record().contains("\"identity\":\"covered-"), "{maker:?}: {}", record());
+        host.cnibox(&["reconcile"]).run().output();
+        assert!(!record().contains("covered-"), "{maker:?}: {}", record());
+        c1.destroy();
+        assert_eq!(host.life("c1"), "gone", "{maker:?}: {}", record());
+        host.cnibox(&["gc"]).run().output();
+        assert_eq!(host.ids(), [""; 0], "{maker:?}");
+    }
+}
+
 /// Nothing but the DEL removes the link, because it is in the container only.
 #[test]
 fn a_del_enters_the_container_and_no_later_one_at_its_path() {
