@@ -127,8 +127,11 @@ impl Table {
             if leases.contains_key(&key) {
                 continue;
             }
+            // The namespace can exist without its path. Then only its cookie tells its number.
+            let number = record.netns_cookie.map(Nsid::of_cookie);
             let adopted = LeaseThread::adopted(self, record);
-            let started = adopted.and_then(|lease| self.start(&mut leases, lease, None).map(drop));
+            let started =
+                adopted.and_then(|lease| self.start(&mut leases, lease, number).map(drop));
             errors.extend(started.err().map(|error| error.context(cannot_adopt(&key))));
         }
         self.has_waiting.store(!errors.is_empty(), Relaxed);

@@ -171,8 +171,9 @@ impl LeaseThread {
         let site = self.table.site(&self.record);
         let netns = site.open()?;
         let cookie = netns.rtnl()?.netns_cookie();
-        let number = Rtnl::open()?.ensure_nsid(&netns, cookie).ok();
-        self.with_entry(|entry| entry.number = number);
+        if let Ok(number) = Rtnl::open()?.ensure_nsid(&netns, cookie) {
+            self.with_entry(|entry| entry.number = Some(number));
+        }
         site.verify().map(drop)
     }
 

@@ -55,7 +55,7 @@ impl Nsid {
 
     /// The id for the namespace with this cookie. Cookies count up, so the ids are dense: for each message about a link with a
     /// peer the kernel walks the tree of the ids, which takes 30 times as long with random ids.
-    fn of_cookie(cookie: u64) -> Self {
+    pub fn of_cookie(cookie: u64) -> Self {
         let low = cookie & u64::from(CHOSEN_MIN - 1);
         Self(CHOSEN_MIN | u32::try_from(low).unwrap_or_default())
     }

@@ -1,8 +1,10 @@
 //! An address and its connectivity outlive everything that can restart, and a DEL gives the address back.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::servers::Kea;
+use super::servers::{Kea, long_lease};
 use super::service::Service;
 use super::{Daemon, LIMIT_S, Site, address, bridge, macvlan};
 use crate::world::{COVERED_BOOT, Container, World};
@@ -83,6 +85,29 @@ fn a_container_whose_path_was_unmounted_keeps_its_lease_to_its_end() {
     let mut expected = [held.clone(), other];
     expected.sort();
     assert_eq!(leased, expected, "{}", daemon.log());
+
+    world.host(["kill", &holder.pid_in_world().to_string()]);
+    holder.finish();
+    kea.wait_for_release(&held);
+}
+
+/// The daemon is a later one than that of the ADD, so it has not seen the path.
+#[test]
+fn the_end_of_a_container_whose_path_was_unmounted_ends_its_lease_at_once() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let kea = Kea::start(&site.outside, "sw", long_lease());
+    let mut daemon = Daemon::resending(&world);
+    let c1 = world.container("c1");
+    let held = address(&c1.add("macvlan", &macvlan()));
+    let holder = c1.tool(["cat"]).keeping_stdin_open().start();
+    world.host(["umount", &c1.netns()]);
+    daemon.start_again();
+    let is_adopted = || daemon.log().contains("the lease is adopted");
+    world.within_or(LIMIT_S, is_adopted, || daemon.log());
+    // It asks the server for a second, and next after the renewal time. Each attempt would see an end.
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(kea.leased(), std::slice::from_ref(&held), "{}", daemon.log());
 
     world.host(["kill", &holder.pid_in_world().to_string()]);
     holder.finish();
