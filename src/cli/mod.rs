@@ -31,6 +31,8 @@ mod networks;
 mod oci_hook;
 mod output;
 mod parameters;
+#[cfg(feature = "netavark")]
+mod podman;
 #[cfg(feature = "tool")]
 mod reconcile;
 mod run;

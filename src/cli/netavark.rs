@@ -5,8 +5,6 @@
 
 mod caller;
 pub(super) mod command;
-mod list;
-mod object;
 
 use std::ffi::OsString;
 use std::io;
@@ -14,10 +12,11 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use caller::Caller;
-use object::{Call, Object, PortMapping};
 
 use super::lint;
 use super::parameters::{self, AddOptions, TIMEOUT_S};
+use super::podman::list;
+use super::podman::object::{Call, Object, PortMapping};
 use crate::cni::json::Json;
 use crate::cni::request::INPUT_BYTES_MAX;
 use crate::cni::success::Success;

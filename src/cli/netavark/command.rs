@@ -3,9 +3,9 @@
 
 use ipnet::IpNet;
 
-use super::list;
-use super::object::{LeaseRange, Object, Subnet};
 use crate::cli::doctor::quoted;
+use crate::cli::podman::list;
+use crate::cli::podman::object::{LeaseRange, Object, Subnet};
 use crate::cni::json::Map;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;

@@ -1,0 +1,4 @@
+//! The networks of podman, as lists of plugins.
+
+pub(super) mod list;
+pub(super) mod object;
