@@ -57,6 +57,55 @@ impl Attachment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
+/// The type of a route, by the words of `ip route`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RouteType {
+    #[default]
+    Unicast,
+    /// Packets are dropped.
+    Blackhole,
+    /// Packets are refused with "host unreachable".
+    Unreachable,
+    /// Packets are refused with "administratively prohibited".
+    Prohibit,
+}
+
+impl RouteType {
+    const ALL: [(&'static str, Self); 4] = [
+        ("unicast", Self::Unicast),
+        ("blackhole", Self::Blackhole),
+        ("unreachable", Self::Unreachable),
+        ("prohibit", Self::Prohibit),
+    ];
+
+    pub fn text(self) -> &'static str {
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(text, _)| text)
+    }
+
+    /// The word before the destination of a route, as `ip route` prints it.
+    #[cfg(feature = "tool")]
+    pub fn prefix(self) -> String {
+        if self.rejects() { format!("{} ", self.text()) } else { String::new() }
+    }
+
+    /// Whether packets to the destination go nowhere. Such a route has no interface, so the kernel does not remove it with one.
+    pub fn rejects(self) -> bool {
+        self != Self::Unicast
+    }
+}
+
+impl FromStr for RouteType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|(name, _)| *name == text);
+        named.map(|(_, kind)| kind).ok_or_else(|| {
+            let all = Self::ALL.map(|(name, _)| name).join(", ");
+            format!("unknown type of a route {text:?}: not one of {all}")
+        })
+    }
+}
+
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IpFamily {

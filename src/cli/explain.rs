@@ -275,7 +275,8 @@ impl Explained {
             print_line(format_args!("  address {}{}", ip.address, via("gateway", ip.gateway)));
         }
         for route in routes {
-            print_line(format_args!("  route {}{}", route.dst, via("via", route.gw)));
+            let kind = route.kind.prefix();
+            print_line(format_args!("  route {kind}{}{}", route.dst, via("via", route.gw)));
         }
         for (key, values) in [
             ("nameserver", &dns.nameservers),

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::cni::json::keys;
+use crate::names::RouteType;
 
 keys! {
     /// Source: CNI specification 1.1.0, section 5, "Add Success". Fields that are empty or 0 are left out when printed.
@@ -48,6 +49,8 @@ keys! {
         "table" => pub table: Option<u32>,
         /// The scope as in linux/rtnetlink.h: 0 universe, 253 link, 254 host.
         "scope" => pub scope: Option<u8>,
+        /// A key of cnibox. A route that rejects packets has neither a gateway nor an interface.
+        "type" => pub kind: RouteType,
     }
 
     #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +82,7 @@ impl Route {
             IpAddr::V4(_) => IpNet::V4(Ipv4Net::default()),
             IpAddr::V6(_) => IpNet::V6(Ipv6Net::default()),
         };
-        Self { dst, gw: Some(gateway), mtu: 0, advmss: 0, priority: 0, table: None, scope: None }
+        Self { dst, gw: Some(gateway), ..Self::default() }
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::json::{Json, Read, ReadError, read_list};
+use crate::names::RouteType;
 
 /// Parses an IP address. A v4-mapped IPv6 address becomes the IPv4 address.
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
@@ -50,6 +51,17 @@ impl Read for Option<IpAddr> {
 impl Read for IpNet {
     fn read(&mut self, json: &Json) -> Result<(), ReadError> {
         *self = parse_cidr(json.text(TEXT)?).map_err(ReadError::new)?;
+        Ok(())
+    }
+}
+
+/// The type of a route. The empty string is the default.
+impl Read for RouteType {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        *self = match json.text(TEXT)? {
+            "" => Self::default(),
+            text => text.parse().map_err(ReadError::new)?,
+        };
         Ok(())
     }
 }

@@ -190,7 +190,11 @@ fn legacy_result(success: &Success, version: Version) -> Result<Json> {
         let ip = success.ips.iter().find(|ip| family.has(ip.address.addr()))?;
         let routes = success.routes.iter().filter(|route| family.has(route.dst.addr()));
         let route = |route: &&Route| {
-            Json::object([("dst", Some(text(route.dst))), ("gw", route.gw.map(text))])
+            Json::object([
+                ("dst", Some(text(route.dst))),
+                ("gw", route.gw.map(text)),
+                ("type", rejecting(route)),
+            ])
         };
         Some(Json::object([
             ("ip", Some(text(ip.address))),
@@ -235,7 +239,8 @@ fn ip(ip: &Ip, is_old: bool) -> Json {
     ])
 }
 
-fn route(route: &Route) -> Json {
+/// A route as in a result and in the configuration of an IPAM plugin.
+pub fn route(route: &Route) -> Json {
     Json::object([
         ("dst", Some(text(route.dst))),
         ("gw", route.gw.map(text)),
@@ -244,7 +249,12 @@ fn route(route: &Route) -> Json {
         ("priority", non_zero(route.priority)),
         ("table", route.table.map(Json::from)),
         ("scope", route.scope.map(|scope| u32::from(scope).into())),
+        ("type", rejecting(route)),
     ])
+}
+
+fn rejecting(route: &Route) -> Option<Json> {
+    route.kind.rejects().then(|| route.kind.text().into())
 }
 
 fn dns(dns: &Dns) -> Json {

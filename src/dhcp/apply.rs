@@ -53,11 +53,10 @@ fn add_v4(success: &mut Success, lease: &v4::Lease, priority: u32) {
         dst: IpNet::V4(route.dst),
         gw: Some(IpAddr::V4(route.router)),
         mtu: lease.mtu.map_or(0, u32::from),
-        advmss: 0,
         priority,
-        table: None,
         // A route without a router keeps `gw` 0.0.0.0, as in the reference.
         scope: route.router.is_unspecified().then_some(SCOPE_LINK),
+        ..Route::default()
     };
     success.routes.extend(lease.routes.iter().map(route));
     let Dns { nameservers, domain, search, .. } = &mut success.dns;

@@ -16,7 +16,8 @@
 //! of its addresses. These routes are removed from the main table, so a program that binds no address uses another
 //! interface. Routes to link-local IPv6 addresses stay in both tables, because neighbour discovery needs them.
 //!
-//! - **ADD** adds the rules and moves the routes, in one request.
+//! - **ADD** adds the rules and moves the routes, in one request. Without `table` it fails if `prevResult` has a route in the main
+//!   table that rejects packets (`blackhole`, `unreachable`, `prohibit`): packets of the interface would not reach it.
 //! - **CHECK** fails with the name of the first rule or route that is missing.
 //! - **DEL** removes the rules of the addresses in `prevResult` and on the interface, and the routes of their tables. It also
 //!   removes the other rules with the routing protocol number of this plugin that lead to a table without routes of another
@@ -82,6 +83,7 @@ impl Plugin for Sbr {
         let plan = match self.table {
             Some(table) => Plan::with_rules(&routing_tables, &ips, table),
             None => {
+                chained::refuse_rejecting(&result)?;
                 let link = host_link::in_container(rtnl, at)?;
                 Plan::with_tables(&mut routing_tables, &link, &ips, self.add_source_hints)
             }

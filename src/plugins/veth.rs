@@ -116,6 +116,7 @@ impl Plugin for Veth {
         let rules = Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None };
         // The rules must exist before the container can send.
         rules.add(cx, at, &mut undo)?;
+        configure::undo_routes(cx, &success, &mut undo);
         configure::apply(&container, &success, &routes, options)?;
         // The last step: a failing ADD does not disable IP forwarding again.
         forwarding::enable(host, success.ips.iter().map(|ip| ip.address.addr()))?;

@@ -14,7 +14,8 @@
 //!
 //! - **ADD** makes the VRF if it does not exist, and makes it the master of the interface. The kernel then removes the
 //!   IPv6 addresses and most routes of the interface. ADD restores them in the same request: routes of the main table
-//!   in the table of the VRF, all others where they were.
+//!   in the table of the VRF, all others where they were. It fails if `prevResult` has a route in the main table that rejects
+//!   packets (`blackhole`, `unreachable`, `prohibit`): packets in the VRF would not reach it.
 //! - **CHECK** fails if the VRF, the rule for VRFs, or an address or route that `prevResult` has for the interface is
 //!   missing.
 //! - **DEL** takes the interface out of the VRF, unless the interface belongs to another network, and restores its addresses
@@ -72,6 +73,7 @@ impl Plugin for Vrf {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let name = self.name(&at.ifname)?;
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
+        chained::refuse_rejecting(&result)?;
         self.join(cx, at, netns, &name).map_err(|error| error.in_front("cmdAdd failed"))?;
         Ok(result)
     }

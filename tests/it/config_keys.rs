@@ -215,7 +215,7 @@ fn json_type(of_type: &str) -> &'static str {
     match of_type {
         "bool" => "boolean",
         "u8" | "u32" | "u64" | "i32" | "i64" => "integer",
-        "String" | "IpAddr" | "IpNet" => "string",
+        "String" | "IpAddr" | "IpNet" | "RouteType" => "string",
         "Dns" => "object",
         map if map.starts_with("Map<") => "object",
         other => panic!("this test does not know the JSON type of {other}"),

@@ -25,10 +25,24 @@ fn routes() -> Value {
     ])
 }
 
-fn ipam() -> Value {
+/// Routes that packets do not pass, of both families.
+fn rejecting() -> Value {
+    json!([
+        {"dst": "10.9.0.0/16", "type": "blackhole"},
+        {"dst": "10.7.0.0/16", "type": "unreachable", "priority": 50},
+        {"dst": "10.8.0.0/16", "type": "prohibit", "table": 77},
+        {"dst": "fd09::/48", "type": "blackhole", "priority": 50},
+        {"dst": "fd07::/48", "type": "unreachable"},
+        {"dst": "fd08::/48", "type": "prohibit", "table": 77},
+        {"dst": "0.0.0.0/0", "type": "unicast"},
+        {"dst": "::/0", "type": ""},
+    ])
+}
+
+fn ipam(routes: &Value) -> Value {
     let addresses = json!([{"address": "10.1.0.2/24", "gateway": "10.1.0.1"},
         {"address": "fd00:1::2/64", "gateway": "fd00:1::1"}]);
-    json!({"ipam": {"type": "static", "addresses": addresses, "routes": routes()}})
+    json!({"ipam": {"type": "static", "addresses": addresses, "routes": routes}})
 }
 
 /// The gateways of the routes to a destination.
@@ -72,8 +86,93 @@ fn check(container: &Container<'_>, plugin: &str, config: &Value) {
     container.del(plugin, config);
 }
 
+/// All routes of a container that reject packets, in the words of `ip route`.
+fn rejected(container: &Container<'_>) -> Vec<String> {
+    let mut found = Vec::new();
+    for family in ["-4", "-6"] {
+        for kind in ["blackhole", "unreachable", "prohibit"] {
+            let shown =
+                container.exec(["ip", "-o", family, "route", "show", "table", "all", "type", kind]);
+            found.extend(shown.lines().map(str::to_owned));
+        }
+    }
+    found
+}
+
+fn check_rejecting(container: &Container<'_>, plugin: &str, config: &Value) {
+    let result = container.add(plugin, config);
+    assert_eq!(result["routes"][0], json!({"dst": "10.9.0.0/16", "type": "blackhole"}), "{plugin}");
+    assert_eq!(rejected(container).len(), 6, "{plugin}: {:?}", rejected(container));
+    container.check(plugin, config, &result);
+    // The answer of the kernel to a program of the container: the default route is not used.
+    for (address, reason) in [("10.9.0.1", "Invalid argument"), ("fd07::1", "No route to host")] {
+        let outcome = container.tool(["ip", "route", "get", address]).run();
+        assert!(outcome.stderr.contains(reason), "{plugin}: {}", outcome.report());
+    }
+    for route in rejecting().as_array().unwrap().iter().take(6) {
+        let [dst, kind] = ["dst", "type"].map(|key| route[key].as_str().unwrap());
+        let option = |word: &str, key: &str| {
+            route[key].as_u64().map_or(String::new(), |value| format!("{word} {value}"))
+        };
+        let rest = format!("{dst} {} {}", option("metric", "priority"), option("table", "table"));
+        let ip = |words: String| container.exec(["sh", "-ec", &format!("ip route {words}")]);
+        ip(format!("del {kind} {rest}"));
+        // A route that lets the packets pass is the opposite.
+        ip(format!("add {rest} dev eth0"));
+        let error = container.checking(plugin, config, &result).run().error();
+        assert!(error.msg.contains(dst), "{plugin}: {error:?}");
+        ip(format!("del {rest} dev eth0"));
+        ip(format!("add {kind} {rest}"));
+        container.check(plugin, config, &result);
+    }
+    // The interface is in the way of a second ADD, which must not remove the routes of the first.
+    let again = container.call(plugin, "ADD", config).run();
+    assert!(again.status == 0 || rejected(container).len() == 6, "{plugin}: {}", again.report());
+    // The container goes on without the interface.
+    container.del(plugin, &with(config, json!({"prevResult": result})));
+    assert_eq!(rejected(container), Vec::<String>::new(), "{plugin}");
+}
+
 #[test]
 fn every_plugin_sets_all_routes_to_a_destination() {
+    for_each_plugin(&routes(), check);
+}
+
+#[test]
+fn every_plugin_sets_routes_that_reject_packets() {
+    for_each_plugin(&rejecting(), check_rejecting);
+}
+
+/// Packets with the address of the interface would not see these routes, so the chained plugins refuse them.
+#[test]
+fn a_plugin_that_routes_by_other_tables_refuses_routes_that_reject_packets() {
+    let world = World::new();
+    let container = world.container("c1");
+    let names = json!({"cniVersion": "1.1.0", "name": "net"});
+    let bridge = with(&with(&names, ipam(&rejecting())), json!({"type": "bridge"}));
+    let result = container.add("bridge", &bridge);
+    let chained = with(&names, json!({"prevResult": result, "vrfname": "red"}));
+    for plugin in ["sbr", "vrf"] {
+        let config = with(&chained, json!({"type": plugin}));
+        let error = container.call(plugin, "ADD", &config).run().error();
+        assert!(error.msg.contains("blackhole route to 10.9.0.0/16"), "{plugin}: {error:?}");
+    }
+}
+
+#[test]
+fn an_unknown_type_of_a_route_is_refused() {
+    let world = World::new();
+    let container = world.container("c1");
+    let routes = json!([{"dst": "10.9.0.0/16", "type": "throw"}]);
+    let names = json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge"});
+    let config = with(&names, ipam(&routes));
+    let error = container.call("bridge", "ADD", &config).run().error();
+    assert!(error.msg.contains("not one of unicast, blackhole"), "{error:?}");
+    // What was configured before must go.
+    container.del("bridge", &config);
+}
+
+fn for_each_plugin(routes: &Value, check: fn(&Container<'_>, &str, &Value)) {
     let mut plugins = Vec::new();
     for subject in subjects() {
         let is_interface = subject.place == Place::First && subject.keys_of == subject.plugin;
@@ -89,7 +188,7 @@ fn every_plugin_sets_all_routes_to_a_destination() {
             "vlan" => json!({"master": "lan", "vlanId": 10}),
             _ => json!({}),
         };
-        let config = with(&with(&names, ipam()), keys);
+        let config = with(&with(&names, ipam(routes)), keys);
         check(&container, subject.plugin, &config);
         plugins.push(subject.plugin);
     }

@@ -108,7 +108,8 @@ fn of_links(rtnl: &Rtnl) -> Result<Vec<String>> {
         }
     }
     for family in families() {
-        let routes = rtnl.routes(family)?;
+        let mut routes = rtnl.routes(family)?;
+        routes.extend(rtnl.rejecting_routes(family)?);
         lines.extend(
             routes.iter().filter(|route| !is_automatic(route)).map(|route| of_route(route, &name)),
         );
@@ -163,11 +164,12 @@ fn is_automatic(route: &Route) -> bool {
 }
 
 fn of_route(route: &Route, name: &dyn Fn(u32) -> String) -> String {
-    let mut line = match route.dst.prefix_len() {
-        0 => "route default".to_owned(),
-        length if length == route.dst.max_prefix_len() => format!("route {}", route.dst.addr()),
-        _ => format!("route {}", route.dst),
+    let dst = match route.dst.prefix_len() {
+        0 => "default".to_owned(),
+        length if length == route.dst.max_prefix_len() => route.dst.addr().to_string(),
+        _ => route.dst.to_string(),
     };
+    let mut line = format!("route {}{dst}", route.kind.prefix());
     let words = [
         ("via", route.via.map(|via| via.to_string())),
         ("dev", route.dev.map(name)),

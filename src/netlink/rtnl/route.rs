@@ -12,7 +12,7 @@ use super::consts::{
 };
 use super::{Batch, Rtnl};
 use crate::error::Result;
-use crate::names::IpFamily;
+use crate::names::{IpFamily, RouteType};
 use crate::netlink::{
     Attrs, Error, Requests, attribute, fixed, found, ip_of, octets, u16_at, u32_at, u32_of,
 };
@@ -21,6 +21,7 @@ use crate::netlink::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub dst: IpNet,
+    pub kind: RouteType,
     pub via: Option<IpAddr>,
     /// The index of the link that the packets leave through.
     pub dev: Option<u32>,
@@ -51,6 +52,15 @@ impl Rtnl {
     /// The unicast routes of every table.
     pub fn routes(&self, family: IpFamily) -> Result<Vec<Route>> {
         self.list_routes(family, libc::RTN_UNICAST)
+    }
+
+    /// The routes of every table that reject packets.
+    pub fn rejecting_routes(&self, family: IpFamily) -> Result<Vec<Route>> {
+        let mut routes = Vec::new();
+        for kind in [libc::RTN_BLACKHOLE, libc::RTN_UNREACHABLE, libc::RTN_PROHIBIT] {
+            routes.extend(self.list_routes(family, kind)?);
+        }
+        Ok(routes)
     }
 
     /// The routes of every table with the type `kind`, one of RTN_*.
@@ -145,6 +155,7 @@ impl Route {
     pub fn to(dst: IpNet) -> Self {
         Self {
             dst,
+            kind: RouteType::Unicast,
             via: None,
             dev: None,
             src: None,
@@ -168,7 +179,12 @@ impl Route {
         header[4] = u8::try_from(table).unwrap_or(libc::RT_TABLE_UNSPEC);
         header[5] = self.protocol.unwrap_or(libc::RTPROT_BOOT);
         header[6] = self.scope.unwrap_or(libc::RT_SCOPE_UNIVERSE);
-        header[7] = libc::RTN_UNICAST;
+        header[7] = match self.kind {
+            RouteType::Unicast => libc::RTN_UNICAST,
+            RouteType::Blackhole => libc::RTN_BLACKHOLE,
+            RouteType::Unreachable => libc::RTN_UNREACHABLE,
+            RouteType::Prohibit => libc::RTN_PROHIBIT,
+        };
         if self.onlink {
             header[8..].copy_from_slice(&RTNH_F_ONLINK.to_ne_bytes());
         }
@@ -209,6 +225,12 @@ impl Route {
                 Some(dst) => IpNet::new(ip_of(family, dst)?, prefix_len).ok()?,
                 // The kernel sends a default route without RTA_DST.
                 None => IpFamily::from_number(family)?.everything(),
+            },
+            kind: match kind {
+                libc::RTN_BLACKHOLE => RouteType::Blackhole,
+                libc::RTN_UNREACHABLE => RouteType::Unreachable,
+                libc::RTN_PROHIBIT => RouteType::Prohibit,
+                _ => RouteType::Unicast,
             },
             via: gateway(family, list),
             dev: number(libc::RTA_OIF),

@@ -109,7 +109,9 @@ pub fn check(
     }
     let routing_tables = RoutingTables::read(rtnl)?;
     let table = vrf.vrf_table().unwrap_or_default();
-    for route in result.routes.iter().filter(|route| !is_of_another(route, result, at)) {
+    let is_moved =
+        |route: &&success::Route| !route.kind.rejects() && !is_of_another(route, result, at);
+    for route in result.routes.iter().filter(is_moved) {
         let table = route.table.filter(|table| ![0, MAIN].contains(table)).unwrap_or(table);
         let dst = route.dst.trunc();
         let is_route = |found: &Route| {

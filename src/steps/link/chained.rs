@@ -6,6 +6,7 @@ use crate::names::Attachment;
 use crate::netlink::rtnl::Link;
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
+use crate::steps::link::routing_tables::MAIN;
 use crate::steps::link::{host_link, veth};
 
 /// The previous result, which ADD requires. `without` is the reference's error message if the result is missing.
@@ -31,6 +32,20 @@ pub fn interface_of_del(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link
     match cx.session.container()?.link(&at.ifname)? {
         Some(link) if is_of_another(cx, at, &link)? => Ok(None),
         found => Ok(found),
+    }
+}
+
+/// Fails if the main table has a route that rejects packets, for a plugin whose rules let packets pass by the main table.
+pub fn refuse_rejecting(result: &Success) -> Result<()> {
+    let in_main = |table: &Option<u32>| table.is_none_or(|table| [0, MAIN].contains(&table));
+    let mut routes = result.routes.iter();
+    match routes.find(|route| route.kind.rejects() && in_main(&route.table)) {
+        Some(route) => {
+            let (kind, dst) = (route.kind.text(), route.dst.trunc());
+            let msg = format!("packets of the interface would pass by the {kind} route to {dst}");
+            Err(Error::config(msg).with_details("it is in the main table"))
+        }
+        None => Ok(()),
     }
 }
 

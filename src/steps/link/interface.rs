@@ -162,6 +162,7 @@ fn add(
         (Some(wanted), Some(parent)) => wanted.alias(&owner, parent),
         _ => owner.alias(),
     };
+    configure::undo_routes(cx, &success, &mut undo);
     let configured = configure(cx, at, &link, success, Some(&alias));
     let success = configured.map_err(|error| match &parent {
         Some(parent) if !parent.up => {
@@ -277,6 +278,9 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>, remove: &dyn Fn() -> Result<(
     }
     let mut failures = Failures::default();
     steps.iter().for_each(|step| failures.note(step()));
+    if scope.one().is_some() {
+        failures.note(configure::remove_rejecting(cx));
+    }
     failures.into_result()
 }
 

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
-use crate::names::{Attachment, IpFamily};
+use crate::names::{Attachment, IpFamily, RouteType};
 use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::steps::link::{host_link, routing_tables};
@@ -47,7 +47,7 @@ pub fn check_up(link: &Link) -> Result<()> {
 
 /// Fails if the container lacks a route of the result.
 pub fn routes(rtnl: &Rtnl, expected: &[success::Route]) -> Result<()> {
-    match first_missing(rtnl, expected, |route| route.dst, matches)? {
+    match first_missing(rtnl, expected, |route| (route.dst, route.kind), matches)? {
         Some(route) => {
             let via = route.gw.map_or_else(String::new, |gw| format!(" via {gw}"));
             let table = route.table.map_or_else(String::new, |table| format!(" in table {table}"));
@@ -68,7 +68,7 @@ pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
             && (has_nexthop(found.via, found.dev)
                 || found.nexthops.iter().any(|hop| has_nexthop(hop.via, Some(hop.dev))))
     };
-    match first_missing(rtnl, expected, |route| route.dst, is_route)? {
+    match first_missing(rtnl, expected, |route| (route.dst, route.kind), is_route)? {
         Some(route) => Err(Error::difference(format_args!("route to {} not found", route.dst))),
         None => Ok(()),
     }
@@ -78,15 +78,19 @@ pub fn kernel_routes(rtnl: &Rtnl, expected: &[Route]) -> Result<()> {
 fn first_missing<'a, T>(
     rtnl: &Rtnl,
     expected: &'a [T],
-    dst: fn(&T) -> IpNet,
+    key: fn(&T) -> (IpNet, RouteType),
     is_route: impl Fn(&T, &Route) -> bool,
 ) -> Result<Option<&'a T>> {
     for family in IpFamily::ALL {
-        let mut expected = expected.iter().filter(|route| family.has(dst(route).addr())).peekable();
+        let mut expected =
+            expected.iter().filter(|route| family.has(key(route).0.addr())).peekable();
         if expected.peek().is_none() {
             continue;
         }
-        let present = rtnl.routes(family)?;
+        let mut present = rtnl.routes(family)?;
+        if expected.clone().any(|route| key(route).1.rejects()) {
+            present.extend(rtnl.rejecting_routes(family)?);
+        }
         let is_missing = |route: &&T| !present.iter().any(|found| is_route(route, found));
         if let Some(missing) = expected.find(is_missing) {
             return Ok(Some(missing));
@@ -118,8 +122,11 @@ fn matches(expected: &success::Route, found: &Route) -> bool {
 
 /// Whether a route of the kernel, in any table, has the destination, gateway and metric of the expected route.
 pub fn is_equivalent(expected: &success::Route, found: &Route) -> bool {
+    if expected.kind != found.kind {
+        return false;
+    }
     // A later plugin or a VPN in the container may have replaced the default route.
-    let any_gateway = expected.dst.prefix_len() == 0;
+    let any_gateway = expected.dst.prefix_len() == 0 || expected.kind.rejects();
     // As the reference does, `dhcp` writes the gateway 0.0.0.0 into a route without a gateway.
     let is_gateway = |gw: IpAddr, via| gw.is_unspecified() || via == Some(gw);
     let has_gateway = |via| any_gateway || expected.gw.is_none_or(|gw| is_gateway(gw, via));

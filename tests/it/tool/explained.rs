@@ -441,3 +441,23 @@ fn a_killed_explain_leaves_nothing() {
     let killed = at_every_change(&host.world, || host.cnibox(&["explain", "net"]), || {}, after);
     assert!(killed > 10, "{killed}");
 }
+
+#[test]
+fn routes_that_reject_packets_are_printed() {
+    let host = Host::new();
+    let routes = json!([
+        {"dst": "10.9.0.0/16", "type": "blackhole"},
+        {"dst": "fd09::/48", "type": "prohibit", "priority": 50},
+    ]);
+    let addresses = json!([{"address": "10.1.0.2/24"}, {"address": "fd00:1::2/64"}]);
+    let ipam = json!({"type": "static", "addresses": addresses, "routes": routes});
+    host.configure(&json!([{"type": "bridge", "isGateway": true, "ipam": ipam}]));
+    let text = host.explain(&[]).output();
+    let printed = objects(&host.compare(&[]));
+    for route in ["route blackhole 10.9.0.0/16", "route prohibit fd09::/48"] {
+        assert!(text.contains(&format!("\n  {route}\n")), "{text}");
+        let is_it =
+            |(side, object): &(String, String)| side == "container" && object.starts_with(route);
+        assert!(printed.iter().any(is_it), "{printed:?}");
+    }
+}
