@@ -16,7 +16,7 @@ use caller::Caller;
 use super::lint;
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 use super::podman::list;
-use super::podman::object::{Call, Object, PortMapping};
+use super::podman::object::{self, Call, Object, PortMapping};
 use crate::cni::json::Json;
 use crate::cni::request::INPUT_BYTES_MAX;
 use crate::cni::success::Success;
@@ -95,8 +95,10 @@ fn input() -> Result<Json> {
 fn create() -> Result<Json> {
     let json = input()?;
     let object: Object = json.read("the network")?;
+    let known = object::refuse_unknown(&json);
     let Json::Object(entries) = json else { return Err(Error::config("not an object")) };
-    completed(entries, &object)
+    known
+        .and_then(|()| completed(entries, &object))
         .map_err(|error| error.context(format!("cannot create network {}", object.name)))
 }
 

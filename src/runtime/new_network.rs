@@ -16,6 +16,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::cni::json::Json;
+use crate::cni::success::Route;
+use crate::cni::version;
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::ipam::range::{self, RangeConf};
@@ -68,8 +70,8 @@ pub struct NewNetwork {
     pub is_internal: bool,
     /// The metric of the default routes. `None`: that of the kernel.
     pub metric: Option<u32>,
-    /// More routes: of each the destination, the gateway and the metric.
-    pub routes: Vec<(IpNet, Option<IpAddr>, Option<u32>)>,
+    /// More routes.
+    pub routes: Vec<Route>,
     /// The DNS servers in the result.
     pub dns: Vec<IpAddr>,
     /// The chained plugins. `None`: those of podman, without a parent.
@@ -415,14 +417,11 @@ impl NewNetwork {
             |family: &IpFamily| sets.iter().any(|set| set.is_ipv4() == (*family == IpFamily::V4));
         let families =
             IpFamily::ALL.into_iter().filter(|family| !self.is_internal && has_family(family));
-        let defaults = families.map(|family| (family.everything(), None, self.metric));
-        let routes = defaults.chain(self.routes.iter().copied()).map(|(dst, gw, metric)| {
-            Json::object([
-                ("dst", text(dst)),
-                ("gw", gw.and_then(text)),
-                ("priority", metric.map(Json::from)),
-            ])
-        });
+        let priority = self.metric.unwrap_or_default();
+        let default =
+            |family: IpFamily| Route { dst: family.everything(), priority, ..Route::default() };
+        let routes = families.map(default).chain(self.routes.iter().cloned());
+        let routes = routes.map(|route| version::route(&route));
         Ok(Json::object([
             ("type", text("host-local")),
             ("ranges", Some(Json::Array(ranges.collect()))),

@@ -7,8 +7,10 @@ use std::str::FromStr;
 use ipnet::{IpNet, Ipv6Net};
 
 use super::object::Object;
+use crate::cli::manual::{self, Manual};
 use crate::cli::parameters::set_capability;
-use crate::cni::json::Json;
+use crate::cni::json::{Json, is_key};
+use crate::cni::success::Route;
 use crate::error::{Error, Result};
 use crate::ipam::range::{self, RangeConf};
 use crate::kernel::file;
@@ -209,8 +211,15 @@ pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
         new.gateways.extend(subnet.gateway);
         new.leases.push((net, [subnet.lease.start, subnet.lease.end]));
     }
-    let routes = object.routes.iter();
-    new.routes = routes.map(|route| (route.destination, route.gateway, route.metric)).collect();
+    for route in &object.routes {
+        let (dst, kind) = (route.destination, route.kind);
+        if let Some(gateway) = route.gateway.filter(|_| kind.rejects()) {
+            let msg = format!("--route {dst},{gateway}: a {} route has no gateway", kind.text());
+            return Err(Error::config(msg));
+        }
+        let priority = route.metric.unwrap_or_default();
+        new.routes.push(Route { dst, gw: route.gateway, priority, kind, ..Route::default() });
+    }
     new.addresses = match object.ipam_driver() {
         Some("none") => Addresses::Nobody,
         Some("dhcp") => Addresses::Dhcp,
@@ -260,17 +269,33 @@ fn set_option(new: &mut NewNetwork, keys: &mut Vec<Key>, key: &str, value: &str)
             return Err(wrong(format!("{key}={value}: type {kind} does not have it")));
         }
         _ => match key.split_once('.') {
-            Some((_, "type" | "bridge" | "master" | "ipam" | "capabilities")) => {
+            Some((_, path)) if is_of_podman(path) => {
                 return Err(wrong(format!("{key}={value}: podman's other options say that")));
             }
-            Some((plugin, key)) if !key.is_empty() => {
+            Some((plugin, path)) if path.split('.').all(|key| !key.is_empty()) => {
                 let value = Json::parse(value.as_bytes()).unwrap_or_else(|_| value.into());
-                keys.push(Key::new(plugin, key, value));
+                keys.push(Key::new(plugin, path, value));
             }
             _ => return Err(wrong(format!("{key}={value}: unknown")).with_details(OPTIONS)),
         },
     }
     Ok(())
+}
+
+/// Whether other options of podman set a key of a plugin, or the object that has it.
+fn is_of_podman(path: &str) -> bool {
+    let (first, below) = path.split_once('.').unwrap_or((path, ""));
+    let is_one_of = |key: &str, keys: &[&str]| keys.iter().any(|known| is_key(key, known));
+    match below {
+        below if is_key(first, "ipam") => {
+            let next = below.split('.').next().unwrap_or_default();
+            is_one_of(
+                next,
+                &["", "type", "subnet", "ranges", "rangeStart", "rangeEnd", "gateway", "routes"],
+            )
+        }
+        _ => is_one_of(first, &["type", "bridge", "master", "capabilities"]),
+    }
 }
 
 /// The error about an option with this `KEY=VALUE` and reason.
@@ -300,8 +325,39 @@ fn set_keys(list: &mut Json, keys: Vec<Key>) -> Result<()> {
                 "option {kind}.{key}: the network has no plugin {kind}"
             )));
         };
-        plugin.set(&key, value);
+        set_at(plugin, &kind, &key, value)
+            .map_err(|reason| Error::config(format_args!("option {kind}.{key}: {reason}")))?;
     }
+    Ok(())
+}
+
+/// Sets the key at a path, such as `ipam.exclude`. In an object with any keys, such as `sysctl`, the rest of the path is one key.
+fn set_at(plugin: &mut Json, kind: &str, path: &str, value: Json) -> Result<(), String> {
+    let rows = manual::of(kind).map(Manual::keys).unwrap_or_default();
+    // The type of the object that has the rest of the path.
+    let of_type = |rest: &str| {
+        let above = path.strip_suffix(rest).unwrap_or_default().trim_end_matches('.');
+        rows.iter().find(|row| row.path == above).map_or("", |row| row.of_type)
+    };
+    let (mut object, mut rest) = (plugin, path);
+    while let Some((first, below)) = rest.split_once('.')
+        && !of_type(rest).starts_with("object of ")
+    {
+        if object.get(first).is_none() {
+            if is_key(first, "ipam") {
+                return Err("the network has no ipam".into());
+            }
+            object.set(first, Json::Object(Vec::new()));
+        }
+        object = match object.get_mut(first) {
+            Some(found @ Json::Object(_)) => found,
+            _ => return Err(format!("{first} is not an object")),
+        };
+        rest = below;
+    }
+    let is_number = matches!(value, Json::Number(_) | Json::Bool(_));
+    let is_text = is_number && of_type(rest) == "object of strings";
+    object.set(rest, if is_text { value.to_compact().into() } else { value });
     Ok(())
 }
 
@@ -325,9 +381,9 @@ pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Res
     if object.has_ipv6 && !new.subnets.iter().any(|net| matches!(net, IpNet::V6(_))) {
         new.subnets.push(unique_local(&object.id));
     }
-    for (destination, gateway, _) in &new.routes {
-        if let Some(gateway) = gateway.filter(|gateway| !is_in(&new.subnets, gateway)) {
-            let msg = format!("--route {destination},{gateway}: {gateway} is in no subnet of it");
+    for Route { dst, gw, .. } in &new.routes {
+        if let Some(gateway) = gw.filter(|gateway| !is_in(&new.subnets, gateway)) {
+            let msg = format!("--route {dst},{gateway}: {gateway} is in no subnet of it");
             return Err(Error::config(msg));
         }
     }

@@ -6,7 +6,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::cni::json::{Map, keys};
+use crate::cni::json::{Json, Map, is_key, keys};
+use crate::error::{Error, Result};
+use crate::names::RouteType;
 
 keys! {
     /// The network, as podman keeps it.
@@ -38,6 +40,7 @@ keys! {
         "destination" => pub destination: IpNet,
         "gateway" => pub gateway: Option<IpAddr>,
         "metric" => pub metric: Option<u32>,
+        "route_type" => pub kind: RouteType,
     }
 
     /// A container that joins or leaves a network.
@@ -83,6 +86,52 @@ impl Object {
     pub fn ipam_driver(&self) -> Option<&str> {
         let mut options = self.ipam_options.0.iter();
         options.rfind(|(name, _)| name == "driver").map(|(_, value)| value.as_str())
+    }
+}
+
+/// The keys of a network that say nothing about its containers' interfaces, besides those of `Object`.
+const WITHOUT_MEANING: [&str; 4] = ["driver", "created", "dns_enabled", "labels"];
+const OF_IPAM: [&str; 1] = ["driver"];
+
+/// Fails if the network has a key that this driver does not honour. A key with the value null, false or empty asks for nothing.
+pub fn refuse_unknown(network: &Json) -> Result<()> {
+    let items = |key: &str| match network.get(key) {
+        Some(Json::Array(items)) => items.iter().enumerate().collect(),
+        _ => Vec::new(),
+    };
+    known(network, "", &[Object::KEYS, &WITHOUT_MEANING].concat())?;
+    if let Some(ipam) = network.get("ipam_options") {
+        known(ipam, "ipam_options.", &OF_IPAM)?;
+    }
+    for (index, subnet) in items("subnets") {
+        known(subnet, &format!("subnets[{index}]."), Subnet::KEYS)?;
+        if let Some(lease) = subnet.get("lease_range") {
+            known(lease, &format!("subnets[{index}].lease_range."), LeaseRange::KEYS)?;
+        }
+    }
+    let mut routes = items("routes").into_iter();
+    routes.try_for_each(|(at, route)| known(route, &format!("routes[{at}]."), Route::KEYS))
+}
+
+/// Fails if an object has another key than these. `prefix` is the path of the object.
+fn known(object: &Json, prefix: &str, keys: &[&str]) -> Result<()> {
+    let Json::Object(entries) = object else { return Ok(()) };
+    let is_unknown = |(name, value): &&(String, Json)| {
+        let is_empty = match value {
+            Json::Null | Json::Bool(false) => true,
+            Json::String(text) => text.is_empty(),
+            Json::Array(items) => items.is_empty(),
+            Json::Object(entries) => entries.is_empty(),
+            _ => false,
+        };
+        !is_empty && !keys.iter().any(|key| is_key(name, key))
+    };
+    match entries.iter().find(is_unknown) {
+        Some((name, value)) => {
+            let value = value.to_compact();
+            Err(Error::config(format_args!("{prefix}{name}: {value}: the driver has no such key")))
+        }
+        None => Ok(()),
     }
 }
 

@@ -32,6 +32,12 @@ macro_rules! keys {
             $($(#[$of_field])* $access $field: $type,)*
         }
 
+        #[allow(dead_code, reason = "few readers list the keys that they know")]
+        impl $name {
+            /// All keys of the object.
+            pub const KEYS: &'static [&'static str] = &[$($key),*];
+        }
+
         impl Default for $name {
             fn default() -> Self {
                 Self { $($field: $crate::cni::json::keys!(@default $($default)?),)* }
