@@ -135,6 +135,16 @@ impl Walk<'_> {
             let full = format!("{prefix}{name}");
             let path = path.key(name);
             let row = self.row(&full);
+            let is_in_manual = row.is_some() || self.has_keys_below(&full);
+            // A dot is a part of a name: plugins do not read the name as a path. Names such as `cni.dev/attachments` have a slash.
+            if let (Some((object, key)), true) = (name.rsplit_once('.'), is_in_manual)
+                && !name.contains('/')
+            {
+                let owner = self.owner;
+                let text = format!("{owner} has no key {full}; write {key} in the object {object}");
+                document.fault(&path, text);
+                continue;
+            }
             if let Some(row) = row {
                 // If keys differ only in case, the key with the spelling of the manual counts.
                 let key = row.path.rsplit('.').next().unwrap_or_default();
