@@ -32,6 +32,8 @@ use crate::runtime::new_network::Addresses;
 
 /// The version of the interface between netavark and a driver.
 const API_VERSION: &str = "1.0.0";
+/// The longest name of a pod in Kubernetes, in characters of ASCII.
+const POD_NAME_MAX: usize = 253;
 const VERBS: [&str; 4] = ["create", "setup", "teardown", "info"];
 
 /// Answers a call of netavark: prints a document, or an object with the key `error`. Returns the exit code; `None` if the
@@ -180,10 +182,12 @@ fn setup(netns: &Path) -> Result<Json> {
     let texts = own.aliases.iter().map(|alias| alias.as_str().into()).collect();
     let aliases = Json::object([(&*network.name, Some(Json::Array(texts)))]);
     let publish = published(&call, &network);
+    // A DHCP server gets the name in one option, so it can have 255 bytes.
+    let name: String = call.container_name.chars().take(POD_NAME_MAX).collect();
     let mut new = NewAttachment {
         network,
         at,
-        args: format!("IgnoreUnknown=1;K8S_POD_NAME={}", call.container_name),
+        args: format!("IgnoreUnknown=1;K8S_POD_NAME={name}"),
         capability_args: Json::object([("aliases", Some(aliases))]),
     };
     let mac = Some(own.mac.as_str()).filter(|mac| !mac.is_empty());

@@ -312,6 +312,14 @@ impl NewNetwork {
             Addresses::Dhcp => Some(Json::object([
                 ("type", text("dhcp")),
                 ("priority", self.metric.map(Json::from)),
+                // The server shows the container by its name.
+                (
+                    "provide",
+                    Some(Json::Array(vec![Json::object([
+                        ("option", text("host-name")),
+                        ("fromArg", text("K8S_POD_NAME")),
+                    ])])),
+                ),
             ])),
             Addresses::Nobody => None,
         };

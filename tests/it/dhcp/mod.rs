@@ -15,6 +15,7 @@ mod killed;
 mod late_reports;
 mod limits;
 mod mapped;
+mod names;
 mod options;
 mod plugin;
 mod probe;
