@@ -28,7 +28,7 @@ use crate::error::Result;
 use crate::runtime::Runtime;
 
 use super::output::{self, print_line, usage_error};
-use super::parameters;
+use super::{parameters, podman};
 #[cfg(feature = "netavark")]
 pub(super) use finding::quoted;
 use finding::{Finding, Findings, Harm};
@@ -96,7 +96,7 @@ impl Doctor {
         if needs_no_answer && !self.fix {
             return Err(usage_error("--yes and --dry-run need --fix"));
         }
-        let runtime = parameters::runtime(parameters::TIMEOUT_S);
+        let runtime = podman::runtime(parameters::TIMEOUT_S);
         let mut findings = examine(&runtime)?;
         if !self.json {
             findings.iter().for_each(Finding::print);

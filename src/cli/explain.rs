@@ -33,6 +33,7 @@ use crate::runtime::lifecycle::NewAttachment;
 use super::attach;
 use super::output::{print_json, print_line};
 use super::parameters::{self, AddOptions, TIMEOUT_S};
+use super::podman;
 use host::Host;
 use objects::{Object, View};
 
@@ -103,8 +104,11 @@ struct NotCalled {
 
 impl Explain {
     pub(super) fn run(&self) -> Result<u8> {
-        let mut runtime = parameters::runtime(TIMEOUT_S);
-        let network = attach::find(&runtime, &self.network)?;
+        let mut runtime = podman::runtime(TIMEOUT_S);
+        let network = attach::find(&runtime, &self.network).or_else(|error| {
+            let mut others = runtime.others.iter();
+            others.find(|other| *other.name == *self.network).cloned().ok_or(error)
+        })?;
         let at = attach::attachment(&Some(CONTAINER_ID.into()), &self.ifname, Path::new(""))?;
         let mut new = parameters::new_attachment(network, at)?;
         let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };

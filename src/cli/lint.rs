@@ -14,10 +14,11 @@ use argh::FromArgs;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
-use crate::runtime::conf;
+use crate::runtime::conf::{self, Network};
 
 use super::output;
-use super::parameters;
+use super::parameters::{self, TIMEOUT_S};
+use super::podman;
 pub(super) use document::name;
 use document::{Document, ShownFinding, print};
 
@@ -47,7 +48,8 @@ impl Lint {
             paths.push(directory);
         }
         let (mut documents, unreadable) = examine(&paths, &path)?;
-        ranges::compare_networks(&mut documents);
+        let others = podman::runtime(TIMEOUT_S).others;
+        compare(&others, &path, &mut documents);
         ranges::compare_routes(&mut documents)?;
         documents.iter_mut().for_each(Document::sort);
         let mut shown = Vec::new();
@@ -98,6 +100,21 @@ fn examine(paths: &[PathBuf], path: &[PathBuf]) -> Result<(Vec<Document>, Vec<Un
     Ok((documents, unreadable))
 }
 
+/// Compares the ranges of the documents with one another, and with those of `others`, the networks without such a file.
+fn compare(others: &[Network], path: &[PathBuf], documents: &mut Vec<Document>) {
+    let mut all = Vec::new();
+    for Network { file, bytes, .. } in others {
+        let mut document = Document::new(file.clone(), bytes);
+        if let Ok(json) = Json::parse(bytes) {
+            network::examine(&mut document, &json, path);
+        }
+        all.push(document);
+    }
+    all.append(documents);
+    ranges::compare_networks(&mut all);
+    *documents = all.split_off(others.len());
+}
+
 /// Fails with the first finding in a list of plugins that is in no file.
 #[cfg(feature = "netavark")]
 pub(super) fn refuse(list: &Json, path: &[PathBuf]) -> Result<()> {
@@ -119,14 +136,15 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub(super) fn of(directory: &Path, path: &[PathBuf]) -> Result<Self> {
+    /// `others` are networks that no file of the directory configures.
+    pub(super) fn of(directory: &Path, path: &[PathBuf], others: &[Network]) -> Result<Self> {
         let (mut documents, unreadable) = examine(&[directory.to_owned()], path)?;
         let mut files = Vec::new();
         for document in &mut documents {
             files.push((document.file.clone(), document.faults()));
             document.findings.clear();
         }
-        ranges::compare_networks(&mut documents);
+        compare(others, path, &mut documents);
         documents.iter_mut().for_each(Document::sort);
         let mut between = Vec::new();
         for document in documents {

@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 use crate::runtime::reservations::{RangeUse, Survey};
 
 use super::output::print_text;
-use super::{attachments, parameters};
+use super::{attachments, parameters, podman};
 
 /// Print metrics as OpenMetrics text: pools, reservations, attachments, published ports, leaks, and the durations of calls.
 #[derive(FromArgs)]
@@ -35,7 +35,7 @@ pub(super) struct Metrics {
 
 impl Metrics {
     pub(super) fn run(&self) -> Result<u8> {
-        let runtime = parameters::runtime(parameters::TIMEOUT_S);
+        let runtime = podman::runtime(parameters::TIMEOUT_S);
         let survey = runtime.survey()?;
         let mut text = text(&survey);
         write_stale(&mut text, &survey);

@@ -31,7 +31,6 @@ mod networks;
 mod oci_hook;
 mod output;
 mod parameters;
-#[cfg(feature = "netavark")]
 mod podman;
 #[cfg(feature = "tool")]
 mod reconcile;

@@ -15,6 +15,7 @@ use crate::runtime::new_network::{Kind, NewNetwork};
 
 use super::output::{print_json_list, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
+use super::podman;
 use super::table::Table;
 
 /// List the configured networks, and the order in which each runtime reads them.
@@ -123,7 +124,7 @@ impl Networks {
     pub(super) fn run(&self) -> Result<u8> {
         let runtime = parameters::runtime(TIMEOUT_S);
         match &self.action {
-            None => list(&runtime, self.json)?,
+            None => list(&podman::runtime(TIMEOUT_S), self.json)?,
             Some(Action::Create(create)) => create.run(&runtime)?,
             Some(Action::Remove(remove)) => remove.run(&runtime)?,
             #[cfg(feature = "netavark")]

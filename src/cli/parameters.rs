@@ -18,6 +18,7 @@ use crate::runtime::Runtime;
 use crate::runtime::chain::{self, CallSettings};
 use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::{Choice, NewAttachment};
+use crate::runtime::podman;
 
 use super::output::usage_error;
 
@@ -36,7 +37,9 @@ pub(super) fn runtime(timeout_s: u64) -> Runtime {
         turns: std::sync::Arc::default(),
         log: Log::open(value("CNIBOX_LOG").as_deref(), value("TRACEPARENT")),
     };
-    Runtime::new(settings, configurations)
+    let mut runtime = Runtime::new(settings, configurations);
+    runtime.of_podman = podman::directories(std::env::home_dir());
+    runtime
 }
 
 /// The directory of the network configurations, and the directories of the plugins.

@@ -1,4 +1,31 @@
-//! The networks of podman, as lists of plugins.
+//! The networks that no file of NETCONFPATH configures, for the commands that list, compare and explain networks.
 
+#[cfg(feature = "netavark")]
 pub(super) mod list;
+#[cfg(feature = "netavark")]
 pub(super) mod object;
+
+use crate::names::NetworkName;
+use crate::runtime::Runtime;
+use crate::runtime::conf::Network;
+
+use super::parameters;
+
+/// The runtime with the networks that no file of NETCONFPATH configures: those of podman's driver, and those of attachments in
+/// the cache.
+pub(super) fn runtime(timeout_s: u64) -> Runtime {
+    let mut runtime = parameters::runtime(timeout_s);
+    // The command that uses the runtime reports what cannot be read.
+    let configured = Network::all(&runtime.configurations).unwrap_or_default();
+    let mut known: Vec<NetworkName> =
+        configured.into_iter().flatten().map(|network| network.name).collect();
+    #[cfg(feature = "netavark")]
+    for network in list::of_podman(&runtime) {
+        if !known.contains(&network.name) {
+            runtime.others.push(network);
+        }
+    }
+    known.extend(runtime.others.iter().map(|network| network.name.clone()));
+    runtime.others.extend(runtime.networks_of_cache(&known).unwrap_or_default());
+    runtime
+}

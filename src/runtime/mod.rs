@@ -18,6 +18,7 @@ pub(crate) mod netns_lock;
 pub(crate) mod networks;
 pub(crate) mod new_network;
 pub(crate) mod owners;
+pub(crate) mod podman;
 pub(crate) mod reconcile;
 pub mod request;
 #[cfg(feature = "tool")]
@@ -37,6 +38,7 @@ use crate::plugin::record::{self, Records};
 
 use cache::Cache;
 use chain::CallSettings;
+use conf::Network;
 
 /// The directory of named network namespaces, as `ip netns` uses it.
 pub const NAMED_NAMESPACES: &str = "/run/netns";
@@ -58,6 +60,10 @@ pub struct Runtime {
     pub configurations: PathBuf,
     /// The process that starts containers in the namespaces of its ADDs, for `Record::starter`.
     pub starter: Option<Process>,
+    /// The networks that no file of `configurations` has, for commands that list and compare networks.
+    pub others: Vec<Network>,
+    /// The directories in which podman keeps its networks.
+    pub of_podman: Vec<PathBuf>,
 }
 
 impl Runtime {
@@ -78,6 +84,8 @@ impl Runtime {
             state,
             configurations,
             starter: None,
+            others: Vec::new(),
+            of_podman: Vec::new(),
         }
     }
 }

@@ -52,7 +52,7 @@ pub struct Order {
 }
 
 impl Runtime {
-    /// The networks in the order of the file names, and an error for each file that cannot be used.
+    /// The networks in the order of the file names, then `others`, and an error for each file that cannot be used.
     pub fn networks(&self) -> Result<(Vec<ListedNetwork>, Vec<Error>)> {
         let (mut listed, mut broken) = (Vec::new(), Vec::new());
         let (mut of_crio, mut of_podman) = (Vec::new(), Vec::new());
@@ -73,18 +73,43 @@ impl Runtime {
                 crio: position(&mut of_crio),
                 podman: if is_list { position(&mut of_podman) } else { None },
             };
-            listed.push(ListedNetwork {
-                subnets: subnets(&network),
-                plugins: network.plugins.iter().map(|plugin| conf::kind(plugin).into()).collect(),
-                name: network.name,
-                file: network.file,
-                cni_version: network.version.text(),
-                missing,
-                built_in,
-                order,
-            });
+            listed.push(ListedNetwork { built_in, ..ListedNetwork::new(network, missing, order) });
+        }
+        for network in &self.others {
+            let (missing, _) = unresolved(network, &self.settings.path);
+            let order = Order { containerd: None, crio: None, podman: None };
+            listed.push(ListedNetwork::new(network.clone(), missing, order));
         }
         Ok((listed, broken))
+    }
+
+    /// The networks in the cache that have none of these names, each with the file of one of its attachments.
+    pub fn networks_of_cache(&self, known: &[NetworkName]) -> Result<Vec<Network>> {
+        let mut found: Vec<Network> = Vec::new();
+        for entry in self.cache.all()?.entries {
+            let is_known = known.contains(&entry.network)
+                || found.iter().any(|network| network.name == entry.network);
+            if let (false, Ok(network)) = (is_known, entry.network_of_add()) {
+                let file = self.cache.path(&entry.network, &entry.at);
+                found.push(Network { file, ..network });
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl ListedNetwork {
+    fn new(network: Network, missing: Vec<String>, order: Order) -> Self {
+        Self {
+            subnets: subnets(&network),
+            plugins: network.plugins.iter().map(|plugin| conf::kind(plugin).into()).collect(),
+            name: network.name,
+            file: network.file,
+            cni_version: network.version.text(),
+            missing,
+            built_in: Vec::new(),
+            order,
+        }
     }
 }
 

@@ -31,6 +31,7 @@ use crate::netlink::rtnl::Rtnl;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::networks::{bridge, subnets};
+use crate::runtime::podman::{self, OfPodman};
 
 /// `cniVersion` of a new network, which old runtimes use, and `cniVersions`, of which new runtimes use the highest.
 const VERSION: &str = "0.4.0";
@@ -169,10 +170,16 @@ impl Runtime {
             let file = other.file.display();
             return Err(Error::config(format_args!("{file} configures a network of this name")));
         }
-        let subnets = new.free_subnets(&networks, &[])?;
+        let of_podman = podman::networks(&self.of_podman);
+        if of_podman.iter().any(|other| other.is_only_here() && other.name == **name) {
+            return Err(Error::config("podman has a network of this name"));
+        }
+        new.refuse_taken(&of_podman)?;
+        let taken: Vec<IpNet> = of_podman.iter().flat_map(OfPodman::nets).collect();
+        let subnets = new.free_subnets(&networks, &taken)?;
         let bridge = match &new.bridge {
             Some(bridge) => bridge.to_string(),
-            None => free_bridge(&networks)?,
+            None => free_bridge(&networks, &of_podman)?,
         };
         new.refuse_unusable()?;
         let text = new.list(name, &subnets, &bridge)?.to_pretty() + "\n";
@@ -278,6 +285,24 @@ impl NewNetwork {
             }
         }
         Ok(self.subnets.clone())
+    }
+
+    /// Fails if a network of podman has the bridge, or a part of a subnet.
+    pub fn refuse_taken(&self, others: &[OfPodman]) -> Result<()> {
+        for other in others {
+            let (bridge, name) = (&other.interface, &other.name);
+            if self.bridge.as_deref() == Some(&**bridge) {
+                return Err(Error::config(format_args!("network {name} has the bridge {bridge}")));
+            }
+            // Networks on a link of the host can share its subnet.
+            for own in self.subnets.iter().filter(|_| !self.kind.has_parent()) {
+                if let Some(net) = other.nets().find(|net| overlap(net, own)) {
+                    let msg = format!("subnet {own} overlaps with {net} of network {name}");
+                    return Err(Error::config(msg));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Fails if the bridge is another link of the host, or if no router can have a gateway's address.
@@ -483,12 +508,13 @@ fn first_free(taken: &[IpNet]) -> Option<IpNet> {
 }
 
 /// The first bridge name that no link and no network has.
-fn free_bridge(networks: &[Network]) -> Result<String> {
+fn free_bridge(networks: &[Network], of_podman: &[OfPodman]) -> Result<String> {
     let links = NetNs::own()?.rtnl()?.links()?;
     for number in 0..10_000 {
         let name = format!("{BRIDGE}{number}");
         let has_name = |network: &Network| bridge(network) == Some(&name);
         if !networks.iter().any(has_name)
+            && of_podman.iter().all(|other| other.interface != name)
             && !links.iter().any(|link| link.name == name || link.alt_names.contains(&name))
         {
             return Ok(name);

@@ -48,7 +48,7 @@ pub struct Pool {
     pub network: NetworkName,
     #[serde(serialize_with = "as_text")]
     pub data_dir: PathBuf,
-    /// Whether a file in NETCONFPATH configures the network.
+    /// Whether a file in NETCONFPATH, or podman, configures the network.
     #[serde(rename = "configured")]
     pub is_configured: bool,
     pub ranges: Vec<RangeUse>,
@@ -188,7 +188,8 @@ impl Runtime {
         let mut pools: Vec<Pool> = Vec::new();
         let mut unreadable = Vec::new();
         let mut names: Vec<NetworkName> = Vec::new();
-        for network in Network::all(&self.configurations)? {
+        let others = self.others.iter().cloned().map(Ok);
+        for network in Network::all(&self.configurations)?.into_iter().chain(others) {
             match network {
                 Ok(network) if !names.contains(&network.name) => {
                     add_configured(&network, &mut pools, &mut unreadable);

@@ -12,7 +12,7 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     if !host.runtime.configurations.is_dir() {
         return Ok(());
     }
-    let faults = Faults::of(&host.runtime.configurations, host.path())?;
+    let faults = Faults::of(&host.runtime.configurations, host.path(), &host.runtime.others)?;
     for (file, count) in &faults.files {
         if *count > 0 {
             found.add(
@@ -39,7 +39,10 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             format_args!("edit the subnet in {}", quoted(file.display())),
         );
     }
-    for (index, one) in host.networks.iter().enumerate() {
+    let is_file_of =
+        |net: &ConfiguredNetwork| net.network.file.starts_with(&host.runtime.configurations);
+    // podman and the cache have the first networks, and nobody can edit those.
+    for (index, one) in host.networks.iter().enumerate().filter(|(_, one)| is_file_of(one)) {
         for other in &host.networks[..index] {
             compare(other, one, found);
         }

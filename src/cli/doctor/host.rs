@@ -24,7 +24,7 @@ use super::finding::{Findings, Harm};
 /// A snapshot of the host, read once.
 pub(super) struct Host<'a> {
     pub(super) runtime: &'a Runtime,
-    /// The usable networks, in the order of their files.
+    /// The networks without a file in NETCONFPATH, such as those of podman, then the usable networks, in the order of their files.
     pub(super) networks: Vec<ConfiguredNetwork>,
     pub(super) home: NetNs,
     pub(super) rtnl: Rtnl,
@@ -58,7 +58,8 @@ impl<'a> Host<'a> {
         // The check `leaks` reports the error.
         let attachments = survey.as_ref().map_or(&[][..], |survey| &survey.attachments);
         let mut networks = Vec::new();
-        for network in Network::all(&runtime.configurations)? {
+        let others = runtime.others.iter().cloned().map(Ok);
+        for network in others.chain(Network::all(&runtime.configurations)?) {
             // The check `conflicts` reports unusable configurations.
             let Ok(network) = network else { continue };
             networks.push(ConfiguredNetwork::new(network, &rtnl, &links, attachments)?);

@@ -13,14 +13,13 @@ use crate::cni::json::{Json, is_key};
 use crate::cni::success::Route;
 use crate::error::{Error, Result};
 use crate::ipam::range::{self, RangeConf};
-use crate::kernel::file;
 use crate::names::{IfName, LinkName, NetworkName};
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::new_network::{self, Addresses, Kind, NewNetwork, overlap};
+use crate::runtime::new_network::{self, Addresses, Kind, NewNetwork};
+pub use crate::runtime::podman::NETWORK;
+use crate::runtime::podman::{self, OfPodman};
 
-/// The option that names a network of the directory of configurations.
-pub const NETWORK: &str = "network";
 /// The option with the DNS servers of a network. podman refuses `network_dns_servers` without DNS of its own.
 pub const DNS: &str = "dns";
 /// The word of `ipam_options` where the plugins choose the addresses. podman chooses none then.
@@ -373,10 +372,10 @@ pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Res
     if new.addresses != Addresses::HostLocal {
         return refuse_addresses(object, new);
     }
-    let others = networks_of_podman();
-    let others: Vec<&Object> = others.iter().filter(|other| other.id != object.id).collect();
-    refuse_taken(new, &others)?;
-    let taken: Vec<IpNet> = others.iter().flat_map(|other| other.nets()).collect();
+    let mut others = podman::networks(&runtime.of_podman);
+    others.retain(|other| other.id != object.id);
+    new.refuse_taken(&others)?;
+    let taken: Vec<IpNet> = others.iter().flat_map(OfPodman::nets).collect();
     new.subnets = runtime.free_subnets(new, &taken)?;
     if object.has_ipv6 && !new.subnets.iter().any(|net| matches!(net, IpNet::V6(_))) {
         new.subnets.push(unique_local(&object.id));
@@ -385,24 +384,6 @@ pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Res
         if let Some(gateway) = gw.filter(|gateway| !is_in(&new.subnets, gateway)) {
             let msg = format!("--route {dst},{gateway}: {gateway} is in no subnet of it");
             return Err(Error::config(msg));
-        }
-    }
-    Ok(())
-}
-
-/// Fails if another network of podman has the bridge, or a part of a subnet.
-fn refuse_taken(new: &NewNetwork, others: &[&Object]) -> Result<()> {
-    for other in others {
-        let (bridge, name) = (&other.interface, &other.name);
-        if new.bridge.as_deref() == Some(&**bridge) {
-            return Err(Error::config(format_args!("network {name} has the bridge {bridge}")));
-        }
-        // Networks on a link of the host can share its subnet.
-        for own in new.subnets.iter().filter(|_| !new.kind.has_parent()) {
-            if let Some(net) = other.nets().find(|net| overlap(net, own)) {
-                let msg = format!("subnet {own} overlaps with {net} of network {name}");
-                return Err(Error::config(msg));
-            }
         }
     }
     Ok(())
@@ -448,18 +429,14 @@ fn unique_local(id: &str) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::from(octets), 64))
 }
 
-/// podman's networks, where podman keeps them by default. They can be without an interface yet.
-fn networks_of_podman() -> Vec<Object> {
-    let mut directories = vec![PathBuf::from("/etc/containers/networks")];
-    directories.extend(
-        std::env::home_dir().map(|home| home.join(".local/share/containers/storage/networks")),
-    );
-    let files = directories.iter().filter_map(|directory| std::fs::read_dir(directory).ok());
-    files.flat_map(|files| files.flatten()).filter_map(|file| read(&file.path())).collect()
-}
-
-fn read(path: &Path) -> Option<Object> {
-    Json::parse(&file::read(path).ok()?).ok()?.read("a network").ok()
+/// The networks of podman whose lists this driver makes, each with its file. A network that cannot be made is left out.
+pub fn of_podman(runtime: &Runtime) -> Vec<Network> {
+    let list = |(file, json): (PathBuf, Json)| {
+        let of_podman: OfPodman = json.read("a network").ok()?;
+        let object = of_podman.is_only_here().then(|| json.read("a network").ok()).flatten()?;
+        Some(Network { file, ..network(runtime, &object, &[]).ok()? })
+    };
+    podman::documents(&runtime.of_podman).into_iter().filter_map(list).collect()
 }
 
 /// The subnets of a network, as podman keeps them. `None` without subnets.

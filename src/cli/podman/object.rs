@@ -77,11 +77,6 @@ impl Object {
         self.options.0.iter().rfind(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// The subnets, without the bits of a host.
-    pub fn nets(&self) -> impl Iterator<Item = IpNet> {
-        self.subnets.iter().map(|subnet| subnet.subnet.trunc())
-    }
-
     /// The word of `--ipam-driver`.
     pub fn ipam_driver(&self) -> Option<&str> {
         let mut options = self.ipam_options.0.iter();
