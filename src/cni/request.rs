@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cni::conf::{self, NetConf};
 use crate::cni::json::Json;
-use crate::cni::success::Success;
+use crate::cni::success::{Route, Success};
 use crate::cni::version::{self, Version};
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
@@ -231,13 +231,29 @@ impl Request {
 
     /// The previous result. For CHECK and DEL it is the result of the whole chain.
     pub fn prev_result(&self) -> Result<Option<Success>> {
-        if self.previous.is_some() {
-            return Ok(self.previous.clone());
+        let mut previous = match &self.previous {
+            Some(previous) => previous.clone(),
+            None => {
+                let Some(json) = prev_result_in(&self.json)? else { return Ok(None) };
+                version::parse_prev_result(json, self.version)
+                    .map_err(|error| error.context("could not parse prevResult"))?
+            }
+        };
+        self.restore_types(&mut previous.routes);
+        Ok(Some(previous))
+    }
+
+    /// Sets the types of routes that the IPAM configuration has: libcni passes only those keys of a result that it knows.
+    fn restore_types(&self, routes: &mut [Route]) {
+        let configured = self.json.get("ipam").and_then(|ipam| ipam.get("routes"));
+        let Some(Json::Array(configured)) = configured else { return };
+        let key = |route: &Route| (route.dst.trunc(), route.priority, route.table);
+        for json in configured.iter().filter(|json| json.get("type").is_some()) {
+            let Ok(typed) = json.read::<Route>("route") else { continue };
+            for route in routes.iter_mut().filter(|route| key(route) == key(&typed)) {
+                route.kind = typed.kind;
+            }
         }
-        let Some(json) = prev_result_in(&self.json)? else { return Ok(None) };
-        version::parse_prev_result(json, self.version)
-            .map(Some)
-            .map_err(|error| error.context("could not parse prevResult"))
     }
 
     /// The previous result. Fails if there is none. For CHECK, which requires it.

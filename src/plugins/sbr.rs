@@ -83,7 +83,7 @@ impl Plugin for Sbr {
         let plan = match self.table {
             Some(table) => Plan::with_rules(&routing_tables, &ips, table),
             None => {
-                chained::refuse_rejecting(&result)?;
+                chained::refuse_rejecting(rtnl, &result)?;
                 let link = host_link::in_container(rtnl, at)?;
                 Plan::with_tables(&mut routing_tables, &link, &ips, self.add_source_hints)
             }

@@ -73,7 +73,7 @@ impl Plugin for Vrf {
     fn add(&self, cx: &Context<'_>, at: &Attachment, netns: &NetNs) -> Result<Success> {
         let name = self.name(&at.ifname)?;
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
-        chained::refuse_rejecting(&result)?;
+        chained::refuse_rejecting(cx.session.container()?, &result)?;
         self.join(cx, at, netns, &name).map_err(|error| error.in_front("cmdAdd failed"))?;
         Ok(result)
     }

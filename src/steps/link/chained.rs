@@ -1,9 +1,11 @@
 //! For a chained plugin: the previous result with its addresses, and the interface of a DEL.
 
+use ipnet::IpNet;
+
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
-use crate::names::Attachment;
-use crate::netlink::rtnl::Link;
+use crate::names::{Attachment, IpFamily};
+use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 use crate::steps::link::routing_tables::MAIN;
@@ -35,18 +37,25 @@ pub fn interface_of_del(cx: &Context<'_>, at: &Attachment) -> Result<Option<Link
     }
 }
 
-/// Fails if the main table has a route that rejects packets, for a plugin whose rules let packets pass by the main table.
-pub fn refuse_rejecting(result: &Success) -> Result<()> {
-    let in_main = |table: &Option<u32>| table.is_none_or(|table| [0, MAIN].contains(&table));
-    let mut routes = result.routes.iter();
-    match routes.find(|route| route.kind.rejects() && in_main(&route.table)) {
-        Some(route) => {
-            let (kind, dst) = (route.kind.text(), route.dst.trunc());
+/// Fails if a route of the result is in the container's main table and rejects packets, for a plugin whose rules let packets pass
+/// by the main table. The kernel has the types of the routes: libcni does not pass them.
+pub fn refuse_rejecting(rtnl: &Rtnl, result: &Success) -> Result<()> {
+    let direct = result.routes.iter().filter(|route| route.gw.is_none());
+    let direct: Vec<IpNet> = direct.map(|route| route.dst.trunc()).collect();
+    for family in IpFamily::ALL.into_iter().filter(|family| has_family(&direct, *family)) {
+        let rejecting = rtnl.rejecting_routes(family)?;
+        let is_found = |route: &&Route| route.table == Some(MAIN) && direct.contains(&route.dst);
+        if let Some(Route { kind, dst, .. }) = rejecting.iter().find(is_found) {
+            let kind = kind.text();
             let msg = format!("packets of the interface would pass by the {kind} route to {dst}");
-            Err(Error::config(msg).with_details("it is in the main table"))
+            return Err(Error::config(msg).with_details("it is in the main table"));
         }
-        None => Ok(()),
     }
+    Ok(())
+}
+
+fn has_family(nets: &[IpNet], family: IpFamily) -> bool {
+    nets.iter().any(|net| family.has(net.addr()))
 }
 
 /// The addresses of the interface: those with its index, those without an index, and those with an index that the result lacks.

@@ -7,11 +7,12 @@ use crate::config_keys;
 use crate::world::plugin_names;
 
 /// Keys that no case toggles: the plugin, the key, and the reason.
-const EXCLUDED: [(&str, &str, &str); 26] = [
+const EXCLUDED: [(&str, &str, &str); 27] = [
     ("network", "cniVersion", "the language of one call, no part of what is made"),
     ("network", "name", "the owner of all that is made: another name is another network"),
     ("network", "type", "says which plugin is called, or which delegate"),
     ("network", "ipam", "its type says who has the state; its keys are those of the IPAM plugins"),
+    ("network", "routes", "in ipam, whose keys are those of the IPAM plugins"),
     ("network", "prevResult", "the argument of a chained plugin, toggled there"),
     ("network", "cni.dev/valid-attachments", "the argument of GC"),
     ("network", "cni.dev/attachments", "the argument of GC"),
