@@ -89,7 +89,7 @@ impl Runtime {
         for entry in self.cache.all()?.entries {
             let is_known = known.contains(&entry.network)
                 || found.iter().any(|network| network.name == entry.network);
-            if let (false, Ok(network)) = (is_known, entry.network_of_add()) {
+            if !is_known && let Ok(network) = entry.network_of_add() {
                 let file = self.cache.path(&entry.network, &entry.at);
                 found.push(Network { file, ..network });
             }
