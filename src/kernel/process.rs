@@ -144,6 +144,24 @@ impl<'a> Stat<'a> {
     }
 }
 
+/// Whether a process is in the network namespace of the calling thread. `None` if this is unknown: /proc does not show the
+/// process. `own_id` is the id of this process for the observer that knows the other one by `id`: /proc counts as that observer
+/// only if both have the same id for this process.
+///
+/// A file of /proc/PID/net has another inode in each network namespace. Other than /proc/PID/ns/net, it is there also for a
+/// process of another user, which a rootless container may not trace.
+pub fn shares_network(id: u32, own_id: u32) -> Option<bool> {
+    let device = |process: &str| {
+        let file = fs::metadata(format!("/proc/{process}/net/dev")).ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    let self_link = fs::read_link("/proc/self").ok()?;
+    if self_link != Path::new(&own_id.to_string()) {
+        return None;
+    }
+    Some(device(&id.to_string())? == device("thread-self")?)
+}
+
 /// A path of each network namespace with a thread. What cannot be read is missing.
 pub fn network_namespaces() -> Vec<PathBuf> {
     let mut found = HashMap::new();

@@ -26,6 +26,7 @@
 //! STATUS warn if the policy of FORWARD in iptables-legacy is DROP.
 //!
 //! **Backend firewalld.** The addresses become sources of the zone, over the system D-Bus (DBUS_SYSTEM_BUS_ADDRESS).
+//! A firewalld of another network namespace is not used, for example that of the host by a rootless runtime.
 //! They last until firewalld is reloaded, as with the reference. A bus that does not answer within 3 seconds is an
 //! error. DEL removes an address only from the zone that ADD put it into.
 //!
@@ -291,12 +292,29 @@ impl Settings<'_> {
         if self.backend == Backend::Iptables {
             return Ok(None);
         }
-        match Firewalld::find(cx)? {
-            FirewalldState::Running(firewalld) => Ok(Some(firewalld)),
-            _ if self.backend == Backend::Any => Ok(None),
-            FirewalldState::NotRunning(why) | FirewalldState::Unreachable(why) => {
-                Err(Error::config("backend").with_details(format_args!("{why}")))
-            }
+        let state = Firewalld::find(cx)?;
+        if let (Backend::Any, FirewalldState::Hidden(_, why)) = (self.backend, &state) {
+            cx.warn(why);
+        }
+        self.backend.choose(state)
+    }
+}
+
+impl Backend {
+    /// The firewalld that this backend uses. `None` means iptables. A firewalld whose network namespace is unknown is used only
+    /// if the configuration names it, one of another network namespace never.
+    fn choose(self, state: FirewalldState) -> Result<Option<Firewalld>> {
+        match (self, state) {
+            (Self::Iptables, _) => Ok(None),
+            (_, FirewalldState::Running(firewalld))
+            | (Self::Firewalld, FirewalldState::Hidden(firewalld, _)) => Ok(Some(firewalld)),
+            (Self::Any, _) => Ok(None),
+            (
+                Self::Firewalld,
+                FirewalldState::Elsewhere(_, why)
+                | FirewalldState::NotRunning(why)
+                | FirewalldState::Unreachable(why),
+            ) => Err(Error::config("backend").with_details(format_args!("{why}"))),
         }
     }
 }
@@ -304,10 +322,12 @@ impl Settings<'_> {
 /// Whether an ADD with this configuration of the plugin adds sources to firewalld, over the bus with this address.
 #[cfg(feature = "tool")]
 pub fn uses_firewalld(conf: &Json, bus_address: Option<&OsStr>) -> Result<bool> {
-    if conf.text_at("backend") == Some("iptables") {
-        return Ok(false);
-    }
-    Ok(matches!(Firewalld::find_at(bus_address)?, FirewalldState::Running(_)))
+    let backend = match conf.text_at("backend") {
+        Some("iptables") => return Ok(false),
+        Some("firewalld") => Backend::Firewalld,
+        _ => Backend::Any,
+    };
+    Ok(matches!(backend.choose(Firewalld::find_at(bus_address)?), Ok(Some(_))))
 }
 
 /// The sources, rules and elements that an attachment needs.

@@ -1,6 +1,7 @@
-//! A client for D-Bus methods that take strings and return a string or a boolean. It does not depend on the called services.
+//! A client for D-Bus methods that take strings and return a string, a boolean or a number. It does not depend on the called
+//! services.
 //!
-//! No crate is used, because cnibox calls four methods: `dbus` needs the library libdbus, zbus 6 has an asynchronous runtime,
+//! No crate is used, because cnibox calls five methods: `dbus` needs the library libdbus, zbus 6 has an asynchronous runtime,
 //! and rustbus 0.19, the smallest, adds 101 KB for one call.
 
 use std::fmt::{self, Display};
@@ -16,6 +17,8 @@ pub(super) struct Bus {
     stream: BufReader<Stream>,
     /// The serial of the last message.
     serial: u32,
+    /// The unique name that the bus gave to this connection. Empty before the first call.
+    pub(super) name: String,
 }
 
 /// A method that a message calls.
@@ -59,7 +62,8 @@ impl Bus {
             match Stream::connect(&endpoint, deadline) {
                 Err(error) if error.kind() != ErrorKind::WouldBlock => failure = error,
                 stream => {
-                    let mut bus = Self { stream: BufReader::new(stream?), serial: 1 };
+                    let stream = BufReader::new(stream?);
+                    let mut bus = Self { stream, serial: HELLO, name: String::new() };
                     bus.greet()?;
                     return Ok(bus);
                 }
@@ -102,6 +106,10 @@ impl Bus {
         // that looks like the reply, but the bus itself sets the sender.
         for _ in 0..MESSAGES_MAX {
             let message = Message::read(&mut self.stream)?;
+            if message.reply_to == HELLO && message.sender == BUS {
+                self.name = message.text;
+                continue;
+            }
             if message.reply_to != self.serial
                 || ![method.destination, BUS].contains(&message.sender.as_str())
             {
@@ -208,8 +216,8 @@ pub(super) struct Message {
     error: String,
     /// The string in the body, if the body begins with one.
     pub(super) text: String,
-    /// The boolean in the body, if the body begins with one.
-    pub(super) boolean: bool,
+    /// The number in the body, if the body begins with one. Of a boolean: 0 or 1.
+    pub(super) number: u32,
 }
 
 impl Message {
@@ -271,7 +279,7 @@ impl Message {
         values.at = body_at;
         match kind_of_body {
             Some(b's') => self.text = values.string()?,
-            Some(b'b') => self.boolean = values.u32()? != 0,
+            Some(b'b' | b'u') => self.number = values.u32()?,
             _ => {}
         }
         Some(self)
@@ -324,6 +332,9 @@ const MESSAGES_MAX: u32 = 32;
 
 const LINES_MAX: u32 = 4;
 const LINE_BYTES_MAX: u64 = 512;
+
+/// The serial of the call of `Hello`, the first message.
+const HELLO: u32 = 1;
 
 const CALL: u8 = 1;
 const RETURN: u8 = 2;
@@ -408,7 +419,7 @@ mod tests {
         let error = answer(ERROR, b's', b"\x02\0\0\0no\0");
         let of = |bytes: &[u8]| read(bytes).unwrap();
         assert_eq!(of(&text).text, "hi");
-        assert_eq!((of(&boolean).boolean, of(&boolean).reply_to), (true, 2));
+        assert_eq!((of(&boolean).number, of(&boolean).reply_to), (1, 2));
         assert_eq!(of(&boolean).sender, ":1.5");
         let refused = of(&error);
         assert_eq!((refused.kind, refused.error.as_str()), (ERROR, "org.example.Error"));

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::dbus::{Bus, Failure, Message, Method, bus_method};
 use crate::error::{Error, Result};
+use crate::kernel::process;
 use crate::netlink::nft::{NewRule, Program, Verdict};
 use crate::plugin::Context;
 
@@ -24,9 +25,13 @@ pub(super) struct Firewalld {
     owner: String,
 }
 
-/// Whether firewalld is running.
+/// Whether firewalld is running, and whether it filters the packets of this network namespace.
 pub(super) enum FirewalldState {
     Running(Firewalld),
+    /// It runs in another network namespace: a container or a rootless runtime can see the bus of the host.
+    Elsewhere(Firewalld, Error),
+    /// It runs, and its network namespace is unknown: /proc does not show its process.
+    Hidden(Firewalld, Error),
     /// The error names the reason.
     NotRunning(Error),
     /// The connection to the bus failed, and the bus may exist: firewalld may run, and have sources.
@@ -44,7 +49,19 @@ impl Firewalld {
     pub(super) fn find_at(addresses: Option<&OsStr>) -> Result<FirewalldState> {
         let addresses = addresses.unwrap_or_else(|| SYSTEM_BUS.as_ref());
         let failure = match Self::connect(addresses.as_bytes()) {
-            Ok(firewalld) => return Ok(FirewalldState::Running(firewalld)),
+            Ok((firewalld, is_here)) => {
+                let why = |reason| {
+                    Error::internal(format_args!("cannot use firewalld: {reason}"))
+                        .with_details(addresses.display().to_string())
+                };
+                let of_other = "it runs in another network namespace";
+                let hidden = "its process is not visible, so its network namespace is unknown";
+                return Ok(match is_here {
+                    Some(true) => FirewalldState::Running(firewalld),
+                    Some(false) => FirewalldState::Elsewhere(firewalld, why(of_other)),
+                    None => FirewalldState::Hidden(firewalld, why(hidden)),
+                });
+            }
             Err(failure) => failure,
         };
         let error = |msg: &'static str| {
@@ -65,10 +82,24 @@ impl Firewalld {
         })
     }
 
-    fn connect(addresses: &[u8]) -> Result<Self, Failure> {
+    /// Returns also whether the process of firewalld is in this network namespace; `None` if that is unknown.
+    fn connect(addresses: &[u8]) -> Result<(Self, Option<bool>), Failure> {
         let mut bus = Bus::connect(addresses)?;
         let owner = bus.call(&bus_method("GetNameOwner"), &[NAME])?.text;
-        Ok(Self { bus: bus.into(), owner })
+        let own = bus.name.clone();
+        let mut process = |name: &str| {
+            let answer = bus.call(&bus_method("GetConnectionUnixProcessID"), &[name]);
+            match answer {
+                Ok(answer) => Ok(Some(answer.number)),
+                Err(Failure::Refused { name, .. }) if name != NO_OWNER => Ok(None),
+                Err(failure) => Err(failure),
+            }
+        };
+        let is_here = match (process(&owner)?, process(&own)?) {
+            (Some(id), Some(own_id)) => process::shares_network(id, own_id),
+            _ => None,
+        };
+        Ok((Self { bus: bus.into(), owner }, is_here))
     }
 
     /// Restarts the timeout of the calls.
@@ -109,7 +140,7 @@ impl Firewalld {
             Error::internal(format_args!("cannot look for {address} in zone {zone} of firewalld"))
                 .with_details(failure.to_string())
         })?;
-        if answer.boolean {
+        if answer.number != 0 {
             return Ok(());
         }
         Err(Error::difference(format_args!("address {address} is not in zone {zone} of firewalld")))

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 
-use super::firewalld::{self, FirewalldState};
+use super::firewalld;
 use super::{Backend, Firewall, Firewalld, forward};
 use crate::cni::json::Json;
 use crate::error::Result;
@@ -36,7 +36,7 @@ impl Passage {
             Backend::Iptables => false,
             // ADD fails if firewalld does not run.
             Backend::Firewalld => true,
-            Backend::Any => matches!(Firewalld::find_at(bus)?, FirewalldState::Running(_)),
+            Backend::Any => Backend::Any.choose(Firewalld::find_at(bus)?)?.is_some(),
         };
         Ok(Some(match uses_firewalld {
             true => Self::Zone(firewall.zone().into()),

@@ -88,6 +88,11 @@ pub(super) fn remove(
     }
     let firewalld = match Firewalld::find(cx) {
         Ok(FirewalldState::Running(firewalld)) => firewalld,
+        // An ADD of an earlier release added sources to it. Only those that are recorded are of this network namespace.
+        Ok(FirewalldState::Elsewhere(firewalld, _) | FirewalldState::Hidden(firewalld, _)) => {
+            sources.truncate(recorded_count);
+            firewalld
+        }
         Ok(FirewalldState::Unreachable(error)) | Err(error) if recorded_count > 0 => {
             return (sources, Err(error));
         }

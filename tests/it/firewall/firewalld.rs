@@ -21,9 +21,14 @@ fn start_bus(world: &World) -> Running {
 
 /// A world with a bus and firewalld, which end with the test.
 pub fn start_firewalld(world: &World) -> [Running; 2] {
+    start_firewalld_in(world, None)
+}
+
+/// The same with firewalld in this network namespace.
+fn start_firewalld_in(world: &World, netns: Option<&str>) -> [Running; 2] {
     let bus = start_bus(world);
     let words = ["firewalld", "--nofork", "--nopid", "--log-target", "console"];
-    let firewalld = world.tool(&words, None).start();
+    let firewalld = world.tool(&words, netns).start();
     // It has its name before it has its rules, but answers only then.
     world
         .eventually("firewalld", || dbus(world, "org.fedoraproject.FirewallD1", "getZones", &[]).0);
@@ -246,6 +251,64 @@ fn refused(world: &World, container: &Container<'_>, config: &Value) {
     world.call("firewall", "STATUS", config).run().fails(50, &texts);
     container.del("firewall", config);
     assert!(!rules(world).contains("net c1"));
+}
+
+/// As a rootless runtime, and a node in a container, see the bus of the host. Regression: ADD gave the addresses to that
+/// firewalld, and the packets were dropped.
+#[test]
+fn a_firewalld_of_another_network_namespace_has_no_say() {
+    const NAME: &str = "org.fedoraproject.FirewallD1";
+    let world = World::new();
+    let other = world.container("other");
+    let _running = start_firewalld_in(&world, Some(&other.netns()));
+    let _outside = outside(&world);
+    let c1 = world.container("c1");
+    drop_forwarded(&world);
+    let result = c1.add("bridge", &bridge("net", 1));
+    let config = firewall("net", json!({}), &result);
+    world.call("firewall", "STATUS", &config).run().silence();
+    c1.add("firewall", &config);
+    assert_eq!(sources(&world, "trusted"), [false, false]);
+    assert_reaches(&c1, &OUTSIDE);
+    c1.check("firewall", &config, &result);
+    // This source is of a container there: DEL takes only what an ADD here recorded.
+    assert!(dbus(&world, NAME, "addSource", &["trusted", SOURCES[0]]).0);
+    c1.del("firewall", &config);
+    assert_eq!(sources(&world, "trusted"), [true, false]);
+    let record = "add set ip cnibox firewall-zone-trusted { type ipv4_addr; }
+         add element ip cnibox firewall-zone-trusted { 10.1.0.2 comment \"net c1 eth0\" }";
+    world.host(["nft", record]);
+    c1.del("firewall", &config);
+    assert_eq!(sources(&world, "trusted"), [false, false]);
+
+    let config = firewall("net", json!({"backend": "firewalld"}), &result);
+    let texts = ["backend", "firewalld", "it runs in another network namespace"];
+    c1.call("firewall", "ADD", &config).run().fails(7, &texts);
+    world.call("firewall", "STATUS", &config).run().fails(50, &texts);
+}
+
+/// In another PID namespace, the process that the bus names is unknown.
+#[test]
+fn a_firewalld_whose_process_is_not_visible_is_used_if_the_configuration_names_it() {
+    let world = World::new();
+    let _running = start_firewalld(&world);
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge("net", 1));
+    for (keys, is_used) in [(json!({}), false), (json!({"backend": "firewalld"}), true)] {
+        let config = firewall("net", keys, &result);
+        let call = |verb| {
+            let alone = ["unshare", "--pid", "--fork", "--mount-proc"];
+            c1.call("firewall", verb, &config).under(&alone).run()
+        };
+        let added = call("ADD");
+        let has_warning = added.stderr.contains("its process is not visible");
+        assert_eq!(has_warning, !is_used, "{}", added.report());
+        added.success();
+        assert_eq!(sources(&world, "trusted"), [is_used; 2]);
+        assert_eq!(rules(&world).contains("firewall-zone-trusted"), is_used);
+        call("DEL").silence();
+        assert_eq!(sources(&world, "trusted"), [false, false]);
+    }
 }
 
 #[test]
