@@ -11,6 +11,8 @@
 //! | `iptablesAdminChainName` | string | `CNI-ADMIN` | Chain of the administrator, evaluated before the rules of the plugin. |
 //! | `firewalldZone` | string | `trusted` | Zone of firewalld that gets the addresses as sources. |
 //! | `ingressPolicy` | string | `open` | `open`, `same-bridge` or `isolated`, see below. |
+//! | `acceptPublished` | boolean | false | Also accepts packets to the ports that `portmap` published for the container. With the backend iptables. |
+//! | `markAcceptBit` | integer | 12 | The bit (0 to 31) of the packet mark that marks packets to be accepted. With the backend iptables. |
 //!
 //! The plugin follows a plugin that created an interface. It handles every address of `prevResult`, warns if it has none,
 //! and runs no other program.
@@ -18,12 +20,18 @@
 //! **Backend iptables.** The chain FORWARD in the table `filter` of iptables-nft begins with a jump to CNI-FORWARD. An
 //! existing jump stays where it is. ADD makes the table and the chain if they are missing, so that the rules are there
 //! when another program starts to drop packets later. CNI-FORWARD begins with a jump to the chain of the
-//! administrator. Two rules in CNI-FORWARD accept packets from the addresses, and established packets to them. They
-//! look the address up in a map, so their cost does not depend on the number of containers; the reference has two
-//! rules per address. `iptables -S` prints these rules with a comment and without a target, because iptables does not
-//! know maps. `nft list map ip filter cnibox` lists the addresses. The rules do not overrule a `drop` in another
-//! table, such as a hand-written ruleset or that of iptables-legacy; the rules of the reference do not either. ADD and
-//! STATUS warn if the policy of FORWARD in iptables-legacy is DROP.
+//! administrator. Then one rule accepts the packets that have the bit of `markAcceptBit` in their mark. The table `cnibox`
+//! sets this bit right before the chains of iptables, for packets from the addresses and for established packets to them, and
+//! clears it for all other packets and after these chains. It looks the address up in a set, so the cost does not depend on the
+//! number of containers; the reference has two rules per address. `nft list set ip cnibox firewall-addresses` lists the
+//! addresses. `iptables-save` and `iptables-restore` keep the rules. Inside FORWARD, a rule for the whole mark (`--mark 1` without
+//! a mask) does not match these packets. ADD and STATUS refuse a bit that another rule in nf_tables uses, and name that rule.
+//! The rules do not overrule a `drop` in another table, such as a hand-written ruleset or that of iptables-legacy; the rules
+//! of the reference do not either. ADD and STATUS warn if the policy of FORWARD in iptables-legacy is DROP.
+//!
+//! **Published ports.** Where FORWARD drops, connections from outside to a published port are dropped, too, as with the
+//! reference. With `acceptPublished` they are accepted, after the chain of the administrator; a policy still applies. Networks of
+//! `cnibox networks create` and of podman's driver have this key. firewalld itself accepts translated packets.
 //!
 //! **Backend firewalld.** The addresses become sources of the zone, over the system D-Bus (DBUS_SYSTEM_BUS_ADDRESS).
 //! A firewalld of another network namespace is not used, for example that of the host by a rootless runtime.
@@ -56,6 +64,7 @@ mod dbus;
 mod firewalld;
 mod forward;
 mod ingress;
+mod mark;
 #[cfg(feature = "tool")]
 pub mod passage;
 mod ruleset;
@@ -83,8 +92,11 @@ use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::chained;
 use crate::steps::nft::shared_rules;
+use crate::steps::nft::shared_set::SharedSet;
 use firewalld::{Firewalld, FirewalldState};
+use forward::Accept;
 use ingress::{Policy, PolicyLinks};
+use mark::{Mark, PUBLISHED};
 use ruleset::Listing;
 use sources::ZoneSource;
 
@@ -104,13 +116,15 @@ keys! {
         "iptablesAdminChainName" => iptables_admin_chain_name: String,
         "firewalldZone" => firewalld_zone: String,
         "ingressPolicy" => ingress_policy: String,
+        "acceptPublished" => accept_published: bool,
+        "markAcceptBit" => mark_accept_bit: Option<i64>,
     }
 }
 
 /// The validated configuration.
 struct Settings<'a> {
     backend: Backend,
-    admin_chain: &'a str,
+    accept: Accept<'a>,
     policy: Policy,
 }
 
@@ -218,7 +232,8 @@ impl Firewall {
         };
         let policy = Policy::parse(&self.ingress_policy)?;
         let admin_chain = forward::admin_chain(&self.iptables_admin_chain_name)?;
-        Ok(Settings { backend, admin_chain, policy })
+        let mark = Mark::parse(self.mark_accept_bit, self.accept_published)?;
+        Ok(Settings { backend, accept: Accept { admin_chain, mark }, policy })
     }
 
     fn zone(&self) -> &str {
@@ -250,7 +265,7 @@ impl Firewall {
         Ok(Wanted {
             firewalld: settings.firewalld(cx)?,
             zone: self.zone(),
-            admin_chain: settings.admin_chain,
+            accept: settings.accept,
             policy_links: PolicyLinks::of(cx, settings.policy, at, &addresses)?,
             owner: shared_rules::comment(&Owner::new(&cx.request.network, at))?,
             addresses,
@@ -280,7 +295,7 @@ impl Settings<'_> {
         for family in IpFamily::ALL.into_iter().filter(|_| !uses_firewalld) {
             // A kernel without tables for IPv6 is accepted, because an ADD for IPv4 does not need them.
             if nft.missing(&[(family.into(), Feature::Tables)])?.is_empty() {
-                forward::is_possible(nft, family, self.admin_chain)?;
+                forward::is_possible(nft, family, &self.accept)?;
                 warn_of_legacy_rules(cx, family);
             }
         }
@@ -340,7 +355,7 @@ struct Wanted<'a> {
     firewalld: Option<Firewalld>,
     /// The zone of firewalld.
     zone: &'a str,
-    admin_chain: &'a str,
+    accept: Accept<'a>,
     policy_links: Option<PolicyLinks>,
     owner: Comment,
 }
@@ -353,6 +368,7 @@ impl Wanted<'_> {
             addresses: self.addresses.iter().copied().filter(|ip| family.has(*ip)).collect(),
             former: self.former.iter().copied().filter(|ip| family.has(*ip)).collect(),
             policy_links: self.policy_links.as_ref(),
+            mark: self.firewalld.is_none().then_some(self.accept.mark),
             owner: &self.owner,
         };
         let all = [self.addresses.as_slice(), &self.former].concat();
@@ -395,7 +411,7 @@ impl Wanted<'_> {
                 ruleset::add(nft, batch, listing)?;
                 match self.firewalld {
                     Some(_) => sources::record(nft, batch, listing, self.zone)?,
-                    None => forward::add(nft, batch, listing, self.admin_chain)?,
+                    None => forward::add(nft, batch, listing, &self.accept)?,
                 }
             }
             ingress::set_port(nft, batch, self.policy_links.as_ref(), &self.owner)
@@ -415,7 +431,7 @@ impl Wanted<'_> {
             return Ok(());
         }
         ruleset::check(nft, listing)?;
-        if uses_firewalld { Ok(()) } else { forward::check(nft, listing, self.admin_chain) }
+        if uses_firewalld { Ok(()) } else { forward::check(nft, listing, &self.accept) }
     }
 }
 
@@ -427,6 +443,7 @@ fn remove_rules(
 ) -> Result<()> {
     for family in IpFamily::ALL {
         ruleset::remove(nft, batch, family, owners)?;
+        SharedSet::new(family, PUBLISHED).remove_owners(nft, batch, owners)?;
         forward::map(family).remove_owners(nft, batch, owners)?;
     }
     ingress::remove_ports(nft, batch, owners)?;
@@ -472,8 +489,8 @@ mod tests {
         let firewall = Firewall {
             backend: backend.into(),
             iptables_admin_chain_name: chain.into(),
-            firewalld_zone: String::new(),
             ingress_policy: policy.into(),
+            ..Firewall::default()
         };
         firewall.settings().map(drop)
     }

@@ -128,14 +128,12 @@ removes_rules() {
 	ip cnibox portmap-published
 	ip cnibox portmap-sources-24
 	ip cnibox portmap-sources-8
-	ip filter cnibox
 	ip6 cnibox firewall-addresses
 	ip6 cnibox masquerade-sources
 	ip6 cnibox portmap-masqueraded-64
 	ip6 cnibox portmap-owners
 	ip6 cnibox portmap-published
 	ip6 cnibox portmap-sources-64
-	ip6 filter cnibox
 	LEFT
     "$@"
     [[ -z $(sets_with "$id") ]]

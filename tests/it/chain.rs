@@ -194,7 +194,7 @@ fn a_list_of_podman_passes_every_verb() {
             ("IN ip link set eth0 address 02:00:00:00:00:08", "bridge"),
             ("nft flush map ip cnibox masquerade-sources", "bridge"),
             ("nft flush map ip cnibox portmap-published", "portmap"),
-            ("nft flush map ip filter cnibox", "firewall"),
+            ("nft flush set ip cnibox firewall-addresses", "firewall"),
             ("IN sh -c 'echo 400 >/proc/sys/net/core/somaxconn'", "tuning"),
         ],
     );

@@ -249,7 +249,6 @@ fn a_flushed_set_is_filled_again_by_its_owners() {
         "map ip cnibox firewall-isolated",
         "map ip cnibox owners-of-firewall-isolated",
         "set ip cnibox firewall-addresses",
-        "map ip filter cnibox",
         "set ip6 cnibox portmap-masqueraded-64",
     ] {
         let world = World::new();

@@ -41,7 +41,7 @@ pub(super) type PacketsToAccept = (TrafficKind, RuleLocation);
 /// Second, the kernel does not have the rule of the base chain yet: the next ADD adds it.
 pub(super) fn location_of_accept(by: &DroppedBy, passage: Option<&Passage>) -> RuleLocation {
     let is_admin_chain = match passage {
-        Some(Passage::Forward { admin_chain }) => by.location.chain == *admin_chain,
+        Some(Passage::Forward { admin_chain, .. }) => by.location.chain == *admin_chain,
         _ => false,
     };
     let is_inside = by.location.rule.is_some()

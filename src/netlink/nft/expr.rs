@@ -178,6 +178,17 @@ pub fn dnat_to_map(family: Family, fields: &[Field], map: &str) -> Vec<Expr> {
     exprs
 }
 
+/// `meta mark set meta mark & mask ^ xor`
+pub fn change_mark(mask: u32, xor: u32) -> [Expr; 3] {
+    let register = Register::FIRST;
+    let [mask, xor] = [mask, xor].map(|number| number.to_ne_bytes().to_vec());
+    [
+        Expr::Load { field: Field::Mark, bytes: Field::Mark.bytes(), to: register },
+        Expr::Bitwise { register, mask, xor },
+        Expr::SetMark { from: register },
+    ]
+}
+
 /// `dnat to 10.1.0.5:80`
 pub fn dnat_to(address: IpAddr, port: u16) -> Vec<Expr> {
     let (address_at, port_at) = (Register::FIRST, Register::FIRST.after(16));

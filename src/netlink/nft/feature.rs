@@ -16,6 +16,8 @@ pub enum Feature {
     Conntrack,
     /// The match `conntrack` of iptables.
     XtConntrack,
+    /// The match `mark` of iptables.
+    XtMark,
     Reject,
 }
 
@@ -49,6 +51,7 @@ impl Feature {
             (Self::Conntrack, Family::Bridge) => "CONFIG_NF_CONNTRACK_BRIDGE",
             (Self::Conntrack, _) => "CONFIG_NFT_CT",
             (Self::XtConntrack, _) => "CONFIG_NETFILTER_XT_MATCH_CONNTRACK",
+            (Self::XtMark, _) => "CONFIG_NETFILTER_XT_MARK",
             (Self::Reject, Family::Bridge) => "CONFIG_NFT_BRIDGE_REJECT",
             (Self::Reject, _) => "CONFIG_NFT_REJECT",
         }

@@ -44,8 +44,8 @@ pub use chain::{Base, Chain, ChainKind, Hook, NewChain, Policy};
 pub use comment::{COMMENT_BYTES_MAX_IN_NFT, Comment};
 pub use condition::{Condition, CtState};
 pub use expr::{
-    Expr, Lookup, Verdict, XtExtension, dnat_to_map, in_range, in_set, not_in_range, not_in_set,
-    verdict_map,
+    Expr, Lookup, Verdict, XtExtension, change_mark, dnat_to_map, in_range, in_set, not_in_range,
+    not_in_set, verdict_map,
 };
 pub use feature::Feature;
 pub use field::Field;
@@ -56,7 +56,7 @@ pub use register::Register;
 pub use rule::{NewRule, Rule};
 pub use set::{Datum, Element, NewSet};
 pub use value::{Transport, Type, Value, pack};
-pub use xt::xt_ct_state;
+pub use xt::{xt_ct_state, xt_mark};
 
 use consts::NFTA_GEN_ID;
 use probe::{NF_TABLES, is_without_nf_tables};

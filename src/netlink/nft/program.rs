@@ -134,7 +134,7 @@ impl Program {
         let rules = self.add_chain(rule.chain);
         let at = if rule.position == Position::First { 0 } else { rules.len() };
         let (chain, handle) = (rule.chain.into(), NOT_IN_KERNEL);
-        rules.insert(at, Rule { chain, handle, comment: None, exprs: rule.exprs });
+        rules.insert(at, Rule { chain, handle, comment: rule.comment.cloned(), exprs: rule.exprs });
     }
 
     /// Adds a chain if it is missing. Returns its rules.

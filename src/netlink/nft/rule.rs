@@ -5,9 +5,10 @@ use super::comment::Comment;
 use super::condition::Condition;
 use super::consts::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA};
 use super::expr::{Expr, Verdict};
+use super::field::Field;
 use super::meaning::Meaning;
 use super::wire::{attribute, be64_of};
-use crate::netlink::{Attrs, text};
+use crate::netlink::{Attrs, text, u32_of};
 
 /// A rule to be added.
 #[derive(Clone, Debug)]
@@ -15,7 +16,7 @@ pub struct NewRule<'a> {
     pub(super) chain: &'a str,
     pub(super) position: Position,
     pub(super) exprs: Vec<Expr>,
-    comment: Option<&'a Comment>,
+    pub(super) comment: Option<&'a Comment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +97,34 @@ impl Rule {
         })
     }
 
+    /// Whether the rule compares or changes one of these bits of the packet mark. A rule for whole marks uses the bits of its value
+    /// only.
+    pub fn uses_mark(&self, bits: u32) -> bool {
+        let uses = |value: u32, mask: u32| {
+            let of_mask = if mask == u32::MAX { 0 } else { mask };
+            bits & (value | of_mask) != 0
+        };
+        let number = |bytes: &[u8]| u32_of(bytes).unwrap_or_default();
+        let has_condition = self.conditions().iter().any(|condition| {
+            condition.field == Field::Mark
+                && uses(number(&condition.value), number(&condition.mask))
+        });
+        let changes = |pair: &[Expr]| match pair {
+            [Expr::Bitwise { mask, xor, .. }, Expr::SetMark { .. }] => {
+                uses(number(xor), !number(mask))
+            }
+            [Expr::Immediate { value, .. }, Expr::SetMark { .. }] => uses(number(value), u32::MAX),
+            _ => false,
+        };
+        let of_iptables = |expr: &Expr| match expr {
+            Expr::XtMatch(extension) | Expr::XtTarget(extension) => {
+                extension.mark().is_some_and(|(value, mask)| uses(value, mask))
+            }
+            _ => false,
+        };
+        has_condition || self.exprs.windows(2).any(changes) || self.exprs.iter().any(of_iptables)
+    }
+
     /// Reads a rule from the attributes of a message about a table of that family; `None` if the message is malformed.
     pub(super) fn read(family: Family, list: &[u8]) -> Option<Self> {
         let exprs = attribute(list, NFTA_RULE_EXPRESSIONS).unwrap_or_default();
@@ -114,7 +143,9 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
-    use super::super::expr::XtExtension;
+    use super::super::expr::{XtExtension, change_mark};
+    use super::super::register::Register;
+    use super::super::xt::xt_mark;
     use super::*;
     use crate::netlink::rows;
 
@@ -165,6 +196,42 @@ mod tests {
         assert_eq!(rule.conditions(), [Condition::saddr(address)]);
         for end in 0..bytes.len() {
             Rule::read(Family::Ip, &bytes[..end]);
+        }
+    }
+
+    #[test]
+    fn a_rule_uses_the_bits_of_the_mark_that_it_compares_or_changes() {
+        let set = |mark: u32| {
+            let to = Register::FIRST;
+            let value = mark.to_ne_bytes().into();
+            vec![Expr::Immediate { value, to }, Expr::SetMark { from: to }]
+        };
+        let target = |name: &str, words: [u32; 3]| {
+            let info = words.map(u32::to_ne_bytes).concat();
+            vec![Expr::XtTarget(XtExtension { name: name.into(), revision: 2, info })]
+        };
+        let compare = |mask, value| Vec::from(Condition::mark(mask, value).into_masked());
+        for (exprs, expected) in [
+            (compare(0x3000, 0), true),
+            (compare(u32::MAX, 0x1000), true),
+            (compare(u32::MAX, 1), false),
+            (compare(0x2000, 0x2000), false),
+            (change_mark(!0x1000, 0).into(), true),
+            (change_mark(!0x2000, 0x2000).into(), false),
+            (change_mark(0, 1).into(), false),
+            (set(0x1001), true),
+            (set(1), false),
+            (vec![xt_mark(0x1000)], true),
+            (vec![xt_mark(0x4000)], false),
+            (target("MARK", [0x1000, 0x1000, 0]), true),
+            (target("MARK", [1, u32::MAX, 0]), false),
+            (target("CONNMARK", [0, 0x1000, 0x1000]), true),
+            (target("CONNMARK", [0, u32::MAX, u32::MAX]), false),
+            (target("LOG", [0x1000; 3]), false),
+            (vec![Verdict::Accept.into()], false),
+        ] {
+            let rule = Rule { chain: "c".into(), handle: 1, comment: None, exprs };
+            assert_eq!(rule.uses_mark(0x1000), expected, "{rule:?}");
         }
     }
 

@@ -15,6 +15,28 @@ pub fn xt_ct_state(state: CtState) -> Expr {
     Expr::XtMatch(XtExtension { name: "conntrack".into(), revision: 3, info })
 }
 
+/// `-m mark --mark BITS/BITS`: the packet has all these bits of the mark. It needs CONFIG_NFT_COMPAT and
+/// CONFIG_NETFILTER_XT_MARK. Source: linux/netfilter/xt_mark.h, `struct xt_mark_mtinfo1`.
+pub fn xt_mark(bits: u32) -> Expr {
+    let [word, none] = [bits, 0].map(u32::to_ne_bytes);
+    let info = [word, word, none, none].concat();
+    Expr::XtMatch(XtExtension { name: "mark".into(), revision: 1, info })
+}
+
+impl XtExtension {
+    /// The value and the mask of the packet mark that the match or target compares or sets. `None` if it is about something
+    /// else.
+    pub(super) fn mark(&self) -> Option<(u32, u32)> {
+        let word = |index: usize| u32_of(self.info.get(index * 4..)?.get(..4)?);
+        match self.name.as_str() {
+            "mark" | "MARK" => Some((word(0)?, word(1)?)),
+            // Source: linux/netfilter/xt_connmark.h, `nfmask`.
+            "CONNMARK" => Some((0, word(2)?)),
+            _ => None,
+        }
+    }
+}
+
 fn write(info: &mut [u8], at: usize, value: u16) {
     info[at..at + 2].copy_from_slice(&value.to_ne_bytes());
 }

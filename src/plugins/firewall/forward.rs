@@ -1,39 +1,37 @@
 //! The rules in the chain FORWARD of iptables-nft. Only a rule in FORWARD, or in a chain that it jumps to, can accept a packet
-//! that FORWARD drops. The table `filter` belongs to iptables, so the map in it has the name `cnibox`. If FORWARD is missing,
-//! `add` creates it as iptables does, so the rules also work when a program sets the policy of FORWARD to DROP later.
+//! that FORWARD drops. The table `filter` belongs to iptables, so the rules are such that `iptables-save` prints them and
+//! `iptables-restore` restores them: the table `cnibox` decides which packets get the bit of the mark, see `mark`. If FORWARD is
+//! missing, `add` creates it as iptables does, so the rules also work when a program sets the policy of FORWARD to DROP later.
 //!
 //! ```nft
 //! table ip filter {
-//!     map cnibox { type ipv4_addr : verdict; }
 //!     chain FORWARD {
 //!         type filter hook forward priority filter; policy drop;
 //!         jump CNI-FORWARD comment "CNI firewall plugin rules"
 //!     }
 //!     chain CNI-FORWARD {
 //!         jump CNI-ADMIN comment "CNI firewall plugin admin overrides"
-//!         ct state related,established ip daddr vmap @cnibox comment "cnibox: accepts answers ..."
-//!         ip saddr vmap @cnibox comment "cnibox: accepts ..."
+//!         mark and 0x1000 == 0x1000 accept comment "cnibox: accepts ..."
 //!     }
 //!     chain CNI-ADMIN { }
 //! }
 //! ```
 //!
-//! iptables (tried: 1.8.9 and 1.8.11) prints and restores the rules with a map as rules without a target, and drops the map.
-//! `add` finds that the map is missing, and restores it and the rules.
-//!
-//! The first rule with the map uses the match `conntrack` of iptables, because iptables calls a table with the expression
-//! `ct state` of nft incompatible. If the kernel lacks the match, the rule has `ct state`.
+//! Up to release 0.2.0, CNI-FORWARD looked the addresses up in a map `cnibox` in the table `filter`. iptables prints and restores
+//! such a rule without a target, and drops the map. `add` removes these rules, because `firewall-addresses` has the addresses
+//! of the map, too. CHECK accepts them.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 
+use super::mark::{ADDRESSES, ANSWER, Mark, PUBLISHED};
 use super::ruleset::{self, Listing};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Base, Batch, Comment, Condition, CtState, Datum, Element, Expr, Family, Feature, Field, Hook,
-    Lookup, NewChain, NewRule, NewSet, Nft, Object, Program, Rule, Table, Type, Verdict,
-    verdict_map, xt_ct_state,
+    Base, Batch, Comment, Condition, Datum, Expr, Family, Feature, Field, Hook, Lookup, NewChain,
+    NewRule, Nft, Object, Program, Rule, Table, Verdict,
 };
+use crate::steps::nft::shared_rules::{self, SharedRules};
 use crate::steps::nft::shared_set::{SharedSet, accepted};
 
 pub(super) const FORWARD: &str = "FORWARD";
@@ -52,7 +50,7 @@ pub(super) fn table(family: IpFamily) -> Table<'static> {
     map(family).table
 }
 
-/// The map of accepted addresses.
+/// The map of accepted addresses of earlier releases.
 pub(super) fn map(family: IpFamily) -> SharedSet<'static> {
     accepted(family.into())
 }
@@ -81,6 +79,16 @@ pub(super) fn admin_chain(configured: &str) -> Result<&str> {
     }
 }
 
+/// The beginning of the comments of the rules that accept, also in earlier releases.
+const OWN_COMMENT: &str = "cnibox: accepts";
+
+/// The packets that the rules accept, and the chain of the administrator before them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Accept<'a> {
+    pub(super) admin_chain: &'a str,
+    pub(super) mark: Mark,
+}
+
 /// A rule of the plugin.
 struct OwnRule<'a> {
     chain: &'static str,
@@ -91,26 +99,21 @@ struct OwnRule<'a> {
 enum Effect<'a> {
     /// Jumps to the chain. This is the first rule of its chain.
     Jump(&'a str),
-    /// Looks up the source address in the map of accepted addresses.
-    AcceptSource,
-    /// Looks up the destination address of an answer.
-    AcceptAnswer,
+    AcceptMarked(Mark),
 }
 
 /// The rules of the plugin, in their order. The two jumps have the comments of the Go plugin, so that the Go plugin and cnibox
 /// find each other's rules.
-fn own_rules(family: IpFamily, admin_chain: &str) -> Result<[OwnRule<'_>; 4]> {
-    let map = format!("map {MAP} of nft table {}", table(family));
-    let answers = format!("cnibox: accepts answers to the addresses in {map}");
-    let sources = format!("cnibox: accepts the addresses in {map}");
+fn own_rules<'a>(family: IpFamily, accept: &Accept<'a>) -> Result<[OwnRule<'a>; 3]> {
+    let table = shared_rules::table(family);
+    let marked = format!("{OWN_COMMENT} packets that nft table {table} marked");
     let rule = |chain, effect, comment: &str| {
         Comment::new(comment).map(|comment| OwnRule { chain, effect, comment })
     };
     Ok([
         rule(FORWARD, Effect::Jump(CNI_FORWARD), "CNI firewall plugin rules")?,
-        rule(CNI_FORWARD, Effect::Jump(admin_chain), "CNI firewall plugin admin overrides")?,
-        rule(CNI_FORWARD, Effect::AcceptAnswer, &answers)?,
-        rule(CNI_FORWARD, Effect::AcceptSource, &sources)?,
+        rule(CNI_FORWARD, Effect::Jump(accept.admin_chain), "CNI firewall plugin admin overrides")?,
+        rule(CNI_FORWARD, Effect::AcceptMarked(accept.mark), &marked)?,
     ])
 }
 
@@ -120,36 +123,26 @@ impl OwnRule<'_> {
         let chain = self.chain;
         match self.effect {
             Effect::Jump(to) => format!("the jump from {chain} to {to}"),
-            Effect::AcceptAnswer => format!("the rule of {chain} that accepts answers"),
-            Effect::AcceptSource => {
-                format!("the rule of {chain} that accepts the container's packets")
-            }
+            Effect::AcceptMarked(_) => format!("the rule of {chain} that accepts marked packets"),
         }
     }
 
-    fn is_in<'r>(&self, family: IpFamily, rules: impl IntoIterator<Item = &'r Rule>) -> bool {
-        let [source, destination] = Field::addresses(family);
+    fn is_in<'r>(&self, rules: impl IntoIterator<Item = &'r Rule>) -> bool {
         rules.into_iter().filter(|rule| rule.chain == self.chain).any(|rule| match self.effect {
             Effect::Jump(to) => jumps_to(rule, to),
-            Effect::AcceptSource => looks_up(rule, source),
-            Effect::AcceptAnswer => looks_up(rule, destination),
+            Effect::AcceptMarked(mark) => mark.is_accepted_by(rule),
         })
     }
 
-    /// The rule for the kernel. `is_answer` makes the condition for answers.
-    fn new_rule(
-        &self,
-        family: IpFamily,
-        is_answer: impl FnOnce() -> Result<Vec<Expr>>,
-    ) -> Result<NewRule<'_>> {
-        let [source, destination] = Field::addresses(family);
-        let last = NewRule::last(self.chain);
+    /// The rule for the kernel. `has_match`: it has the match `mark` of iptables.
+    fn new_rule(&self, has_match: bool) -> NewRule<'_> {
         let rule = match self.effect {
             Effect::Jump(to) => NewRule::first(self.chain).then(Verdict::Jump(to.into())),
-            Effect::AcceptSource => last.with(verdict_map(&[source], MAP)),
-            Effect::AcceptAnswer => last.with(is_answer()?).with(verdict_map(&[destination], MAP)),
+            Effect::AcceptMarked(mark) => {
+                NewRule::last(self.chain).with(mark.condition(has_match)).then(Verdict::Accept)
+            }
         };
-        Ok(rule.comment(&self.comment))
+        rule.comment(&self.comment)
     }
 }
 
@@ -170,140 +163,193 @@ fn jumps_to(rule: &Rule, chain: &str) -> bool {
         })
 }
 
-/// Whether the rule looks up the field in the map of accepted addresses. If iptables saves the rule to a file and restores
-/// it, the rule has no lookup.
+/// Whether the comment is that of a rule of this plugin that accepts packets.
+fn is_accept(rule: &Rule) -> bool {
+    rule.comment.as_deref().is_some_and(|comment| comment.starts_with(OWN_COMMENT))
+}
+
+/// Whether the rule is of an earlier release. If iptables saved and restored it, it has neither a lookup nor a verdict.
+fn is_former(rule: &Rule) -> bool {
+    let has_verdict = || rule.exprs.iter().any(|expr| matches!(expr, Expr::Verdict(_)));
+    is_accept(rule) && !has_verdict()
+}
+
+/// Whether the rule looks up the field in the map of accepted addresses of an earlier release.
 fn looks_up(rule: &Rule, wanted: Field) -> bool {
     let is_field = |expr: &Expr| matches!(expr, Expr::Load { field, .. } if *field == wanted);
     let is_map = |expr: &Expr| matches!(expr, Expr::Lookup { set, lookup: Lookup::Verdict, .. } if set == MAP);
     rule.exprs.iter().any(is_field) && rule.exprs.iter().any(is_map)
 }
 
-/// Adds the missing chains and rules, and the addresses to the map. A new map gets the addresses of all containers.
+/// Adds the missing chains and rules, and the addresses whose published ports are accepted. Removes the elements of earlier
+/// releases for these addresses.
 pub(super) fn add(
     nft: &Nft,
     batch: &mut Batch,
     listing: &Listing<'_>,
-    admin_chain: &str,
+    accept: &Accept<'_>,
 ) -> Result<()> {
-    let Listing { family, addresses, .. } = listing;
-    let map = map(*family);
-    let had_map = ensure_shared(nft, batch, *family, admin_chain)?;
-    let mut wanted = listing.elements(ACCEPT);
-    if had_map {
-        let put = listing.put(nft, batch, map, &wanted);
-        return put.map(drop).map_err(|error| {
-            let list = addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-            error.context(format!("cannot accept {list} in map {MAP} of table {}", map.table))
-        });
-    }
-    let others = SharedSet::new(*family, ruleset::ADDRESSES).all_elements(nft)?.into_iter();
-    let owned = others.filter(|other| other.comment.is_some());
-    wanted.extend(owned.map(|other| Element { data: ACCEPT, ..other }));
-    map.change(nft, batch, &|_| false, &wanted).map(drop)
+    let family = listing.family;
+    ensure_shared(nft, batch, family, accept)?;
+    listing.put(nft, batch, map(family), &[])?;
+    let published = if accept.mark.accepts_published { listing.elements(None) } else { Vec::new() };
+    listing.put(nft, batch, SharedSet::new(family, PUBLISHED), &published).map(drop)
 }
 
-/// The data of an element in the map.
-const ACCEPT: Option<Datum> = Some(Datum::Verdict(Verdict::Accept));
-
-/// Adds the missing chains and rules, and the map if it is missing. Returns whether the map existed.
+/// Adds the missing chains and rules, and removes the rules of earlier releases.
 fn ensure_shared(
     nft: &Nft,
     batch: &mut Batch,
     family: IpFamily,
-    admin_chain: &str,
-) -> Result<bool> {
+    accept: &Accept<'_>,
+) -> Result<()> {
     let table = table(family);
-    let chains = [(FORWARD, Some(BASE)), (CNI_FORWARD, None), (admin_chain, None)];
-    let mut objects = vec![Object::Table(table), Object::Set(table, MAP)];
+    let chains = [(FORWARD, Some(BASE)), (CNI_FORWARD, None), (accept.admin_chain, None)];
+    let mut objects = vec![Object::Table(table)];
     objects.extend(chains.map(|(name, _)| Object::Chain(table, name)));
     let is_there = nft.exist(&objects)?;
-    let (has_table, has_map) = (is_there[0], is_there[1]);
     let present = present_rules(nft, family)?;
-    if !has_table {
+    if !is_there[0] {
         batch.add_table(table);
     }
-    for ((name, base), is_there) in chains.into_iter().zip(&is_there[2..]) {
+    for ((name, base), is_there) in chains.into_iter().zip(&is_there[1..]) {
         if !is_there {
             batch.add_chain(table, NewChain { name, base, comment: None });
         }
     }
-    if !has_map {
-        batch.add_set(table, &NewSet::verdict_map(MAP, [Type::address(family.into())]));
+    for own in own_rules(family, accept)?.iter().filter(|own| !own.is_in(&present)) {
+        let mut has_match = false;
+        if let Effect::AcceptMarked(mark) = own.effect {
+            mark.check_unused(nft, &is_accept)?;
+            has_match = nft.missing(&[(table.family, Feature::XtMark)])?.is_empty();
+        }
+        batch.add_rule(table, own.new_rule(has_match));
     }
-    // With the match `conntrack` of iptables, if the kernel has it.
-    let is_answer = || {
-        let has_match = nft.missing(&[(table.family, Feature::XtConntrack)])?.is_empty();
-        Ok(if has_match { vec![xt_ct_state(ANSWER)] } else { is_answer() })
-    };
-    for own in own_rules(family, admin_chain)?.iter().filter(|own| !own.is_in(family, &present)) {
-        batch.add_rule(table, own.new_rule(family, is_answer)?);
-    }
-    Ok(has_map)
+    remove_former(nft, batch, family, &present)
 }
 
-const ANSWER: CtState = CtState::ESTABLISHED.or(CtState::RELATED);
-
-/// `ct state related,established`
-fn is_answer() -> Vec<Expr> {
-    Condition::ct_state(ANSWER).into_iter().collect()
+/// Removes the rules of earlier releases, if the set `firewall-addresses` has all addresses that these rules accept. It lacks
+/// some if another program removed the table `cnibox`.
+fn remove_former(nft: &Nft, batch: &mut Batch, family: IpFamily, present: &[Rule]) -> Result<()> {
+    let former: Vec<&Rule> = present.iter().filter(|rule| is_former(rule)).collect();
+    if former.is_empty() {
+        return Ok(());
+    }
+    let table = table(family);
+    let listed = nft.elements(shared_rules::table(family), ADDRESSES)?;
+    let listed: BTreeSet<&[u8]> = listed.iter().map(|element| element.key.as_slice()).collect();
+    let accepted = nft.elements(table, MAP)?;
+    if accepted.iter().all(|element| listed.contains(element.key.as_slice())) {
+        for rule in former {
+            batch.delete_rule(table, &rule.chain, rule.handle);
+        }
+    }
+    Ok(())
 }
 
 /// Adds the missing rules to `program`, a copy of the host's rules, as ADD adds them to the kernel.
 pub(super) fn add_to_program(
     program: &mut Program,
     family: IpFamily,
-    admin_chain: &str,
+    accept: &Accept<'_>,
 ) -> Result<()> {
-    for own in own_rules(family, admin_chain)? {
-        if !own.is_in(family, program.rules_of(own.chain)) {
-            program.add(own.new_rule(family, || Ok(is_answer()))?);
+    for own in own_rules(family, accept)? {
+        if !own.is_in(program.rules_of(own.chain)) {
+            program.add(own.new_rule(true));
         }
     }
-    program.add_chain(admin_chain);
+    program.add_chain(accept.admin_chain);
     Ok(())
 }
 
-/// Replaces the lookups in the map by their result for one packet. `known` is the field of the packet whose address is in the
-/// map: the source or the destination address. `None` if the map has neither address.
-pub(super) fn resolve_map(program: &mut Program, family: IpFamily, known: Option<Field>) {
+/// Replaces the conditions of the rules that accept by their result for one packet, also of those of earlier releases. `known`
+/// is the field of the packet whose address an ADD listed: the source or the destination address. `None` if no ADD listed
+/// either address.
+pub(super) fn resolve(program: &mut Program, family: IpFamily, known: Option<Field>) {
     let [source, destination] = Field::addresses(family);
+    let answers = || Condition::ct_state(ANSWER).into_iter();
     for rule in program.rules_mut() {
-        for field in [source, destination] {
-            if !looks_up(rule, field) {
-                continue;
+        let is_marked = is_accept(rule) && rule.exprs.contains(&Verdict::Accept.into());
+        let accepts = |field| is_marked || looks_up(rule, field);
+        let verdict = [Expr::from(Verdict::Accept)];
+        let resolved: Vec<Expr> = match known {
+            Some(field) if field == source && accepts(source) => verdict.into(),
+            Some(field) if field == destination && accepts(destination) => {
+                answers().chain(verdict).collect()
             }
-            rule.exprs.retain(|expr| {
-                !matches!(expr, Expr::Lookup { set, .. } if set == MAP)
-                    && !matches!(expr, Expr::Load { field: loaded, .. } if *loaded == field)
-            });
-            if known == Some(field) {
-                rule.exprs.push(Verdict::Accept.into());
-            }
-        }
+            _ if accepts(source) || accepts(destination) => Vec::new(),
+            _ => continue,
+        };
+        rule.exprs = resolved;
     }
 }
 
-pub(super) fn check(nft: &Nft, listing: &Listing<'_>, admin_chain: &str) -> Result<()> {
-    let family = listing.family;
-    // An element of the attachment is named before the rules: the rules can be left by the watcher.
-    let elements = listing.check(nft, ("map", map(family)), &listing.elements(ACCEPT));
-    if elements.as_ref().is_err_and(|missing| missing.shared.is_none()) {
-        return elements;
+/// Adds a rule to `program` that accepts translated packets, as those to published ports are accepted.
+pub(super) fn add_published(program: &mut Program) {
+    let translated = Condition::ct_status_dnat().into_iter();
+    program.add(NewRule::last(CNI_FORWARD).with(translated).then(Verdict::Accept));
+}
+
+/// Fails if a rule is missing, or an address whose published ports are accepted. Accepts the rules of earlier releases.
+pub(super) fn check(nft: &Nft, listing: &Listing<'_>, accept: &Accept<'_>) -> Result<()> {
+    let present = present_rules(nft, listing.family)?;
+    let found = check_rules(nft, listing, accept, &present);
+    if found.is_err() && is_accepted_by_former(nft, listing, accept, &present)? {
+        return Ok(());
     }
-    let present = present_rules(nft, family)?;
-    let own = own_rules(family, admin_chain)?;
-    if let Some(missing) = own.iter().find(|own| !own.is_in(family, &present)) {
+    found
+}
+
+fn check_rules(
+    nft: &Nft,
+    listing: &Listing<'_>,
+    accept: &Accept<'_>,
+    present: &[Rule],
+) -> Result<()> {
+    let family = listing.family;
+    if accept.mark.accepts_published {
+        listing.check(nft, ("set", SharedSet::new(family, PUBLISHED)), &listing.elements(None))?;
+    }
+    let own = own_rules(family, accept)?;
+    if let Some(missing) = own.iter().find(|own| !own.is_in(present)) {
         let (title, table) = (missing.title(), table(family));
         let msg = format!("{title} is missing in table {table}");
         return Err(Error::difference(msg).of_shared(format_args!("{title} of table {table}")));
     }
-    elements
+    let (table, chains) = (shared_rules::table(family), accept.mark.chains(family).into());
+    SharedRules { table, sets: Vec::new(), chains }.check(nft)
+}
+
+/// Whether the rules and the map of an earlier release accept the attachment.
+fn is_accepted_by_former(
+    nft: &Nft,
+    listing: &Listing<'_>,
+    accept: &Accept<'_>,
+    present: &[Rule],
+) -> Result<bool> {
+    let family = listing.family;
+    let has_lookup = |field| present.iter().any(|rule| looks_up(rule, field));
+    let [to_own, to_admin, _] = own_rules(family, accept)?;
+    if accept.mark.accepts_published
+        || !Field::addresses(family).into_iter().all(has_lookup)
+        || !to_own.is_in(present)
+        || !to_admin.is_in(present)
+    {
+        return Ok(false);
+    }
+    for element in listing.elements(Some(Datum::Verdict(Verdict::Accept))) {
+        if !map(family).has(nft, &element)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Fails if the kernel would refuse the changes of an ADD. Changes nothing.
-pub(super) fn is_possible(nft: &Nft, family: IpFamily, admin_chain: &str) -> Result<()> {
+pub(super) fn is_possible(nft: &Nft, family: IpFamily, accept: &Accept<'_>) -> Result<()> {
     let mut batch = Batch::new();
-    ensure_shared(nft, &mut batch, family, admin_chain)?;
+    ruleset::ensure_shared(nft, &mut batch, family, false, Some(accept.mark))?;
+    ensure_shared(nft, &mut batch, family, accept)?;
     nft.check(batch).map_err(|error| {
         Error::from(error).context(format!("cannot add rules to table {}", table(family)))
     })

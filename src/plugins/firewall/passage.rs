@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 
 use super::firewalld;
-use super::{Backend, Firewall, Firewalld, forward};
+use super::{Accept, Backend, Firewall, Firewalld, Mark, forward};
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::names::IpFamily;
@@ -13,8 +13,9 @@ use crate::netlink::nft::{Chain, Field, Program, Table};
 /// The rules that ADD adds to accept the packets of its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// Rules in the table of iptables-nft, after those of this chain of the administrator.
-    Forward { admin_chain: String },
+    /// Rules in the table of iptables-nft, after those of this chain of the administrator. They accept packets with this bit of
+    /// the mark. Packets to published ports have it, too, if `accepts_published` is true.
+    Forward { admin_chain: String, mark_bit: u8, accepts_published: bool },
     /// Sources of this zone of firewalld.
     Zone(String),
 }
@@ -40,7 +41,11 @@ impl Passage {
         };
         Ok(Some(match uses_firewalld {
             true => Self::Zone(firewall.zone().into()),
-            false => Self::Forward { admin_chain: settings.admin_chain.into() },
+            false => Self::Forward {
+                admin_chain: settings.accept.admin_chain.into(),
+                mark_bit: settings.accept.mark.bit,
+                accepts_published: settings.accept.mark.accepts_published,
+            },
         }))
     }
 }
@@ -60,12 +65,18 @@ pub fn passed(
     let Some(family) = table.and_then(family_of_iptables) else { return Ok(program) };
     program.add_chain(forward::FORWARD);
     let mut known = None;
-    if let Some(Passage::Forward { admin_chain }) = passage {
-        forward::add_to_program(&mut program, family, admin_chain)?;
+    if let Some(Passage::Forward { admin_chain, mark_bit, accepts_published }) = passage {
+        let mark = Mark { bit: *mark_bit, accepts_published: *accepts_published };
+        forward::add_to_program(&mut program, family, &Accept { admin_chain, mark })?;
         let [source, destination] = Field::addresses(family);
         known = Some(if end == End::Source { source } else { destination });
     }
-    forward::resolve_map(&mut program, family, known);
+    forward::resolve(&mut program, family, known);
+    if let (Some(Passage::Forward { accepts_published: true, .. }), End::Destination) =
+        (passage, end)
+    {
+        forward::add_published(&mut program);
+    }
     Ok(program)
 }
 

@@ -8,6 +8,7 @@
 //!     set firewall-bridges { type ifname; }
 //!     set firewall-within { type ifname . ifname; }
 //!     set firewall-alone { type ifname; }
+//!     set firewall-published { type ipv4_addr; }
 //!     set portmap-targets { type ipv4_addr . inet_proto . inet_service; }
 //!     chain firewall-between {
 //!         ct status dnat ct direction reply accept
@@ -26,8 +27,22 @@
 //!         iifname . oifname @firewall-within goto firewall-alone
 //!         iifname @firewall-bridges oifname @firewall-bridges goto firewall-between
 //!     }
+//!     chain firewall-mark {
+//!         type filter hook forward priority filter - 10; policy accept;
+//!         meta mark set meta mark & 0xffffefff
+//!         ct state established,related ip daddr @firewall-addresses meta mark set meta mark | 0x00001000
+//!         ip saddr @firewall-addresses meta mark set meta mark | 0x00001000
+//!         ct status dnat ip daddr @firewall-published ip daddr . meta l4proto . th dport @portmap-targets meta mark set meta mark | 0x00001000
+//!     }
+//!     chain firewall-unmark {
+//!         type filter hook forward priority filter + 10; policy accept;
+//!         meta mark set meta mark & 0xffffefff
+//!     }
 //! }
 //! ```
+//!
+//! The last two chains are those of `mark`, with the backend iptables; the set `firewall-published` and its rule come with
+//! `acceptPublished`.
 //!
 //! `firewall-addresses` and the two maps have an element for each address, with the owner as comment. The maps have the bridge
 //! of the address, by policy. The other three sets are computed from the maps, and packets are looked up in them: `bridges` has
@@ -44,6 +59,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::ingress::PolicyLinks;
+use super::mark::{ADDRESSES, Mark, PUBLISHED};
 use super::source_links;
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
@@ -57,8 +73,6 @@ use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
 use crate::steps::nft::targets;
 
-/// The set of the addresses of all containers.
-pub(super) const ADDRESSES: &str = "firewall-addresses";
 /// The maps from an address to its bridge, one map for each policy: `same-bridge` and `isolated`.
 const SAME_BRIDGE: &str = "firewall-same-bridge";
 const ISOLATED: &str = "firewall-isolated";
@@ -81,6 +95,8 @@ pub(super) struct Listing<'a> {
     /// The addresses that the attachment no longer has.
     pub(super) former: Vec<IpAddr>,
     pub(super) policy_links: Option<&'a PolicyLinks>,
+    /// The bit of the packet mark, with the backend iptables.
+    pub(super) mark: Option<Mark>,
     pub(super) owner: &'a Comment,
 }
 
@@ -153,9 +169,9 @@ impl Listing<'_> {
 /// Adds the rules and the elements of the addresses. Removes other elements of these addresses that an earlier ADD of the
 /// owner, or an owner that has ended, added.
 pub(super) fn add(nft: &Nft, batch: &mut Batch, listing: &Listing<'_>) -> Result<()> {
-    let Listing { family, policy_links, .. } = *listing;
+    let Listing { family, policy_links, mark, .. } = *listing;
     let table = shared_rules::table(family);
-    ensure_shared(nft, batch, family, policy_links.is_some())?;
+    ensure_shared(nft, batch, family, policy_links.is_some(), mark)?;
     listing.put(nft, batch, SharedSet::new(family, ADDRESSES), &listing.elements(None))?;
     let maps =
         [SAME_BRIDGE, ISOLATED].map(|map| (SharedSet::new(family, map), listing.bridges(map)));
@@ -268,23 +284,31 @@ pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
             return Err(shared_rules::missing_in_set(nft, table, set, missing.of_shared(object))?);
         }
     }
-    shared(family, true).check(nft)?;
+    shared(family, true, None).check(nft)?;
     source_links::check(nft, table, policy_links.bridge(family), policy_links.neighbours(family))
 }
 
-/// Adds the missing sets, maps and rules. With a policy, also adds the set `portmap-targets` if it is missing, and fills it
-/// with the targets of all published ports.
-fn ensure_shared(nft: &Nft, batch: &mut Batch, family: IpFamily, has_policy: bool) -> Result<()> {
-    let mut shared = shared(family, has_policy);
+/// Adds the missing sets, maps and rules. With a policy, or with a mark for published ports, also adds the set
+/// `portmap-targets` if it is missing, and fills it with the targets of all published ports.
+pub(super) fn ensure_shared(
+    nft: &Nft,
+    batch: &mut Batch,
+    family: IpFamily,
+    has_policy: bool,
+    mark: Option<Mark>,
+) -> Result<()> {
+    let mut shared = shared(family, has_policy, mark);
     let table = shared.table;
-    let lacks_targets = has_policy && nft.exist(&[Object::Set(table, targets::SET)])? == [false];
+    let needs_targets = has_policy || mark.is_some_and(|mark| mark.accepts_published);
+    let lacks_targets = needs_targets && nft.exist(&[Object::Set(table, targets::SET)])? == [false];
     shared.sets.extend(lacks_targets.then(|| targets::set(family)));
     shared.ensure(nft, batch)?;
     if lacks_targets { targets::fill(nft, batch, family) } else { Ok(()) }
 }
 
-/// The table with its sets. With `has_policy` also the sets, maps and rules that isolate bridges.
-fn shared(family: IpFamily, has_policy: bool) -> SharedRules {
+/// The table with its sets. With `has_policy` also the sets, maps and rules that isolate bridges; with `mark` also the chains of
+/// the mark.
+fn shared(family: IpFamily, has_policy: bool, mark: Option<Mark>) -> SharedRules {
     let address = [Type::address(family.into())];
     let mut shared = SharedRules {
         table: shared_rules::table(family),
@@ -316,6 +340,10 @@ fn shared(family: IpFamily, has_policy: bool) -> SharedRules {
                 .without(drop_listed(family))
                 .replacing(former),
         ];
+    }
+    if let Some(mark) = mark {
+        shared.sets.extend(mark.accepts_published.then(|| NewSet::set(PUBLISHED, address)));
+        shared.chains.extend(mark.chains(family));
     }
     shared
 }

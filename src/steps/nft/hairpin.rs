@@ -34,7 +34,7 @@ use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Batch, Condition, Element, Expr, Field, Hook, Lookup, NewSet, Nft, Register, Table, Type,
-    Value, Verdict, pack,
+    Value, Verdict, change_mark, pack,
 };
 use crate::netlink::octets;
 use crate::steps::nft::shared_rules::Chain;
@@ -223,17 +223,6 @@ fn masquerade(family: IpFamily, prefix_length: u8) -> Vec<Expr> {
         Expr::Masquerade,
     ]);
     exprs
-}
-
-/// `meta mark set meta mark & mask ^ xor`
-fn change_mark(mask: u32, xor: u32) -> [Expr; 3] {
-    let register = Register::FIRST;
-    let [mask, xor] = [mask, xor].map(|number| number.to_ne_bytes().to_vec());
-    [
-        Expr::Load { field: Field::Mark, bytes: Field::Mark.bytes(), to: register },
-        Expr::Bitwise { register, mask, xor },
-        Expr::SetMark { from: register },
-    ]
 }
 
 #[cfg(test)]

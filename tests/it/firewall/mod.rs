@@ -9,6 +9,8 @@ pub mod firewalld;
 mod forward;
 mod ingress;
 mod many;
+mod mark;
+mod published;
 mod reference;
 mod refused;
 mod results;

@@ -17,6 +17,8 @@ fn invalid_values_are_code_7_and_name_the_key() {
         ("ingressPolicy", json!({"ingressPolicy": "closed"})),
         ("ingressPolicy", json!({"ingressPolicy": "Isolated"})),
         ("ingressPolicy", json!({"ingressPolicy": "same-bridge "})),
+        ("markAcceptBit", json!({"markAcceptBit": 32})),
+        ("markAcceptBit", json!({"markAcceptBit": -1})),
         ("iptablesAdminChainName", json!({"iptablesAdminChainName": "a b"})),
         ("iptablesAdminChainName", json!({"iptablesAdminChainName": "-j"})),
         ("iptablesAdminChainName", json!({"iptablesAdminChainName": "!"})),

@@ -57,7 +57,7 @@ fn world() -> World {
     let world = World::new();
     drop_forwarded(&world);
     let c1 = world.container("c1");
-    attach(&c1, &bridge("net", 1), json!({"ingressPolicy": "isolated"}));
+    attach(&c1, &bridge("net", 1), json!({"ingressPolicy": "isolated", "acceptPublished": true}));
     world
 }
 
@@ -88,7 +88,7 @@ fn the_rules_among_those_of_iptables_are_as_documented() {
         |line: &String| line.split(" comment ").next().unwrap().replace(" { }", " {");
     let expected: Vec<String> = documented.iter().map(without_comment).collect();
     let found: Vec<String> = listed(&world, "ip", "filter").iter().map(without_comment).collect();
-    let is_rule = |line: &&String| line.starts_with("jump") || line.contains("vmap");
+    let is_rule = |line: &&String| line.starts_with("jump") || line.contains("mark");
     let rules = |lines: &[String]| lines.iter().filter(is_rule).cloned().collect::<Vec<_>>();
     assert_eq!(rules(&found), rules(&expected));
     for line in expected {
@@ -97,12 +97,12 @@ fn the_rules_among_those_of_iptables_are_as_documented() {
 }
 
 #[test]
-fn the_match_for_answers_is_that_of_iptables() {
+fn the_match_for_the_mark_is_that_of_iptables() {
     let world = World::new();
     let c1 = world.container("c1");
     drop_forwarded(&world);
     attach(&c1, &bridge("net", 1), json!({}));
     let listed = world.host(["iptables", "-S", "CNI-FORWARD"]);
-    assert!(listed.contains("-m conntrack --ctstate RELATED,ESTABLISHED -m comment"), "{listed}");
+    assert!(listed.contains("-m mark --mark 0x1000/0x1000 -m comment"), "{listed}");
     assert!(!listed.contains('!'), "{listed}");
 }

@@ -121,11 +121,11 @@ fn restore_rules_as_json(world: &World) {
     }
     objects.retain(|object| object.get("rule").is_some());
     // As text it writes the match of iptables in its own words; JSON with this match it refuses.
-    let state = json!({"match": {
-        "op": "in", "left": {"ct": {"key": "state"}}, "right": ["established", "related"],
+    let mark = json!({"match": {
+        "op": "==", "left": {"&": [{"meta": {"key": "mark"}}, 0x1000]}, "right": 0x1000,
     }});
-    let xt = json!({"xt": {"type": "match", "name": "conntrack"}}).to_string();
-    let text = listed.to_string().replace(&xt, &state.to_string());
+    let xt = json!({"xt": {"type": "match", "name": "mark"}}).to_string();
+    let text = listed.to_string().replace(&xt, &mark.to_string());
     world.tool(&["nft", "-j", "-f", "-"], None).stdin(text).run().output();
 }
 

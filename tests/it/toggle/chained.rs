@@ -54,6 +54,8 @@ fn firewall() -> Subject {
         prev_result(),
         case("/backend", "iptables"),
         case("/iptablesAdminChainName", "OURS"),
+        case("/acceptPublished", true),
+        case("/markAcceptBit", 5),
         case("/ingressPolicy", "same-bridge"),
         case("/ingressPolicy", "isolated"),
     ];
