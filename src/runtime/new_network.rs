@@ -375,6 +375,7 @@ impl NewNetwork {
             ("type", Some(kind.into())),
             ("capabilities", capability.map(|name| Json::object([(name, if_set(true))]))),
             ("ingressPolicy", ingress_policy.map(Json::from)),
+            ("acceptPublished", if_set(kind == "firewall")),
         ])
     }
 

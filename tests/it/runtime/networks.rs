@@ -77,7 +77,7 @@ fn a_new_network_is_a_file_that_podman_would_have_written() {
                 },
             },
             {"type": "portmap", "capabilities": {"portMappings": true}},
-            {"type": "firewall"},
+            {"type": "firewall", "acceptPublished": true},
             {"type": "tuning"},
         ],
     });
