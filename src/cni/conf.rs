@@ -13,7 +13,7 @@
 //! | `capabilities` | object of booleans | none | Keys of `runtimeConfig` that the runtime sends. Plugins only check the type of this key. |
 //! | `ipam.type` | string | none | IPAM plugin that provides the addresses. The other keys of `ipam` are in its manual. |
 //! | `ipam.routes[].dst` | string | required | Destination prefix: `0.0.0.0/0`. |
-//! | `ipam.routes[].gw` | string | first gateway of the family | Address of the next hop. No default if `scope` is not 0. |
+//! | `ipam.routes[].gw` | string | first gateway of the family | Address of the next hop; outside of the subnets, it gets a route on the link. No default if `scope` is not 0. |
 //! | `ipam.routes[].mtu` | integer | kernel's | MTU of the route in bytes. |
 //! | `ipam.routes[].advmss` | integer | kernel's | Advertised TCP segment size in bytes. |
 //! | `ipam.routes[].priority` | integer | kernel's | Metric of the route. |

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::kernel::packet::{Arp, PacketSocket};
 use crate::names::Mac;
 use crate::netlink::rtnl::{Batch, LinkChange, NewAddress};
-use crate::steps::link::configure;
+use crate::steps::link::routes::Routes;
 use crate::steps::link::routing_tables::SCOPE_LINK;
 
 /// The result of ADD for the leases of a record and the addresses from SLAAC.
@@ -84,7 +84,7 @@ pub fn change(site: &Site<'_>, old: &Leases, log: &dyn Fn(&str)) -> Result<(), S
         for lease in leases {
             add_v4(&mut success, lease, record.request.settings.priority);
         }
-        configure::routes(&success, link.index)
+        Routes::on_link(&success, link.index).in_order().cloned().collect::<Vec<_>>()
     };
     let old_routes = routes(old.v4.iter().chain(&record.former_v4).collect());
     let new_routes = routes(new.v4.iter().collect());

@@ -81,6 +81,7 @@ use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::inside::Inside;
+use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;
 use crate::steps::link::{configure, forwarding, host_link, veth};
 use crate::steps::nft::rules::Rules;
@@ -203,7 +204,7 @@ impl Plugin for Bridge {
             self.set_rules(cx, at, &pair, &addressing, &mut undo)?;
         }
         if !self.disable_container_interface {
-            configure::undo_routes(cx, &addressing.success, &mut undo);
+            routes::undo_rejecting(cx, &addressing.success, &mut undo);
             self.set_up_container(cx, at, netns, &bridge, &pair, &addressing.success)?;
         }
         let success = self.finish(cx, at, &bridge, &pair, addressing)?;
@@ -390,7 +391,7 @@ impl Bridge {
             announce: configure::Announce::Later,
             ..configure::Options::default()
         };
-        configure::apply(&interface, success, &configure::routes(success, index), options)?;
+        configure::apply(&interface, success, &Routes::on_link(success, index), options)?;
         port::wait_until_forwarding(cx.session.host()?, bridge, &pair.host)?;
         configure::announce(&interface, success, pair.container_mac)
     }

@@ -66,7 +66,7 @@ use crate::steps::flow::delegate;
 use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::chained;
 use crate::steps::link::inside::{self, Inside};
-use crate::steps::link::{configure, interface, mtu};
+use crate::steps::link::{interface, mtu, routes};
 use crate::steps::state;
 
 pub const ENTRY: Entry =
@@ -128,7 +128,7 @@ impl Plugin for HostDevice {
         })?;
         records.remove_for_others(&link, at)?;
         let success = delegate::add_ipam(cx, at, None, &mut undo)?;
-        configure::undo_routes(cx, &success, &mut undo);
+        routes::undo_rejecting(cx, &success, &mut undo);
         let success = interface::configure(cx, at, &moved, success, None)?;
         undo.keep();
         Ok(success)

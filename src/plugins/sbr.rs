@@ -42,8 +42,9 @@ use crate::netlink::rtnl::{Batch, Route, Rtnl, Rule};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::undo::Undo;
+use crate::steps::link::routes::Routes;
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
-use crate::steps::link::{chained, configure, host_link};
+use crate::steps::link::{chained, host_link};
 use plan::{PROTOCOL, Plan, is_link_local};
 
 pub const ENTRY: Entry = Entry {
@@ -119,7 +120,7 @@ impl Plugin for Sbr {
                 ))
             })?;
             if let Some(link) = &link {
-                check::table(&routing_tables, rule.table, link, ip, &addresses)?;
+                check::table(&routing_tables, rule.table, link, (ip, &ips), &addresses)?;
                 check::routes(&routing_tables, rule.table, link, &ips, ip, &routes)?;
                 if self.add_source_hints {
                     check::hint(&routing_tables, link, ip)?;
@@ -202,14 +203,14 @@ impl Attached {
 /// The routes of the result that the previous plugins added to the main table. A route of the result without a gateway gets
 /// the first gateway of the interface, because those plugins added it with that gateway.
 fn expected_routes(result: &Success, at: &Attachment) -> Vec<Route> {
-    let is_in_main = |route: &Route| route.table.is_none_or(|table| table == 0 || table == MAIN);
+    let is_in_main = |route: &&Route| route.table.is_none_or(|table| table == 0 || table == MAIN);
     let own = Success {
         ips: chained::ips(result, at).cloned().collect(),
         routes: result.routes.clone(),
         ..Success::default()
     };
     // The callers do not compare the index of the link.
-    configure::routes(&own, 0).into_iter().filter(is_in_main).collect()
+    Routes::on_link(&own, 0).in_order().filter(is_in_main).cloned().collect()
 }
 
 impl Sbr {

@@ -46,9 +46,9 @@ use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
-use crate::steps::link::configure;
 use crate::steps::link::inside;
 use crate::steps::link::interface::{self, NewInterface, Property};
+use crate::steps::link::routes;
 
 /// The link kind in the kernel. It is the same for tap (frames) and tun (packets).
 const KIND: &str = "tun";
@@ -111,7 +111,7 @@ impl Plugin for Tap {
         let success = delegate::add_ipam(cx, at, None, &mut undo)?;
         let alias = Owner::new(&cx.request.network, at).alias();
         link.mac = mac.or(link.mac);
-        configure::undo_routes(cx, &success, &mut undo);
+        routes::undo_rejecting(cx, &success, &mut undo);
         let success = interface::configure(cx, at, &link, success, Some(&alias))?;
         tap.keep()?;
         undo.keep();

@@ -46,7 +46,7 @@ use crate::plugin::{Context, Entry, Expected, Plugin, Scope};
 use crate::steps::flow::delegate;
 use crate::steps::flow::undo::Undo;
 use crate::steps::link::inside::Inside;
-use crate::steps::link::routing_tables::SCOPE_LINK;
+use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;
 use crate::steps::link::{chained, configure, forwarding, gateway, host_link, veth};
 use crate::steps::nft::rules::Rules;
@@ -108,16 +108,13 @@ impl Plugin for Veth {
             name: &at.ifname,
             index: pair.container_index,
         };
-        let mut routes = subnet_routes(&success, pair.container_index);
-        routes.extend(result_routes(&success, pair.container_index));
-        let options =
-            configure::Options { no_prefix_routes: true, ..configure::Options::default() };
+        let routes = Routes::via_gateways(&success, pair.container_index);
         let nets = success.nets();
         let rules = Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None };
         // The rules must exist before the container can send.
         rules.add(cx, at, &mut undo)?;
-        configure::undo_routes(cx, &success, &mut undo);
-        configure::apply(&container, &success, &routes, options)?;
+        routes::undo_rejecting(cx, &success, &mut undo);
+        configure::apply(&container, &success, &routes, configure::Options::default())?;
         // The last step: a failing ADD does not disable IP forwarding again.
         forwarding::enable(host, success.ips.iter().map(|ip| ip.address.addr()))?;
 
@@ -231,9 +228,8 @@ fn inside<'a>(
     own: &Success,
 ) -> Result<Inside<'a>> {
     let mut inside = Inside::find(cx, at, result)?;
-    let index = inside.link.index;
-    inside.routes = result_routes(result, index);
-    inside.subnet_routes = subnet_routes(own, index);
+    let own = Success { routes: result.routes.clone(), ..own.clone() };
+    inside.routes = Routes::via_gateways(&own, inside.link.index);
     Ok(inside)
 }
 
@@ -269,43 +265,6 @@ fn check_gateways(expected: &Expected) -> Result<()> {
     let is_possible = host_link::check_accept_ra_settable()
         .and_then(|()| gateway::check_possible(None, &addresses));
     is_possible.map_err(Error::into_not_available)
-}
-
-/// The routes that replace the kernel's subnet routes: `GW dev IF scope link src IP` and `NET/len via GW src IP`. Several
-/// addresses of one subnet share these routes.
-fn subnet_routes(success: &Success, index: u32) -> Vec<Route> {
-    let mut routes: Vec<Route> = Vec::new();
-    for ip in &success.ips {
-        let (address, Some(gateway)) = (ip.address, ip.gateway) else { continue };
-        let src = Some(address.addr());
-        let to_gateway = Route {
-            dev: Some(index),
-            src,
-            scope: Some(SCOPE_LINK),
-            ..Route::to(IpNet::from(gateway))
-        };
-        let to_subnet =
-            Route { dev: Some(index), src, via: Some(gateway), ..Route::to(address.trunc()) };
-        for route in [to_gateway, to_subnet] {
-            let is_self = route.dst == IpNet::from(address.addr());
-            if !is_self && !routes.iter().any(|known| known.dst == route.dst) {
-                routes.push(route);
-            }
-        }
-    }
-    routes
-}
-
-/// The routes of the result for the container. All addresses of the subnet are behind the gateway here, and the kernel refuses
-/// a route via an address behind a gateway unless the route is `onlink`.
-fn result_routes(success: &Success, index: u32) -> Vec<Route> {
-    let is_behind_gateway = |via: IpAddr| {
-        success.ips.iter().any(|ip| ip.address.contains(&via))
-            && success.ips.iter().all(|ip| ip.gateway != Some(via))
-    };
-    let mut routes = configure::routes(success, index);
-    routes.iter_mut().for_each(|route| route.onlink = route.via.is_some_and(is_behind_gateway));
-    routes
 }
 
 /// The routes of the host: `IP dev vethX scope host` for each address of the container.

@@ -146,12 +146,12 @@ fn check_rejecting(container: &Container<'_>, plugin: &str, config: &Value) {
 
 #[test]
 fn every_plugin_sets_all_routes_to_a_destination() {
-    for_each_plugin(&routes(), check);
+    for_each_plugin(&ipam(&routes()), check);
 }
 
 #[test]
 fn every_plugin_sets_routes_that_reject_packets() {
-    for_each_plugin(&rejecting(), check_rejecting);
+    for_each_plugin(&ipam(&rejecting()), check_rejecting);
 }
 
 /// Packets with the address of the interface would not see these routes, so the chained plugins refuse them.
@@ -185,7 +185,8 @@ fn an_unknown_type_of_a_route_is_refused() {
     container.del("bridge", &config);
 }
 
-fn for_each_plugin(routes: &Value, check: fn(&Container<'_>, &str, &Value)) {
+/// Calls `check` for each plugin that makes an interface.
+fn for_each_plugin(ipam: &Value, check: fn(&Container<'_>, &str, &Value)) {
     let mut plugins = Vec::new();
     for subject in subjects() {
         let is_interface = subject.place == Place::First && subject.keys_of == subject.plugin;
@@ -201,11 +202,52 @@ fn for_each_plugin(routes: &Value, check: fn(&Container<'_>, &str, &Value)) {
             "vlan" => json!({"master": "lan", "vlanId": 10}),
             _ => json!({}),
         };
-        let config = with(&with(&names, ipam(routes)), keys);
+        let config = with(&with(&names, ipam.clone()), keys);
         check(&container, subject.plugin, &config);
         plugins.push(subject.plugin);
     }
     let always = ["bridge", "veth", "ptp", "macvlan", "host-device", "tap"];
     assert!(is_for_options() || plugins.starts_with(&always), "{plugins:?}");
     assert!(!plugins.is_empty());
+}
+
+/// Hosters give a container a single address, and a gateway that is in no subnet of it. The order of the routes is that of the
+/// operator.
+#[test]
+fn every_plugin_reaches_a_gateway_outside_of_the_subnet() {
+    let addresses = json!([{"address": "198.51.100.7/32", "gateway": "203.0.113.1"},
+        {"address": "2001:db8::7/128", "gateway": "2001:db8:1::1"}]);
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "203.0.113.1/32"},
+        {"dst": "10.9.0.0/16", "gw": "192.0.2.1"}, {"dst": "fd09::/48", "gw": "2001:db8:2::1"},
+        {"dst": "10.8.0.0/16", "gw": "192.0.2.9", "priority": 50}]);
+    let ipam = json!({"ipam": {"type": "static", "addresses": addresses, "routes": routes}});
+    for_each_plugin(&ipam, |container, plugin, config| {
+        let result = container.add(plugin, config);
+        container.check(plugin, config, &result);
+        let routes =
+            || ["-4", "-6"].map(|family| container.exec(["ip", family, "route", "show"])).concat();
+        let found = routes();
+        for line in [
+            "default via 203.0.113.1 dev eth0",
+            "203.0.113.1 dev eth0",
+            "10.9.0.0/16 via 192.0.2.1 dev eth0",
+            "192.0.2.1 dev eth0",
+            "192.0.2.9 dev eth0 scope link metric 50",
+            "default via 2001:db8:1::1 dev eth0",
+            "2001:db8:1::1 dev eth0",
+            "fd09::/48 via 2001:db8:2::1 dev eth0",
+            "2001:db8:2::1 dev eth0",
+        ] {
+            let count = found.lines().filter(|found| found.starts_with(line)).count();
+            assert_eq!(count, 1, "{plugin}: {line} in\n{found}");
+        }
+        for gateway in ["203.0.113.1", "192.0.2.1", "2001:db8:2::1"] {
+            container.exec(["ip", "route", "del", gateway, "dev", "eth0"]);
+            let error = container.checking(plugin, config, &result).run().error();
+            assert!(error.msg.contains(gateway), "{plugin}: {error:?}");
+            container.exec(["ip", "route", "add", gateway, "dev", "eth0"]);
+            container.check(plugin, config, &result);
+        }
+        container.del(plugin, config);
+    });
 }

@@ -23,6 +23,8 @@ pub(super) fn examine(document: &mut Document, path: &JsonPath<'_>, plugin: &Jso
     let kind = conf::kind(plugin);
     let entry = plugins::named(kind);
     let bridge = (kind == "bridge").then(|| networks::bridge_of(plugin).to_owned());
+    let is_set = |key| plugin.get(key) == Some(&Json::Bool(true));
+    let is_gateway = kind == "bridge" && (is_set("isGateway") || is_set("isDefaultGateway"));
     let path = path.key("ipam");
     for (path, json) in configured(&path, ipam) {
         let Ok(configured) = json.read::<RangeConf>("range") else { continue };
@@ -39,7 +41,8 @@ pub(super) fn examine(document: &mut Document, path: &JsonPath<'_>, plugin: &Jso
         };
         // `sets` has one set with one range.
         for range in sets.iter().flat_map(RangeSet::ranges) {
-            if let Some(gateway) = gateway
+            // A gateway on another machine may be outside of the subnet. The bridge itself would have no route to the subnet.
+            if let Some(gateway) = gateway.filter(|_| is_gateway)
                 && !range.subnet.contains(&gateway)
             {
                 document.fault(&path, format!("gateway {gateway} is outside of subnet {subnet}"));

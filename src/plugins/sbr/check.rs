@@ -2,24 +2,24 @@
 
 use ipnet::IpNet;
 
-use super::plan::{default_route, has_subnet, hint_of, is_copied, is_same};
+use super::plan::{default_routes, has_subnet, hint_of, is_copied, is_same};
 use crate::cni::success::Ip;
 use crate::error::{Error, Result};
 use crate::netlink::rtnl::{Address, Link, Route};
 use crate::steps::link::routing_tables::{MAIN, RoutingTables};
 
-/// Fails if the table lacks the default route of the address, or its subnet route if the kernel made one.
+/// Fails if the table lacks the default route of the address, the route to its gateway, or its subnet route if the kernel made one.
 pub fn table(
     routing_tables: &RoutingTables,
     table: u32,
     link: &Link,
-    ip: &Ip,
+    (ip, ips): (&Ip, &[Ip]),
     addresses: &[Address],
 ) -> Result<()> {
-    if let Some(wanted) = default_route(ip, link, table)
-        && !routing_tables.routes.iter().any(|route| is_same(route, &wanted))
-    {
-        return Err(missing(wanted.dst, table));
+    for wanted in default_routes(ip, ips, link, table) {
+        if !routing_tables.routes.iter().any(|route| is_same(route, &wanted)) {
+            return Err(missing(wanted.dst, table));
+        }
     }
     let has_route = |address: &Address| address.net == ip.address && !address.no_prefix_route;
     if has_subnet(ip) && addresses.iter().any(has_route) {

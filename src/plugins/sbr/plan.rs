@@ -2,9 +2,12 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::cni::success::{self, Ip};
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Batch, Link, Route, Rule};
+use crate::steps::link::routes;
 use crate::steps::link::routing_tables::{
     KERNEL_TABLES, MAIN, RoutingTables, SCOPE_LINK, link_routes_first,
 };
@@ -56,7 +59,7 @@ impl Plan {
             });
             let copies = own.iter().filter(|route| is_copied(route, ip, ips)).cloned();
             let copies = copies.map(|route| Route { table: Some(table), ..route });
-            for route in copies.chain(default_route(ip, link, table)) {
+            for route in copies.chain(default_routes(ip, ips, link, table)) {
                 let mut present = routing_tables.routes.iter().chain(&plan.routes);
                 if !present.any(|other| is_same(other, &route)) {
                     plan.routes.push(route);
@@ -193,11 +196,14 @@ pub fn is_copied(route: &Route, ip: &Ip, ips: &[Ip]) -> bool {
         && !(route.dst.prefix_len() == 0 && ip.gateway.is_some())
 }
 
-pub fn default_route(ip: &Ip, link: &Link, table: u32) -> Option<Route> {
-    let gateway = ip.gateway?;
+/// The default route via the gateway of the address, after the route to the gateway, if the gateway is in no subnet.
+pub fn default_routes(ip: &Ip, ips: &[Ip], link: &Link, table: u32) -> Vec<Route> {
     let everything = IpFamily::of(ip.address.addr()).everything();
-    let dev = Some(link.index);
-    Some(Route { via: Some(gateway), dev, table: Some(table), ..Route::to(everything) })
+    let (dev, table) = (Some(link.index), Some(table));
+    let via = |via| Route { via: Some(via), dev, table, ..Route::to(everything) };
+    let default: Vec<Route> = ip.gateway.map(via).into_iter().collect();
+    let subnets: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
+    [routes::to_gateways(&default, &subnets), default].concat()
 }
 
 /// Whether the address is an IPv6 link-local address, which the kernel itself sets on an interface.

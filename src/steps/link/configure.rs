@@ -4,26 +4,19 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::cni::success::{self, Success};
+use crate::cni::success::Success;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::{IpFamily, Mac};
 use crate::netlink::rtnl::{Batch, LinkChange, NewAddress, Route, Rtnl};
-use crate::plugin::Context;
-use crate::steps::flow::undo::Undo;
+use crate::steps::link::routes::Routes;
 use crate::steps::link::{mtu, routing_tables};
 
 /// The longest wait for duplicate address detection.
 const DAD_LIMIT: Duration = Duration::from_secs(5);
 /// The longest wait for the routes to the IPv6 addresses of the interface.
 const LOCAL_LIMIT: Duration = Duration::from_secs(1);
-/// RT_SCOPE_UNIVERSE (linux/rtnetlink.h): destinations behind a gateway.
-const SCOPE_UNIVERSE: u8 = 0;
-/// The metric of an IPv6 route that is added without one: IP6_RT_PRIO_USER (linux/ipv6_route.h).
-const USER_METRIC: u32 = 1024;
-/// The index of the loopback interface in each network namespace (LOOPBACK_IFINDEX, net/net_namespace.h).
-const LO: u32 = 1;
 
 /// An interface in a container.
 pub struct Interface<'a> {
@@ -39,8 +32,6 @@ pub struct Interface<'a> {
 pub struct Options<'a> {
     /// Do the duplicate address detection of IPv6, and wait for its end.
     pub detect_duplicates: bool,
-    /// Add no route to the prefix of an address.
-    pub no_prefix_routes: bool,
     pub announce: Announce,
     /// The alias of the interface.
     pub alias: Option<&'a str>,
@@ -62,7 +53,7 @@ pub enum Announce {
 pub fn apply(
     interface: &Interface<'_>,
     success: &Success,
-    routes: &[Route],
+    routes: &Routes,
     options: Options<'_>,
 ) -> Result<()> {
     if has_family(success, IpFamily::V6) {
@@ -88,7 +79,7 @@ pub fn apply(
             &NewAddress {
                 net: ip.address,
                 no_dad: !options.detect_duplicates,
-                no_prefix_route: options.no_prefix_routes,
+                no_prefix_route: routes.replace_prefixes,
                 // The kernel can have added the address after a router advertisement.
                 may_exist: ip.address.addr().is_ipv6(),
             },
@@ -101,9 +92,7 @@ pub fn apply(
         ..LinkChange::default()
     };
     batch.change_link(interface.index, interface.name, &up);
-    for route in routes {
-        batch.add_route(route);
-    }
+    routes.in_order().for_each(|route| batch.add_route(route));
     interface.rtnl.commit(batch).map_err(|error| match has_family(success, IpFamily::V6) {
         true => mtu::explain(error, interface.rtnl, interface.index),
         false => error,
@@ -159,77 +148,4 @@ fn announce_ipv6(name: &str) -> Result<()> {
 
 fn set_ipv6(name: &str, key: &str, value: &str) -> Result<()> {
     sysctl::set_if_possible(&sysctl::of_link(IpFamily::V6, name, key), value)
-}
-
-/// The routes of a result for the kernel. A route without a gateway gets the first gateway of its family, unless its scope
-/// puts its destination on the link. A route that rejects packets has neither gateway nor link.
-pub fn routes(success: &Success, index: u32) -> Vec<Route> {
-    let kernel_route = |route: &success::Route| {
-        let family = IpFamily::of(route.dst.addr());
-        let is_beyond_link = route.scope.is_none_or(|scope| scope == SCOPE_UNIVERSE);
-        let gateway = default_gateway(success, family).filter(|_| is_beyond_link);
-        let rejects = route.kind.rejects();
-        Route {
-            kind: route.kind,
-            via: route.gw.or(gateway).filter(|_| !rejects),
-            dev: Some(index).filter(|_| !rejects),
-            metric: non_zero(route.priority),
-            table: route.table,
-            scope: route.scope,
-            mtu: non_zero(route.mtu),
-            advmss: non_zero(route.advmss),
-            ..Route::to(route.dst.trunc())
-        }
-    };
-    success.routes.iter().map(kernel_route).collect()
-}
-
-/// The routes of a result that reject packets, to remove them: the kernel does not remove them with the interface.
-fn rejecting_routes(success: &Success) -> Vec<Route> {
-    let route = |route: &success::Route| {
-        // Without its metric and link, the kernel would also take an IPv6 route of another type to this destination.
-        let is_v6 = route.dst.addr().is_ipv6();
-        Route {
-            kind: route.kind,
-            metric: non_zero(route.priority).or_else(|| is_v6.then_some(USER_METRIC)),
-            table: route.table,
-            scope: route.scope,
-            dev: is_v6.then_some(LO),
-            ..Route::to(route.dst.trunc())
-        }
-    };
-    success.routes.iter().filter(|route| route.kind.rejects()).map(route).collect()
-}
-
-fn remove_routes(rtnl: &Rtnl, routes: &[Route]) -> Result<()> {
-    let mut batch = Batch::new();
-    routes.iter().for_each(|route| batch.del_route(route));
-    rtnl.commit(batch)
-}
-
-/// Lets `undo` remove the routes that the kernel does not remove with the interface. Call this before `apply`.
-pub fn undo_routes<'a>(cx: &'a Context<'a>, success: &Success, undo: &mut Undo<'a>) {
-    let routes = rejecting_routes(success);
-    if !routes.is_empty() {
-        undo.push("remove routes", move || remove_routes(cx.session.container()?, &routes));
-    }
-}
-
-/// DEL: removes the routes that the kernel does not remove with the interface.
-pub fn remove_rejecting(cx: &Context<'_>) -> Result<()> {
-    let result = cx.request.prev_result().ok().flatten().unwrap_or_default();
-    let routes = rejecting_routes(&result);
-    match cx.session.netns_of_del() {
-        (Some(_), _) if !routes.is_empty() => remove_routes(cx.session.container()?, &routes),
-        _ => Ok(()),
-    }
-}
-
-/// The first gateway of a family among the addresses.
-fn default_gateway(success: &Success, family: IpFamily) -> Option<IpAddr> {
-    success.ips.iter().filter_map(|ip| ip.gateway).find(|gateway| family.has(*gateway))
-}
-
-fn non_zero(value: u32) -> Option<u32> {
-    Some(value).filter(|value| *value != 0)
 }

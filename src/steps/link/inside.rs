@@ -11,6 +11,7 @@ use crate::names::Attachment;
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::parts::Parts;
+use crate::steps::link::routes::Routes;
 use crate::steps::link::routing_tables::{RoutingTables, SCOPE_LINK};
 use crate::steps::link::{configure, verify};
 
@@ -25,10 +26,7 @@ pub struct Inside<'a> {
     nets: Vec<IpNet>,
     /// Whether ADD brings the interface up.
     pub is_up: bool,
-    /// The routes of the result, as ADD makes them.
-    pub routes: Vec<Route>,
-    /// The routes that replace the kernel's routes to the prefixes of the addresses. Empty: the kernel makes these routes.
-    pub subnet_routes: Vec<Route>,
+    pub routes: Routes,
 }
 
 impl<'a> Inside<'a> {
@@ -37,8 +35,8 @@ impl<'a> Inside<'a> {
         let rtnl = cx.session.container()?;
         let (index, link) = verify::interface(cx, at, rtnl, result)?;
         let nets = result.ips_of(index).map(|ip| ip.address).collect();
-        let (routes, subnet_routes) = (configure::routes(result, link.index), Vec::new());
-        Ok(Self { rtnl, link, result, nets, is_up: true, routes, subnet_routes })
+        let routes = Routes::on_link(result, link.index);
+        Ok(Self { rtnl, link, result, nets, is_up: true, routes })
     }
 
     pub fn reconcile(&self, parts: &mut Parts) -> Result<()> {
@@ -55,19 +53,19 @@ impl<'a> Inside<'a> {
         parts.ensure(&|| verify::has_addresses(rtnl, &self.link, &self.nets), &mut || {
             let mut batch = Batch::new();
             for net in &self.nets {
-                let no_prefix_route = !self.subnet_routes.is_empty();
+                let no_prefix_route = self.routes.replace_prefixes;
                 let new = NewAddress { net: *net, no_dad: true, no_prefix_route, may_exist: true };
                 batch.add_address(*index, name, &new);
             }
             rtnl.commit(batch)
         })?;
-        parts.ensure(&|| verify::kernel_routes(rtnl, &self.subnet_routes), &mut || {
-            configure::add_routes(rtnl, &self.subnet_routes)
+        parts.ensure(&|| verify::kernel_routes(rtnl, &self.routes.implied), &mut || {
+            configure::add_routes(rtnl, &self.routes.implied)
         })?;
         if is_check {
             return verify::routes(rtnl, &self.result.routes);
         }
-        for (expected, route) in self.result.routes.iter().zip(&self.routes) {
+        for (expected, route) in self.result.routes.iter().zip(&self.routes.listed) {
             let compare = || verify::routes(rtnl, std::slice::from_ref(expected));
             parts.ensure(&compare, &mut || {
                 // Without the kernel's routes to the prefixes, a gateway cannot be reached.
@@ -81,7 +79,7 @@ impl<'a> Inside<'a> {
 
     /// The routes that the kernel makes for the prefixes of the addresses, and that no table has.
     fn missing_prefix_routes(&self) -> Result<Vec<Route>> {
-        if !self.subnet_routes.is_empty() {
+        if self.routes.replace_prefixes {
             return Ok(Vec::new());
         }
         let present = RoutingTables::read(self.rtnl)?.routes;

@@ -24,6 +24,7 @@ use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::parent::Parent;
+use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::{kind, mtu, taken_mac, tuned};
 
 /// The maximum wait until the kernel has removed the links of an ended namespace. A busy kernel needs some 100 ms.
@@ -162,7 +163,7 @@ fn add(
         (Some(wanted), Some(parent)) => wanted.alias(&owner, parent),
         _ => owner.alias(),
     };
-    configure::undo_routes(cx, &success, &mut undo);
+    routes::undo_rejecting(cx, &success, &mut undo);
     let configured = configure(cx, at, &link, success, Some(&alias));
     let success = configured.map_err(|error| match &parent {
         Some(parent) if !parent.up => {
@@ -230,7 +231,7 @@ pub fn configure(
     let (netns, rtnl) = (cx.session.required_netns()?, cx.session.container()?);
     let interface = configure::Interface { netns, rtnl, name: &at.ifname, index: link.index };
     let options = Options { announce: Announce::WhenUp, alias, ..Options::default() };
-    configure::apply(&interface, &success, &configure::routes(&success, link.index), options)?;
+    configure::apply(&interface, &success, &Routes::on_link(&success, link.index), options)?;
     Ok(result(cx, &at.ifname, link.mac, success))
 }
 
@@ -279,7 +280,7 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>, remove: &dyn Fn() -> Result<(
     let mut failures = Failures::default();
     steps.iter().for_each(|step| failures.note(step()));
     if scope.one().is_some() {
-        failures.note(configure::remove_rejecting(cx));
+        failures.note(routes::remove_rejecting(cx));
     }
     failures.into_result()
 }

@@ -10,6 +10,7 @@ pub mod interface;
 pub mod kind;
 pub mod mtu;
 pub mod parent;
+pub mod routes;
 pub mod routing_tables;
 pub mod taken_mac;
 pub mod tuned;

@@ -72,8 +72,13 @@ fn split_ipv6(route: Route) -> Vec<Route> {
 
 /// Returns the routes in an order in which they can be added: those without a gateway first, because the kernel refuses a
 /// route with an unreachable gateway.
-pub fn link_routes_first(routes: &[Route]) -> impl Iterator<Item = &Route> {
-    let with = |has_gateway| routes.iter().filter(move |route| route.via.is_some() == has_gateway);
+pub fn link_routes_first<'a>(
+    routes: impl IntoIterator<Item = &'a Route, IntoIter: Clone>,
+) -> impl Iterator<Item = &'a Route> {
+    let routes = routes.into_iter();
+    let with = |has_gateway| {
+        routes.clone().filter(move |route: &&Route| route.via.is_some() == has_gateway)
+    };
     with(false).chain(with(true))
 }
 

@@ -5,6 +5,7 @@ mod after_a_reboot;
 mod bridge_of_another;
 mod cleaned;
 mod gateway_on_a_vlan;
+mod gateway_outside;
 mod link_local_gateway;
 mod link_of_two;
 mod loopback_of_host;

@@ -1,0 +1,123 @@
+//! A gateway outside of the container's subnet, as hosters have it: the address is a single one, and the router is elsewhere.
+
+use serde_json::{Value, json};
+
+use crate::world::{Container, OUTSIDE, PLUGIN_DIR, World, lan, runs_with, with};
+
+/// Addresses of the container, with the prefix lengths of single ones, and of the router.
+const OWN: [&str; 2] = ["198.51.100.7/32", "2001:db8::7/128"];
+const ROUTERS: [&str; 2] = ["203.0.113.1", "2001:db8:1::1"];
+
+/// The LAN with the router, which knows the containers' addresses on the link.
+fn router(world: &World) -> Container<'_> {
+    let outside = lan(world);
+    for (own, router) in OWN.into_iter().zip(ROUTERS) {
+        outside.exec(["ip", "address", "add", router, "dev", "sw"]);
+        outside.exec(["ip", "route", "add", own, "dev", "sw"]);
+    }
+    outside
+}
+
+fn macvlan(ipam: Value) -> Value {
+    json!({"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "master": "lan", "ipam": ipam})
+}
+
+/// Both families, with default routes via the router. `inside` is true if the result has a gateway for each address.
+fn hosted(has_gateways: bool) -> Value {
+    let [v4, v6] = ROUTERS;
+    let address = |index: usize| match has_gateways {
+        true => json!({"address": OWN[index], "gateway": ROUTERS[index]}),
+        false => json!({"address": OWN[index]}),
+    };
+    let routes = match has_gateways {
+        true => json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]),
+        false => json!([{"dst": "0.0.0.0/0", "gw": v4}, {"dst": "::/0", "gw": v6}]),
+    };
+    json!({"type": "static", "addresses": [address(0), address(1)], "routes": routes})
+}
+
+#[test]
+fn a_single_address_is_online() {
+    for has_gateways in [true, false] {
+        let world = World::new();
+        router(&world);
+        let c1 = world.container("c1");
+        let config = macvlan(hosted(has_gateways));
+        world.call("macvlan", "STATUS", &config).run().silence();
+        let result = c1.add("macvlan", &config);
+        c1.check("macvlan", &config, &result);
+        // These addresses are behind the router for the container.
+        OUTSIDE.into_iter().for_each(|address| c1.ping(address));
+        c1.del("macvlan", &config);
+    }
+}
+
+/// By the runtime: with a range of `host-local`, and `reconcile --inside` restores the routes.
+#[test]
+fn the_routes_are_restored() {
+    let world = World::new();
+    let outside = router(&world);
+    for subnet in ["198.51.100.0/24", "2001:db8::/64"] {
+        outside.exec(["ip", "route", "add", subnet, "dev", "sw"]);
+    }
+    let [v4, v6] = ROUTERS;
+    let ranges = json!([[{"subnet": "198.51.100.0/24", "gateway": v4}],
+        [{"subnet": "2001:db8::/64", "gateway": v6}]]);
+    let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+    let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
+    let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [macvlan(ipam)]});
+    world.write("/run/net.d/net.conflist", list.to_string());
+    let cnibox = |args: &[&str]| {
+        let words = [&["/run/bin/cnibox"], args].concat();
+        let call = world.tool(&words, None).env("CNI_PATH", PLUGIN_DIR);
+        call.env("NETCONFPATH", "/run/net.d").run()
+    };
+    let c1 = world.container("c1");
+    cnibox(&["lint", "/run/net.d"]).silence();
+    cnibox(&["add", "net", "c1"]).success();
+    OUTSIDE.into_iter().for_each(|address| c1.ping(address));
+    for router in ROUTERS {
+        c1.exec(["ip", "route", "del", router, "dev", "eth0"]);
+    }
+    c1.exec(["ip", "-6", "route", "del", "default"]);
+    let said = cnibox(&["reconcile", "--inside"]);
+    assert!(said.stdout.contains(v4), "{}", said.report());
+    cnibox(&["check", "net", "c1"]).silence();
+    OUTSIDE.into_iter().for_each(|address| c1.ping(address));
+    cnibox(&["del", "net", "c1"]).silence();
+}
+
+/// `sbr` has a gateway of its own, in no subnet of the interface, and one from the result.
+#[test]
+fn sbr_reaches_it_in_its_table() {
+    if !runs_with("CONFIG_IP_MULTIPLE_TABLES") {
+        return;
+    }
+    for keys in [json!({}), json!({"gateways": ROUTERS})] {
+        let world = World::new();
+        router(&world);
+        let c1 = world.container("c1");
+        let mut ipam = hosted(keys == json!({}));
+        if keys != json!({}) {
+            ipam["routes"] = json!([]);
+        }
+        let config = macvlan(ipam);
+        let result = c1.add("macvlan", &config);
+        let sbr =
+            json!({"cniVersion": "1.1.0", "name": "net", "type": "sbr", "prevResult": result});
+        let sbr = with(&sbr, keys);
+        for _ in 0..2 {
+            c1.call("sbr", "ADD", &sbr).run().success();
+            c1.call("sbr", "CHECK", &sbr).run().silence();
+        }
+        c1.check("macvlan", &config, &result);
+        for (own, address) in OWN.into_iter().zip(OUTSIDE) {
+            let source = own.split('/').next().unwrap();
+            c1.exec(["ping", "-n", "-c", "1", "-w", "60", "-I", source, address]);
+        }
+        let table = c1.exec(["ip", "route", "show", "table", "100"]);
+        assert!(table.contains("203.0.113.1 dev eth0"), "{table}");
+        c1.exec(["ip", "route", "del", ROUTERS[0], "table", "100"]);
+        c1.call("sbr", "CHECK", &sbr).run().fails(999, &[ROUTERS[0]]);
+    }
+}
