@@ -79,13 +79,13 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
-use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::inside::Inside;
 use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;
 use crate::steps::link::{configure, forwarding, host_link, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{masquerade, spoof_check};
+use crate::steps::undo::{Failures, Undo};
 use vlan::{Trunk, Vlans};
 
 /// The timeout of the lock that calls hold while they use or remove a bridge or a VLAN gateway. The kernel needs about 20 ms

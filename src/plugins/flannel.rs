@@ -48,8 +48,8 @@ use crate::plugin::owner::Owners;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
-use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::state;
+use crate::steps::undo::{Failures, Undo};
 use saved_conf::{Saved, SavedConf};
 use subnet_env::SubnetEnv;
 

@@ -63,11 +63,11 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
-use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::chained;
 use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::{interface, mtu, routes};
 use crate::steps::state;
+use crate::steps::undo::{Failures, Undo};
 
 pub const ENTRY: Entry =
     Entry::plugin::<HostDevice>("host-device", "a link of the host, moved into the container");

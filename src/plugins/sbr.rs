@@ -41,10 +41,10 @@ use crate::names::{Attachment, IpFamily};
 use crate::netlink::rtnl::{Batch, Route, Rtnl, Rule};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
-use crate::steps::flow::undo::Undo;
 use crate::steps::link::routes::Routes;
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
 use crate::steps::link::{chained, host_link};
+use crate::steps::undo::Undo;
 use plan::{PROTOCOL, Plan, is_link_local};
 
 pub const ENTRY: Entry = Entry {

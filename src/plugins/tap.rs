@@ -45,10 +45,10 @@ use crate::plugin::owner::Owner;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::flow::delegate;
-use crate::steps::flow::undo::Undo;
 use crate::steps::link::inside;
 use crate::steps::link::interface::{self, NewInterface, Property};
 use crate::steps::link::routes;
+use crate::steps::undo::Undo;
 
 /// The link kind in the kernel. It is the same for tap (frames) and tun (packets).
 const KIND: &str = "tun";

@@ -69,10 +69,10 @@ use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Entry, Plugin, Scope};
-use crate::steps::flow::undo::Undo;
 use crate::steps::link::tuned::{DIR, record};
 use crate::steps::link::{chained, host_link, mtu};
 use crate::steps::state;
+use crate::steps::undo::Undo;
 use backup::Backup;
 use tuned::Tuned;
 

@@ -44,13 +44,13 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Expected, Plugin, Scope};
 use crate::steps::flow::delegate;
-use crate::steps::flow::undo::Undo;
 use crate::steps::link::inside::Inside;
 use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;
 use crate::steps::link::{chained, configure, forwarding, gateway, host_link, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{localnet, masquerade};
+use crate::steps::undo::Undo;
 
 /// The scope of the routes of the host end: RT_SCOPE_HOST (linux/rtnetlink.h).
 const SCOPE_HOST: u8 = 254;

@@ -35,9 +35,9 @@ use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::plugin::{Context, Entry, Plugin, Scope};
-use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::routing_tables::{self, KERNEL_TABLES, MAIN, RoutingTables};
 use crate::steps::link::{chained, host_link, kind, verify};
+use crate::steps::undo::{Failures, Undo};
 use interface::SavedRoutes;
 
 /// The timeout until the kernel accepts packets to a restored IPv6 address. If the link is up, it takes microseconds.

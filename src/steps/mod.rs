@@ -5,3 +5,4 @@ pub mod lease_change;
 pub mod link;
 pub mod nft;
 pub mod state;
+pub mod undo;

@@ -8,8 +8,8 @@ use crate::kernel::netns::Lock;
 use crate::names::{IfName, IpFamily, Mac};
 use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::plugin::Context;
-use crate::steps::flow::undo::Undo;
 use crate::steps::link::{host_link, mtu, veth};
+use crate::steps::undo::Undo;
 
 /// The maximum number of attempts to make the bridge. An attempt fails only if another process made or removed the bridge in
 /// the meantime.

@@ -11,8 +11,8 @@ use crate::names::{IfName, IpFamily};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::plugin::Context;
 use crate::steps::flow::delegate;
-use crate::steps::flow::undo::Undo;
 use crate::steps::link::{gateway, host_link, mtu};
+use crate::steps::undo::Undo;
 
 impl Bridge {
     pub(super) fn is_gateway(&self) -> bool {

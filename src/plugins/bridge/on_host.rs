@@ -10,9 +10,9 @@ use crate::names::{Attachment, Mac};
 use crate::netlink::rtnl::Link;
 use crate::plugin::Context;
 use crate::plugin::parts::Parts;
-use crate::steps::flow::undo::Undo;
 use crate::steps::link::{chained, forwarding, host_link, verify};
 use crate::steps::nft::rules::Rules;
+use crate::steps::undo::Undo;
 
 impl Bridge {
     pub(super) fn reconcile_on_host(

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::names::Attachment;
 use crate::plugin::Context;
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::flow::undo::Failures;
 use crate::steps::state::{self, StateFile};
+use crate::steps::undo::Failures;
 
 const OWNER: &str = "cnibox.owner";
 

@@ -9,8 +9,8 @@
 use crate::error::Result;
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::steps::flow::undo::Failures;
 use crate::steps::state::{self, StateFile};
+use crate::steps::undo::Failures;
 
 use super::saved_state::SavedState;
 

@@ -6,7 +6,7 @@
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::netlink::rtnl::{Batch, Link, LinkChange, Rtnl};
-use crate::steps::flow::undo::Failures;
+use crate::steps::undo::Failures;
 
 use super::saved_state::{self, SavedState};
 

@@ -11,8 +11,8 @@ use crate::kernel::boot;
 use crate::kernel::netns::NetNs;
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::flow::undo::Failures;
 use crate::steps::state;
+use crate::steps::undo::Failures;
 
 /// The content of the file of an attachment: the values from before ADD, the owner, and the namespace.
 #[derive(Debug)]

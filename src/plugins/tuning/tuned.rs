@@ -8,8 +8,8 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::Mac;
 use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
-use crate::steps::flow::undo::Failures;
 use crate::steps::link::taken_mac;
+use crate::steps::undo::Failures;
 
 /// Values of attributes and sysctls: configured, saved or current. A configured value that is `None` is not changed.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -10,7 +10,7 @@ use crate::plugin::execute::{Program, execute};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Expected, Scope};
 use crate::steps::flow::orphans;
-use crate::steps::flow::undo::Undo;
+use crate::steps::undo::Undo;
 
 /// Calls ADD of the IPAM plugin, if the network has one; `undo` releases the addresses. If `link` is given, claims the
 /// addresses on that link of the node, and fails if another container has one of them on the link.

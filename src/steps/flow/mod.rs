@@ -1,5 +1,4 @@
-//! The control flow of a call: undo after an error, and calls of delegates.
+//! Calls of delegates, and the addresses that they give.
 
 pub mod delegate;
 pub mod orphans;
-pub mod undo;

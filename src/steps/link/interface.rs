@@ -19,13 +19,13 @@ use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::flow::delegate;
-use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::parent::Parent;
 use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::{kind, mtu, taken_mac, tuned};
+use crate::steps::undo::{Failures, Undo};
 
 /// The maximum wait until the kernel has removed the links of an ended namespace. A busy kernel needs some 100 ms.
 const LINK_WAIT_MAX: Duration = Duration::from_secs(1);

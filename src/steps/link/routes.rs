@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Batch, Route, Rtnl};
 use crate::plugin::Context;
-use crate::steps::flow::undo::Undo;
 use crate::steps::link::routing_tables::{MAIN, SCOPE_LINK, link_routes_first};
+use crate::steps::undo::Undo;
 
 /// RT_SCOPE_UNIVERSE (linux/rtnetlink.h): destinations behind a gateway.
 const SCOPE_UNIVERSE: u8 = 0;

@@ -16,9 +16,9 @@ use crate::names::{Attachment, IfName, Mac};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope};
-use crate::steps::flow::undo::{Failures, Undo};
 use crate::steps::link::{host_link, interface, mtu, tuned};
 use crate::steps::nft::rules::Rules;
+use crate::steps::undo::{Failures, Undo};
 
 /// The maximum number of names to try. An attempt fails only if another link on the host has the name.
 const NAME_ATTEMPTS_MAX: u32 = 10;

@@ -13,8 +13,8 @@ use crate::netlink::nft::{Batch, Nft};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Scope};
-use crate::steps::flow::undo::Undo;
 use crate::steps::nft::{masquerade, spoof_check};
+use crate::steps::undo::Undo;
 
 /// The rules that an attachment needs.
 #[derive(Clone, Copy)]
