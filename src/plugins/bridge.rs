@@ -43,6 +43,7 @@
 //! - **ADD** makes the bridge, the gateway address, the pair and the nf_tables elements, and configures the
 //!   container's interface. Without `ipam` the interface gets no addresses. The order is chosen so that no frame
 //!   passes unfiltered. The result lists the bridge, both ends of the pair and, with `vlan`, the link of the gateway.
+//!   For an address outside of the subnet of its gateway, the host gets a route, which DEL removes.
 //! - **CHECK** calls the CHECK of the IPAM plugin. It compares the MAC address, addresses and routes of the interface
 //!   with `prevResult`, and the bridge, its port, VLANs, gateway, masquerading and spoof check with the configuration.
 //!   It also compares `mtu`; `tuning` may have set a smaller one. Rules of the reference are accepted.
@@ -58,6 +59,7 @@
 
 mod device;
 mod gateway;
+mod host_routes;
 mod on_host;
 mod port;
 mod vlan;
@@ -256,6 +258,9 @@ impl Plugin for Bridge {
         let owners = Owners::of(cx, scope);
         let mut failures = Failures::default();
         failures.note(veth::clean(cx, scope, netns, &owners));
+        if scope.one().is_some() {
+            failures.note(self.remove_host_routes(cx));
+        }
         failures.note(self.remove_unused_gateways(cx));
         failures.note(self.remove_unused_bridge(cx));
         failures.into_result()
@@ -312,7 +317,9 @@ impl Bridge {
         let mut success = delegate::add_ipam(cx, at, Some(&link), undo)?;
         let gateways = self.complete_result(&mut success);
         let vlan_gateway = self.ensure_gateway(state, bridge, &gateways, undo)?;
-        Ok(Addressing { success, gateways, vlan_gateway })
+        let addressing = Addressing { success, gateways, vlan_gateway };
+        self.add_host_routes(state.host, bridge, &addressing, undo)?;
+        Ok(addressing)
     }
 
     /// Enables IP forwarding and returns the result of the ADD.

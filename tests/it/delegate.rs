@@ -283,7 +283,7 @@ fn a_result_of_any_version_is_understood() {
 #[test]
 fn a_step_after_ipam_that_fails_gives_the_address_back() {
     let unreachable = r#"if [ $CNI_COMMAND = ADD ]; then echo '{"cniVersion": "1.0.0", "ips": [{"address":
-        "10.77.0.5/24"}], "routes": [{"dst": "10.99.0.0/16", "gw": "192.168.77.1"}]}'; fi"#;
+        "10.77.0.5/24"}], "routes": [{"dst": "10.99.0.0/16", "gw": "192.168.77.1", "scope": 254}]}'; fi"#;
     let world = World::new();
     own_plugin(&world, "my-ipam", unreachable);
     let c1 = world.container("c1");

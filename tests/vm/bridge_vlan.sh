@@ -202,7 +202,7 @@ test_a_failing_add_takes_back_the_gateway_of_its_vlan_where_addresses_come_throu
     ln -s "$cni_bin/bridge" /tmp/bin/bridge
     cat >/tmp/bin/dhcp <<'END'
 #!/bin/sh
-echo '{"cniVersion": "1.1.0", "ips": [{"address": "10.10.0.2/24"}], "routes": [{"dst": "10.99.0.0/16", "gw": "192.168.77.1"}]}'
+echo '{"cniVersion": "1.1.0", "ips": [{"address": "10.10.0.2/24"}], "routes": [{"dst": "10.99.0.0/16", "gw": "192.168.77.1", "scope": 254}]}'
 END
     chmod 755 /tmp/bin/dhcp
     cni_bin=/tmp/bin
@@ -354,7 +354,7 @@ test_a_failing_add_takes_its_gateway_back() {
     local bad without_ipam
     # Two objects under one key would be merged.
     without_ipam="${ten_gateway%%, \"ipam\"*}}"
-    bad=$(with "$without_ipam" '"ipam": {"type": "host-local", "subnet": "10.10.0.0/24", "routes": [{"dst": "10.99.0.0/16", "gw": "192.168.7.7"}]}')
+    bad=$(with "$without_ipam" '"ipam": {"type": "host-local", "subnet": "10.10.0.0/24", "routes": [{"dst": "10.99.0.0/16", "gw": "192.168.7.7", "scope": 254}]}')
     container c1 c2
     remember
     expect_fail 999 ADD bridge c1 "$bad"

@@ -18,12 +18,14 @@ fn case(host: &'static str, container: &'static str, keys: Value, says: &'static
 }
 
 fn cases() -> Vec<Case> {
-    let route = |dst: &str, gw: &str| json!({"ipam": {"routes": [{"dst": dst, "gw": gw}]}});
+    // The kernel refuses a gateway for a destination of the scope host.
+    let route =
+        |dst: &str, gw: &str| json!({"ipam": {"routes": [{"dst": dst, "gw": gw, "scope": 254}]}});
     vec![
         case("", "ip link add eth0 type bridge", json!({}), "eth0"),
         case("", "ip link add eth0 type bridge", json!({"isGateway": true}), "eth0"),
         case("", "", route("10.99.0.0/16", "192.168.77.1"), "10.99.0.0/16"),
-        case("", "", route("fd99::/32", "fd77::1"), "fd99::/32"),
+        case("", "", route("fd99::/32", "ff02::1"), "fd99::/32"),
         case("", "", json!({"ipam": {"subnet": "10.1.0.0/31"}}), "10.1.0.0/31"),
         case("", "", json!({"ipam": {"ranges": [[{"subnet": "10.2.0.5/24"}]]}}), "10.2.0.0"),
         case("", "", json!({"ipam": {"type": "none-such"}}), "failed to find plugin"),

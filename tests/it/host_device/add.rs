@@ -72,7 +72,7 @@ fn dns_of_the_network_is_in_the_result() {
 
 #[test]
 fn a_failed_add_leaves_the_card_where_it_was() {
-    let far = json!([{"dst": "10.98.0.0/16", "gw": "192.168.77.1"}]);
+    let far = json!([{"dst": "10.98.0.0/16", "gw": "192.168.77.1", "scope": 254}]);
     let cases = [
         ("ip link add eth0 type bridge", json!({}), "already exists"),
         ("", json!({"device": "none0"}), "device: none0"),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Container, OUTSIDE, PLUGIN_DIR, World, lan, runs_with, with};
+use crate::world::{Container, OUTSIDE, Outcome, PLUGIN_DIR, World, lan, with};
 
 /// Addresses of the container, with the prefix lengths of single ones, and of the router.
 const OWN: [&str; 2] = ["198.51.100.7/32", "2001:db8::7/128"];
@@ -22,7 +22,7 @@ fn macvlan(ipam: Value) -> Value {
     json!({"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "master": "lan", "ipam": ipam})
 }
 
-/// Both families, with default routes via the router. `inside` is true if the result has a gateway for each address.
+/// Both families, with default routes via the router. With `has_gateways` each address of the result has its gateway.
 fn hosted(has_gateways: bool) -> Value {
     let [v4, v6] = ROUTERS;
     let address = |index: usize| match has_gateways {
@@ -52,6 +52,12 @@ fn a_single_address_is_online() {
     }
 }
 
+fn cnibox(world: &World, args: &[&str]) -> Outcome {
+    let words = [&["/run/bin/cnibox"], args].concat();
+    let call = world.tool(&words, None).env("CNI_PATH", PLUGIN_DIR);
+    call.env("NETCONFPATH", "/run/net.d").run()
+}
+
 /// By the runtime: with a range of `host-local`, and `reconcile --inside` restores the routes.
 #[test]
 fn the_routes_are_restored() {
@@ -67,32 +73,60 @@ fn the_routes_are_restored() {
     let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
     let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [macvlan(ipam)]});
     world.write("/run/net.d/net.conflist", list.to_string());
-    let cnibox = |args: &[&str]| {
-        let words = [&["/run/bin/cnibox"], args].concat();
-        let call = world.tool(&words, None).env("CNI_PATH", PLUGIN_DIR);
-        call.env("NETCONFPATH", "/run/net.d").run()
-    };
     let c1 = world.container("c1");
-    cnibox(&["lint", "/run/net.d"]).silence();
-    cnibox(&["add", "net", "c1"]).success();
+    cnibox(&world, &["lint", "/run/net.d"]).silence();
+    cnibox(&world, &["add", "net", "c1"]).success();
     OUTSIDE.into_iter().for_each(|address| c1.ping(address));
     for router in ROUTERS {
         c1.exec(["ip", "route", "del", router, "dev", "eth0"]);
     }
     c1.exec(["ip", "-6", "route", "del", "default"]);
-    let said = cnibox(&["reconcile", "--inside"]);
+    let said = cnibox(&world, &["reconcile", "--inside"]);
     assert!(said.stdout.contains(v4), "{}", said.report());
-    cnibox(&["check", "net", "c1"]).silence();
+    cnibox(&world, &["check", "net", "c1"]).silence();
     OUTSIDE.into_iter().for_each(|address| c1.ping(address));
-    cnibox(&["del", "net", "c1"]).silence();
+    cnibox(&world, &["del", "net", "c1"]).silence();
+}
+
+/// The gateway is the host, by a bridge or by a pair: the host has the way to the container, and loses it with the DEL.
+#[test]
+fn the_host_reaches_the_container() {
+    for plugin in ["bridge", "ptp"] {
+        let world = World::new();
+        for address in OUTSIDE {
+            world.host(["ip", "address", "add", address, "dev", "lo"]);
+        }
+        world.host(["ip", "link", "set", "lo", "up"]);
+        let plugins = json!({"type": plugin, "isGateway": true, "ipam": hosted(true)});
+        let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [plugins]});
+        world.write("/run/net.d/net.conflist", list.to_string());
+        let c1 = world.container("c1");
+        cnibox(&world, &["add", "net", "c1"]).success();
+        let is_online = || {
+            ROUTERS.into_iter().chain(OUTSIDE).for_each(|address| c1.ping(address));
+            for own in OWN {
+                world.pinging(own.split('/').next().unwrap(), None).run().output();
+            }
+        };
+        is_online();
+        let routes = || OWN.map(|own| world.host(["ip", "route", "show", own]));
+        let [v4, v6] = routes();
+        assert!(!v4.is_empty() && !v6.is_empty(), "{plugin}: {v4} {v6}");
+        for own in OWN {
+            world.host(["ip", "route", "del", own]);
+        }
+        let said = cnibox(&world, &["reconcile"]).stdout;
+        assert!(OWN.into_iter().all(|own| said.contains(own)), "{plugin}: {said}");
+        is_online();
+        cnibox(&world, &["check", "net", "c1"]).silence();
+        cnibox(&world, &["del", "net", "c1"]).silence();
+        assert_eq!(routes(), ["", ""], "{plugin}");
+    }
 }
 
 /// `sbr` has a gateway of its own, in no subnet of the interface, and one from the result.
 #[test]
 fn sbr_reaches_it_in_its_table() {
-    if !runs_with("CONFIG_IP_MULTIPLE_TABLES") {
-        return;
-    }
     for keys in [json!({}), json!({"gateways": ROUTERS})] {
         let world = World::new();
         router(&world);

@@ -47,10 +47,11 @@ fn an_add_that_the_kernel_refuses_is_undone() {
         let world = World::new();
         let c1 = container(&world);
         let before = routing(&c1);
-        let gateways = with(&keys, json!({"gateways": ["10.77.0.1"]}));
+        // The address of the interface itself.
+        let gateways = with(&keys, json!({"gateways": ["10.1.0.2"]}));
         call(&c1, "ADD", &sbr(gateways, &result(&c1)))
             .run()
-            .fails(999, &["cannot add route to 0.0.0.0/0 via 10.77.0.1"]);
+            .fails(999, &["cannot add route to 0.0.0.0/0 via 10.1.0.2"]);
         assert_eq!(routing(&c1), before);
     }
 }

@@ -128,7 +128,7 @@ fn one_of_many_adds_at_once_for_one_name_succeeds() {
 
 #[test]
 fn a_failed_add_leaves_nothing() {
-    let far = json!([{"dst": "10.98.0.0/16", "gw": "192.168.77.1"}]);
+    let far = json!([{"dst": "10.98.0.0/16", "gw": "192.168.77.1", "scope": 254}]);
     let cases = [
         (json!({"ipam": {"type": "none-such"}}), 7, "failed to find plugin"),
         (json!({"ipam": {"type": "static"}}), 999, "IP"),
