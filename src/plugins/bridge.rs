@@ -54,8 +54,8 @@
 //! - **STATUS** fails if `bridge` names a link of another kind, if VLANs are configured and the bridge or the kernel
 //!   cannot filter them, if the kernel lacks an nf_tables feature that `ipMasq` or `macspoofchk` needs, or if the IPAM
 //!   plugin fails. With `isGateway` it also fails if the bridge has another address than the gateway's and
-//!   `forceAddress` is false, if IPv6 is disabled on the host or the MTU of the bridge is below 1280 and there is an
-//!   IPv6 gateway, or if IP forwarding cannot be enabled.
+//!   `forceAddress` is false, if the host cannot enable IPv6 or the MTU of the bridge is below 1280 and there is an IPv6
+//!   gateway, or if IP forwarding cannot be enabled.
 
 mod device;
 mod gateway;

@@ -26,8 +26,8 @@
 //!   releases the addresses. IP forwarding stays enabled.
 //! - **GC** does the same for all attachments that are not valid.
 //! - **STATUS** fails if the kernel lacks an nf_tables feature that `ipMasq` needs, if the addresses of the IPAM plugin
-//!   have no gateway, if there are IPv6 addresses and IPv6 is disabled on the host, if IP forwarding cannot be enabled,
-//!   or if the IPAM plugin fails.
+//!   have no gateway, if there are IPv6 addresses and the host cannot enable IPv6, if IP forwarding cannot be enabled, or
+//!   if the IPAM plugin fails.
 
 use std::net::IpAddr;
 
@@ -38,7 +38,7 @@ use crate::cni::request::Verb;
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::names::{Attachment, IfName};
+use crate::names::{Attachment, IfName, Mac};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
@@ -114,7 +114,10 @@ impl Plugin for Veth {
         // The rules must exist before the container can send.
         rules.add(cx, at, &mut undo)?;
         routes::undo_rejecting(cx, &success, &mut undo);
-        configure::apply(&container, &success, &routes, configure::Options::default())?;
+        let neighbours = neighbours(&success, pair.host_mac);
+        let options =
+            configure::Options { neighbours: &neighbours, ..configure::Options::default() };
+        configure::apply(&container, &success, &routes, options)?;
         // The last step: a failing ADD does not disable IP forwarding again.
         forwarding::enable(host, success.ips.iter().map(|ip| ip.address.addr()))?;
 
@@ -129,7 +132,7 @@ impl Plugin for Veth {
         delegate::call_ipam(cx, &Verb::Check(at.clone()))?;
         let result = cx.request.required_prev_result()?;
         let own = own(&result, at);
-        let inside = inside(cx, at, &result, &own)?;
+        let inside = inside(cx, at, &result, (&own, None))?;
         let host_end = veth::host_end(cx.session.host()?, &inside.link, &at.ifname)?;
         veth::check_mtu(at, &host_end, &inside.link, self.mtu())?;
         inside.reconcile(&mut Parts::to_check())?;
@@ -149,7 +152,11 @@ impl Plugin for Veth {
         let end = veth::host_end_of(cx, at, &result)?;
         let own = own(&result, at);
         self.reconcile_on_host(cx, at, (&end, &own), parts)?;
-        if parts.is_inside() { inside(cx, at, &result, &own)?.reconcile(parts) } else { Ok(()) }
+        if parts.is_inside() {
+            inside(cx, at, &result, (&own, end.mac))?.reconcile(parts)
+        } else {
+            Ok(())
+        }
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
@@ -198,6 +205,9 @@ impl Veth {
     ) -> Result<()> {
         let host = cx.session.host()?;
         host_link::reconcile_accept_ra(host, &end.name, parts)?;
+        let addresses: Vec<IpAddr> = own.ips.iter().map(|ip| ip.address.addr()).collect();
+        // First: a link without IPv6 has no IPv6 addresses and routes.
+        forwarding::reconcile(host, &end.name, &addresses, parts)?;
         for net in gateways(own) {
             let make = &mut || {
                 let mut batch = Batch::new();
@@ -212,25 +222,32 @@ impl Veth {
                 configure::add_routes(host, route)
             })?;
         }
-        let addresses: Vec<IpAddr> = own.ips.iter().map(|ip| ip.address.addr()).collect();
-        forwarding::reconcile(host, &addresses, parts)?;
         let nets = own.nets();
         let rules = Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None };
         rules.reconcile(cx, at, parts)
     }
 }
 
-/// The container's side of the pair.
+/// The container's side of the pair. CHECK does not compare the MAC address of the host end as a neighbour: earlier releases and the
+/// reference did not set it.
 fn inside<'a>(
     cx: &'a Context<'_>,
     at: &Attachment,
     result: &'a Success,
-    own: &Success,
+    (own, host_mac): (&Success, Option<Mac>),
 ) -> Result<Inside<'a>> {
     let mut inside = Inside::find(cx, at, result)?;
     let own = Success { routes: result.routes.clone(), ..own.clone() };
     inside.routes = Routes::via_gateways(&own, inside.link.index);
+    inside.neighbours = host_mac.map(|mac| neighbours(&own, mac)).unwrap_or_default();
     Ok(inside)
+}
+
+/// The IPv4 gateways with the MAC address of the host end. With `net.ipv4.conf.all.arp_ignore` 2 the host answers ARP only for
+/// addresses in the subnet of the sender, and the gateway on the host end has a subnet of its own.
+fn neighbours(success: &Success, host_mac: Mac) -> Vec<(IpAddr, Mac)> {
+    let gateways = gateways(success).into_iter().map(|net| net.addr());
+    gateways.filter(IpAddr::is_ipv4).map(|gateway| (gateway, host_mac)).collect()
 }
 
 /// The addresses of the interface with their gateways, without those that have none.
@@ -294,10 +311,16 @@ fn set_up_host_end(owner: &Owner, host: &Rtnl, pair: &veth::Pair, success: &Succ
     host_link::refuse_router_advertisements(&pair.host)?;
     if success.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         host_link::skip_duplicate_detection(name)?;
+        forwarding::enable_ipv6(&pair.host)?;
     }
     let alias = owner.alias();
     let mut batch = Batch::new();
-    let change = LinkChange { up: Some(true), alias: Some(&alias), ..LinkChange::default() };
+    let change = LinkChange {
+        up: Some(true),
+        alias: Some(&alias),
+        forward_ipv4: success.ips.iter().any(|ip| ip.address.addr().is_ipv4()),
+        ..LinkChange::default()
+    };
     batch.change_link(pair.host.index, name, &change);
     for net in gateways(success) {
         batch.add_address(pair.host.index, name, &gateway_address(net));

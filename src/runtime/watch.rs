@@ -35,8 +35,8 @@ const DELAY_MAX: Duration = Duration::from_millis(500);
 /// The rest after a look, as a multiple of its processor time: a node that starts containers all the time spends at most a tenth of
 /// a processor on looks. Most of the duration of a look is a wait for the kernel.
 const REST: u32 = 9;
-/// The time to the next look without an event. `route_localnet`, `accept_ra` and the parameters of bridges and of queueing
-/// disciplines have no events.
+/// The time to the next look without an event. `route_localnet`, `forwarding`, `accept_ra` and the parameters of bridges and of
+/// queueing disciplines have no events.
 const INTERVAL: Duration = Duration::from_secs(600);
 /// The same after a look that failed, or that skipped an attachment because of an operation in progress.
 const INTERVAL_IF_PARTIAL: Duration = Duration::from_secs(10);

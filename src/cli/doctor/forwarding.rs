@@ -4,10 +4,10 @@ use crate::error::Result;
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::netlink::nft::{Family, Nft, Object, Table};
-use crate::netlink::rtnl::Rtnl;
+use crate::netlink::rtnl::{Link, Rtnl};
 
 use super::finding::{Finding, Findings, Harm, quoted};
-use super::host::Host;
+use super::host::{ConfiguredNetwork, Host};
 
 /// Finds disabled IP forwarding. ADD enables it, so it is a fault only for networks in use, and a note for others.
 pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -32,7 +32,48 @@ pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             }
         }
     }
+    uplinks_without_forwarding(host, found)?;
     bridged_services(host, found)
+}
+
+/// Finds uplinks whose packets the host does not forward, as with `net.ipv4.conf.default.forwarding` 0. ADD changes only the links
+/// that it makes.
+fn uplinks_without_forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    let is_affected = |net: &&ConfiguredNetwork| net.is_routed && net.has_family(IpFamily::V4);
+    let networks: Vec<_> = host.networks.iter().filter(is_affected).collect();
+    if networks.is_empty() || value("net/ipv4/ip_forward") == "0" {
+        return Ok(());
+    }
+    let harm = match networks.iter().any(|net| net.is_used) {
+        true => Harm::Broken,
+        false => Harm::Note,
+    };
+    for link in uplinks(host)?.iter().filter(|link| link.forwards_ipv4 == Some(false)) {
+        let path = sysctl::of_link(IpFamily::V4, &link.name, "forwarding");
+        found.add(
+            harm,
+            format_args!("{} is 0, and {} is an uplink", sysctl::dotted(&path), link.name),
+            "The host drops the packets to containers that arrive on it, replies included.",
+            format_args!("sysctl -w {}=1", quoted(path)),
+        );
+    }
+    Ok(())
+}
+
+/// The links of IPv4 routes via a gateway, and of default routes.
+fn uplinks(host: &Host<'_>) -> Result<Vec<Link>> {
+    let mut uplinks: Vec<Link> = Vec::new();
+    for route in host.rtnl.routes(IpFamily::V4)? {
+        let nexthops = route.nexthops.iter().map(|hop| hop.dev);
+        for dev in route.dev.into_iter().chain(nexthops) {
+            let is_uplink =
+                route.via.is_some() || route.dst.prefix_len() == 0 || !route.nexthops.is_empty();
+            if is_uplink && !uplinks.iter().any(|link| link.index == dev) {
+                uplinks.extend(host.rtnl.link_at(dev)?);
+            }
+        }
+    }
+    Ok(uplinks)
 }
 
 /// Finds kube-proxy without bridge-nf-call-iptables: its rules must also see the frames between two ports of a bridge.

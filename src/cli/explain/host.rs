@@ -52,7 +52,9 @@ impl Host {
                 links.push(NamedLink { link, addresses, sysctls: values(paths) });
             }
         }
-        let sysctls = values(DISABLED_V6.into_iter().chain(FORWARDING).map(Into::into));
+        // A write to ip_forward changes the default.
+        let paths = DISABLED_V6.into_iter().chain(FORWARDING).chain([DEFAULT_FORWARDING]);
+        let sysctls = values(paths.map(Into::into));
         let tables = match Nft::open_if_supported()? {
             Some(nft) => of_nft(&nft)?,
             None => Vec::new(),
@@ -130,5 +132,6 @@ fn set(sysctls: &[(String, String)]) -> Result<()> {
     sysctls.iter().try_for_each(|(path, value)| sysctl::set_if_possible(path, value))
 }
 
+const DEFAULT_FORWARDING: &str = "net/ipv4/conf/default/forwarding";
 const DISABLED_V6: [&str; 2] =
     ["net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/default/disable_ipv6"];

@@ -219,7 +219,11 @@ fn of_sysctl(path: &str) -> Option<String> {
 /// The parameters of the host that an ADD turns on.
 pub(super) const FORWARDING: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 /// The parameters of a link that an ADD sets.
-pub(super) const OF_LINK: [(IpFamily, &str); 2] =
-    [(IpFamily::V4, "route_localnet"), (IpFamily::V6, "accept_ra")];
+pub(super) const OF_LINK: [(IpFamily, &str); 4] = [
+    (IpFamily::V4, "forwarding"),
+    (IpFamily::V4, "route_localnet"),
+    (IpFamily::V6, "disable_ipv6"),
+    (IpFamily::V6, "accept_ra"),
+];
 /// linux/rtnetlink.h
 const RTPROT_KERNEL: u8 = 2;

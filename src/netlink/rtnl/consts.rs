@@ -11,12 +11,13 @@ pub(super) use nix::libc::{
 pub(super) const RTM_NEWLINKPROP: u16 = 108;
 pub(super) const RTM_DELLINKPROP: u16 = 109;
 
-/// Attributes, a flag and the states of neighbours (linux/neighbour.h). In these states somebody has answered: NUD_REACHABLE,
-/// NUD_DELAY, NUD_PROBE and NUD_STALE.
+/// Attributes, a flag and the states of neighbours (linux/neighbour.h). In the states NUD_REACHABLE, NUD_STALE, NUD_DELAY and
+/// NUD_PROBE somebody has answered.
 pub(super) const NDA_DST: u16 = 1;
 pub(super) const NDA_LLADDR: u16 = 2;
 pub(super) const NTF_USE: u8 = 1;
 pub(super) const NUD_ANSWERED: u16 = 0x02 | 0x04 | 0x08 | 0x10;
+pub(super) const NUD_PERMANENT: u16 = 0x80;
 
 /// Address families other than those of IP (linux/socket.h).
 pub(super) const AF_UNSPEC: u8 = 0;
@@ -28,12 +29,14 @@ pub(super) const IF_OPER_UP: u8 = 6;
 /// In IFLA_AF_SPEC of AF_INET: the parameters `net.ipv4.conf.LINK.*`, one attribute for each in a request, an array of 32-bit
 /// numbers from the first on in an answer (linux/ip.h).
 pub(super) const IFLA_INET_CONF: u16 = 1;
+pub(super) const IPV4_DEVCONF_FORWARDING: u16 = 1;
 pub(super) const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
 pub(super) const IPV4_DEVCONF_ROUTE_LOCALNET: usize = 26;
-/// In IFLA_AF_SPEC of AF_INET6: the parameters `net.ipv6.conf.LINK.*`, an array of 32-bit numbers, and an index in it
+/// In IFLA_AF_SPEC of AF_INET6: the parameters `net.ipv6.conf.LINK.*`, an array of 32-bit numbers, and indexes in it
 /// (linux/ipv6.h).
 pub(super) const IFLA_INET6_CONF: u16 = 2;
 pub(super) const DEVCONF_ACCEPT_RA: usize = 3;
+pub(super) const DEVCONF_DISABLE_IPV6: usize = 26;
 /// Attributes in IFLA_INFO_SLAVE_DATA of a port of a bridge.
 pub(super) const IFLA_BRPORT_STATE: u16 = 1;
 pub(super) const IFLA_BRPORT_MODE: u16 = 4;

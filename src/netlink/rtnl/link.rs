@@ -7,12 +7,12 @@ use nix::libc::{self, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, c_int};
 
 use super::Rtnl;
 use super::consts::{
-    AF_UNSPEC, DEVCONF_ACCEPT_RA, IF_OPER_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
-    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK, IFLA_GROUP,
-    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INET6_CONF, IFLA_INFO_DATA, IFLA_INFO_KIND,
-    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
-    IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
-    IPV4_DEVCONF_ROUTE_LOCALNET, RTEXT_FILTER_SKIP_STATS,
+    AF_UNSPEC, DEVCONF_ACCEPT_RA, DEVCONF_DISABLE_IPV6, IF_OPER_UP, IFLA_ADDRESS, IFLA_AF_SPEC,
+    IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK,
+    IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INET6_CONF, IFLA_INFO_DATA,
+    IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
+    IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_ROUTE_LOCALNET, RTEXT_FILTER_SKIP_STATS,
 };
 use super::namespace::Nsid;
 use crate::error::Result;
@@ -53,6 +53,10 @@ pub struct Link {
     pub operstate_up: bool,
     /// `net.ipv6.conf.LINK.accept_ra`; `None` without IPv6.
     pub accept_ra: Option<u32>,
+    /// `net.ipv6.conf.LINK.disable_ipv6` is not 0; `None` without IPv6.
+    pub disables_ipv6: Option<bool>,
+    /// `net.ipv4.conf.LINK.forwarding` is not 0: the host may forward IPv4 packets that arrive on the link. `None` without IPv4.
+    pub forwards_ipv4: Option<bool>,
     /// `net.ipv4.conf.LINK.route_localnet` is not 0: the kernel delivers packets to 127.0.0.0/8 that arrive on the link.
     pub route_localnet: bool,
     pub alias: Option<String>,
@@ -248,6 +252,12 @@ impl Link {
                 IFLA_AF_SPEC => {
                     let accept_ra = (IFLA_INET6_CONF, DEVCONF_ACCEPT_RA);
                     link.accept_ra = parameter(value, AF_INET6, accept_ra);
+                    let disables_ipv6 = (IFLA_INET6_CONF, DEVCONF_DISABLE_IPV6);
+                    let disables_ipv6 = parameter(value, AF_INET6, disables_ipv6);
+                    link.disables_ipv6 = disables_ipv6.map(|value| value != 0);
+                    let forwarding = (IFLA_INET_CONF, usize::from(IPV4_DEVCONF_FORWARDING) - 1);
+                    let forwarding = parameter(value, AF_INET, forwarding);
+                    link.forwards_ipv4 = forwarding.map(|value| value != 0);
                     let localnet = (IFLA_INET_CONF, IPV4_DEVCONF_ROUTE_LOCALNET - 1);
                     let localnet = parameter(value, AF_INET, localnet);
                     link.route_localnet = localnet.is_some_and(|value| value != 0);
@@ -325,6 +335,8 @@ mod tests {
             tx_queue_len: 1000,
             operstate_up: true,
             accept_ra: Some(2),
+            disables_ipv6: Some(true),
+            forwards_ipv4: Some(true),
             route_localnet: true,
             alias: Some("abc".into()),
             group: 9,
@@ -346,12 +358,14 @@ mod tests {
         reply.nested(IFLA_AF_SPEC, |families| {
             families.nested(AF_INET.into(), |ipv4| {
                 let mut values = [0; 4 * 26];
+                values[..4].copy_from_slice(&1_u32.to_ne_bytes());
                 values[4 * 25..].copy_from_slice(&1_u32.to_ne_bytes());
                 ipv4.bytes(IFLA_INET_CONF, &values);
             });
             families.nested(AF_INET6.into(), |ipv6| {
-                let conf = [0_u32, 64, 1500, 2, 1].map(u32::to_ne_bytes);
-                ipv6.bytes(IFLA_INET6_CONF, conf.as_flattened());
+                let mut values = [0_u32; 27];
+                (values[3], values[26]) = (2, 1);
+                ipv6.bytes(IFLA_INET6_CONF, values.map(u32::to_ne_bytes).as_flattened());
             });
         });
         reply.nested(IFLA_PROP_LIST, |properties| {

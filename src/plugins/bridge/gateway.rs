@@ -11,7 +11,7 @@ use crate::names::{IfName, IpFamily};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::plugin::Context;
 use crate::steps::flow::delegate;
-use crate::steps::link::{gateway, host_link, mtu};
+use crate::steps::link::{forwarding, gateway, host_link, mtu};
 use crate::steps::undo::Undo;
 
 impl Bridge {
@@ -45,14 +45,16 @@ impl Bridge {
                 vlan_gateway::remove_unused(host, lock, configured)
             });
             let link = vlan_gateway::ensure(host, bridge, name, &validated.vlans)?;
+            let change = AddressChange::plan(host, &link, gateways, self.force_address)?;
+            forwarding::enable_on(host, &link, gateways.iter().map(IpNet::addr))?;
             // No undo step removes the addresses: the kernel removes them with the link, and other containers may already use
             // them.
-            if let Some(change) = AddressChange::plan(host, &link, gateways, self.force_address)? {
-                change.make(host)?;
-            }
+            change.map_or(Ok(()), |change| change.make(host))?;
             return Ok(Some(link));
         }
-        if let Some(change) = AddressChange::plan(host, bridge, gateways, self.force_address)? {
+        let change = AddressChange::plan(host, bridge, gateways, self.force_address)?;
+        forwarding::enable_on(host, bridge, gateways.iter().map(IpNet::addr))?;
+        if let Some(change) = change {
             let result = change.make(host);
             undo.push_shared("restore the addresses of the bridge", move || {
                 let bridge = change.link.index;

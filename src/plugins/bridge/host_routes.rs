@@ -7,9 +7,9 @@ use crate::error::Result;
 use crate::netlink::rtnl::{Batch, Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::parts::Parts;
-use crate::steps::undo::Undo;
 use crate::steps::link::routing_tables::SCOPE_LINK;
 use crate::steps::link::{configure, verify};
+use crate::steps::undo::Undo;
 
 impl Bridge {
     /// Adds the routes by the link with the gateway addresses.

@@ -42,7 +42,7 @@ impl Bridge {
         })?;
         let addresses: Vec<_> = gateways.iter().map(IpNet::addr).collect();
         let gateway = validated.vlan_gateway.as_deref().unwrap_or(&bridge.name);
-        forwarding::reconcile(host, &addresses, parts)?;
+        forwarding::reconcile(host, gateway, &addresses, parts)?;
         self.reconcile_host_routes(host, gateway, &own, parts)?;
         host_link::reconcile_accept_ra(host, &port.name, parts)?;
         let mac = if self.macspoofchk { Some(mac_of(&result, at)?) } else { None };

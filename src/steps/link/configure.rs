@@ -35,6 +35,8 @@ pub struct Options<'a> {
     pub announce: Announce,
     /// The alias of the interface.
     pub alias: Option<&'a str>,
+    /// The neighbours whose MAC addresses are known.
+    pub neighbours: &'a [(IpAddr, Mac)],
 }
 
 /// When the addresses are announced to neighbours. Without an announcement, a neighbour can send packets for the address to an
@@ -93,6 +95,9 @@ pub fn apply(
     };
     batch.change_link(interface.index, interface.name, &up);
     routes.in_order().for_each(|route| batch.add_route(route));
+    for neighbour in options.neighbours {
+        batch.set_permanent_neighbour(interface.index, *neighbour);
+    }
     interface.rtnl.commit(batch).map_err(|error| match has_family(success, IpFamily::V6) {
         true => mtu::explain(error, interface.rtnl, interface.index),
         false => error,

@@ -10,12 +10,51 @@ use std::net::IpAddr;
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
-use crate::netlink::rtnl::Rtnl;
+use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::plugin::parts::Parts;
 
 /// Enables forwarding for the families of the addresses.
 pub fn enable(host: &Rtnl, addresses: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     families(addresses).try_for_each(|family| enable_family(host, family))
+}
+
+/// Sets what a link of the host needs to route for containers, if the host's defaults for new links lack it: IPv4 forwarding, and
+/// IPv6. (Whether the host forwards IPv6 packets does not depend on the link.) `addresses` are those that the link gets.
+pub fn enable_on(
+    host: &Rtnl,
+    link: &Link,
+    addresses: impl IntoIterator<Item = IpAddr>,
+) -> Result<()> {
+    families(addresses).try_for_each(|family| match family {
+        IpFamily::V4 if link.forwards_ipv4 == Some(false) => {
+            let change = LinkChange { forward_ipv4: true, ..LinkChange::default() };
+            host.change_link(link.index, &link.name, &change)
+        }
+        IpFamily::V6 => enable_ipv6(link),
+        IpFamily::V4 => Ok(()),
+    })
+}
+
+/// Enables IPv6 on a link of the host. On a kernel without IPv6, the later request for the address fails.
+pub fn enable_ipv6(link: &Link) -> Result<()> {
+    match link.disables_ipv6 {
+        Some(false) => Ok(()),
+        Some(true) | None => {
+            sysctl::set_if_exists(&sysctl::of_link(IpFamily::V6, &link.name, "disable_ipv6"), "0")
+        }
+    }
+}
+
+/// Fails if a link of the host lacks what it needs to route for containers.
+fn check_on(link: &Link, family: IpFamily) -> Result<()> {
+    let (key, value) = match family {
+        IpFamily::V4 if link.forwards_ipv4 == Some(false) => ("forwarding", 0),
+        IpFamily::V6 if link.disables_ipv6 == Some(true) => ("disable_ipv6", 1),
+        _ => return Ok(()),
+    };
+    let key = sysctl::dotted(&sysctl::of_link(family, &link.name, key));
+    let msg = format!("{} does not forward packets of containers: {key} is {value}", link.name);
+    Err(Error::difference(msg).of_shared(format_args!("sysctl {key}")))
 }
 
 /// Enables forwarding if it is disabled. The host keeps its routes from router advertisements.
@@ -66,10 +105,16 @@ fn check(host: &Rtnl, family: IpFamily) -> Result<()> {
     Ok(())
 }
 
-/// Forwarding for the families of the addresses.
-pub fn reconcile(host: &Rtnl, addresses: &[IpAddr], parts: &mut Parts) -> Result<()> {
+/// Forwarding for the families of the addresses, of the host and of the link `name`, which has the addresses.
+pub fn reconcile(host: &Rtnl, name: &str, addresses: &[IpAddr], parts: &mut Parts) -> Result<()> {
     families(addresses.iter().copied()).try_for_each(|family| {
-        parts.ensure(&|| check(host, family), &mut || enable_family(host, family))
+        parts.ensure(&|| check(host, family), &mut || enable_family(host, family))?;
+        // The caller compares whether the link exists.
+        let compare = || host.link(name)?.map_or(Ok(()), |link| check_on(&link, family));
+        parts.ensure(&compare, &mut || {
+            let link = host.link(name)?;
+            link.map_or(Ok(()), |link| enable_on(host, &link, [family.everything().addr()]))
+        })
     })
 }
 

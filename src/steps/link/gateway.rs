@@ -17,15 +17,12 @@ pub fn check_possible(link: Option<&Link>, addresses: &[IpAddr]) -> Result<()> {
     forwarding::check_possible(addresses.iter().copied())
 }
 
-/// Fails if IPv6 is disabled on a link. For a link that ADD makes, `link` is `default`, whose value the new link gets.
+/// Fails if IPv6 is disabled on a link and cannot be enabled. For a link that ADD makes, `link` is `default`, whose value the new
+/// link gets.
 fn require_ipv6(link: &str) -> Result<()> {
     let path = sysctl::of_link(IpFamily::V6, link, "disable_ipv6");
-    let reason = if !sysctl::exists(&path) {
-        "the kernel has no IPv6".into()
-    } else if sysctl::get(&path)?.as_deref() != Some("0") {
-        format!("{} is not 0", sysctl::dotted(&path))
-    } else {
-        return Ok(());
-    };
-    Err(Error::internal(format_args!("cannot use an IPv6 gateway: {reason}")))
+    if sysctl::exists(&path) {
+        return sysctl::check_settable(&path, "0");
+    }
+    Err(Error::internal("cannot use an IPv6 gateway: the kernel has no IPv6"))
 }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::names::Attachment;
+use crate::names::{Attachment, Mac};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::parts::Parts;
@@ -27,6 +27,8 @@ pub struct Inside<'a> {
     /// Whether ADD brings the interface up.
     pub is_up: bool,
     pub routes: Routes,
+    /// The IPv4 neighbours whose MAC addresses ADD sets.
+    pub neighbours: Vec<(IpAddr, Mac)>,
 }
 
 impl<'a> Inside<'a> {
@@ -36,7 +38,7 @@ impl<'a> Inside<'a> {
         let (index, link) = verify::interface(cx, at, rtnl, result)?;
         let nets = result.ips_of(index).map(|ip| ip.address).collect();
         let routes = Routes::on_link(result, link.index);
-        Ok(Self { rtnl, link, result, nets, is_up: true, routes })
+        Ok(Self { rtnl, link, result, nets, is_up: true, routes, neighbours: Vec::new() })
     }
 
     pub fn reconcile(&self, parts: &mut Parts) -> Result<()> {
@@ -64,6 +66,13 @@ impl<'a> Inside<'a> {
         })?;
         if is_check {
             return verify::routes(rtnl, &self.result.routes);
+        }
+        for neighbour in &self.neighbours {
+            parts.ensure(&|| verify::has_neighbour(rtnl, &self.link, neighbour), &mut || {
+                let mut batch = Batch::new();
+                batch.set_permanent_neighbour(*index, *neighbour);
+                rtnl.commit(batch)
+            })?;
         }
         for (expected, route) in self.result.routes.iter().zip(&self.routes.listed) {
             let compare = || verify::routes(rtnl, std::slice::from_ref(expected));

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::cni::success::{self, Success};
 use crate::error::{Error, Result};
-use crate::names::{Attachment, IpFamily, RouteType};
+use crate::names::{Attachment, IpFamily, Mac, RouteType};
 use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::steps::link::{host_link, routing_tables};
@@ -108,6 +108,15 @@ pub fn has_addresses(rtnl: &Rtnl, link: &Link, expected: &[IpNet]) -> Result<()>
         }
         None => Ok(()),
     }
+}
+
+/// Fails if a link lacks this permanent IPv4 neighbour.
+pub fn has_neighbour(rtnl: &Rtnl, link: &Link, expected: &(IpAddr, Mac)) -> Result<()> {
+    if rtnl.permanent_neighbours(link.index, IpFamily::V4)?.contains(expected) {
+        return Ok(());
+    }
+    let ((ip, mac), name) = (expected, &link.name);
+    Err(Error::difference(format_args!("neighbour {ip} with MAC address {mac} is not on {name}")))
 }
 
 fn matches(expected: &success::Route, found: &Route) -> bool {

@@ -6,6 +6,7 @@ mod bridge_of_another;
 mod cleaned;
 mod gateway_on_a_vlan;
 mod gateway_outside;
+mod hard_defaults;
 mod link_local_gateway;
 mod link_of_two;
 mod loopback_of_host;

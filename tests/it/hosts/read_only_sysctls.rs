@@ -45,3 +45,22 @@ fn a_bridge_without_gateway_needs_none() {
     let world = world(NO_ADVERTISEMENTS);
     works(&world.container("c1"), &network("bridge", subnets(&["10.1.0.0/24"])));
 }
+
+/// Forwarding of a link is not set by a file.
+#[test]
+fn a_gateway_forwards_whatever_the_default_is_and_needs_ipv6() {
+    for plugin in ["bridge", "ptp"] {
+        let open =
+            format!("{NO_ADVERTISEMENTS} net/ipv4/ip_forward=1 net/ipv6/conf/all/forwarding=1");
+        let config =
+            |nets: &[&str]| network(plugin, with(&json!({"isGateway": true}), subnets(nets)));
+        let hard = world(&format!("{open} net/ipv4/conf/default/forwarding=0"));
+        let c1 = hard.container("c1");
+        let result = works(&c1, &config(&["10.1.0.0/24"]));
+        let link = result["interfaces"][0]["name"].as_str().unwrap();
+        assert_eq!(hard.sysctl(&format!("net/ipv4/conf/{link}/forwarding")), "1");
+        let without = world(&format!("{open} net/ipv6/conf/default/disable_ipv6=1"));
+        let config = config(&["fd00:1::/64"]);
+        fails(&without.container("c1"), &config, [50, 999], &["disable_ipv6 to 0", "Read-only"]);
+    }
+}
