@@ -235,10 +235,15 @@ impl Runtime {
     /// Whether a DEL comes too late: the attachment of the entry lives, and the given namespace is another one than that of its
     /// record. The DEL is that of an earlier container of the same id.
     pub(super) fn is_of_successor(&self, entry: &CacheEntry, given: &Path) -> Result<bool> {
-        let found = NetNs::own()?.open_if_exists(given).map_err(Error::of_file("open", given));
+        let home = NetNs::own()?;
+        let found = home.open_if_exists(given).map_err(Error::of_file("open", given));
         let (Ok(Some(netns)), Ok(Some(record))) = (found, self.record_of(entry)) else {
             return Ok(false);
         };
+        // The host's namespace is no container's: see `netns_to_clean`.
+        if netns.is(&home)? {
+            return Ok(false);
+        }
         let given = Identity::of(netns.rtnl()?.netns_cookie());
         Ok(record.identity.is_another(&given)
             && Witness::new()?.life_of_record(&record) == Life::Alive)
