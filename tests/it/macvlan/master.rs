@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::{dual_stack, eth0, plain};
-use crate::parity::reference;
 use crate::world::{Container, World, lan, with, without};
 
 fn anywhere() -> Value {
@@ -152,12 +151,4 @@ fn an_alternative_name_is_a_name_of_the_master() {
         c1.check("macvlan", &config, &result);
         c1.del("macvlan", &config);
     }
-    // The plugins of the reference find it, too.
-    let config = with(&dual_stack(), json!({"cniVersion": "1.0.0", "master": longest}));
-    let c1 = world.container("c1");
-    c1.call("macvlan", "ADD", &config)
-        .of_directory(&reference())
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .run()
-        .success();
 }
