@@ -135,6 +135,30 @@ fn daemon_auto_starts_one_that_ends_with_its_last_lease() {
     world.within(LIMIT_S, "the daemon ends", || !super::listens(&world));
 }
 
+#[test]
+fn adds_of_one_attachment_at_once_share_a_lease() {
+    let world = World::new();
+    let site = Site::new(&world);
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    site.attach(&c1, "10.1.0.99/24");
+    let config =
+        json!({"cniVersion": "1.0.0", "name": "net", "type": "macvlan", "ipam": {"type": "dhcp"}});
+    let add = || c1.call("dhcp", "ADD", &config);
+    // The caller of one is gone before there is a server.
+    let gone = add().start();
+    let others: Vec<_> = (0..3).map(|_| add().start()).collect();
+    nix::sys::signal::kill(gone.pid(), nix::sys::signal::Signal::SIGKILL).unwrap();
+    gone.finish();
+    let kea = Kea::start(&site.outside, "sw", json!({}));
+    let results: Vec<_> = others.into_iter().map(|other| other.finish().success()).collect();
+    let addresses: Vec<String> = results.iter().map(address).collect();
+    assert!(addresses.iter().all(|one| *one == addresses[0]), "{addresses:?}");
+    assert_eq!(kea.leased(), addresses[..1]);
+    c1.del("dhcp", &config);
+    kea.wait_for_release(&addresses[0]);
+}
+
 /// A pool for many.
 fn large() -> serde_json::Value {
     let pools = json!([{"pool": "10.1.1.0 - 10.1.8.255"}]);
