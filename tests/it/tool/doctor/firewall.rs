@@ -24,7 +24,11 @@ fn with_firewall(keys: Value) -> Value {
 type Case<'a> = (&'a str, Traffic, Traffic);
 
 fn judge(cases: &[Case<'_>]) {
-    let network = with_firewall(json!({}));
+    judge_with(json!({}), cases);
+}
+
+fn judge_with(keys: Value, cases: &[Case<'_>]) {
+    let network = with_firewall(keys);
     let world = healthy(std::slice::from_ref(&network));
     let site = Site::of(&world, &network);
     for (commands, before, after) in cases {
@@ -196,6 +200,15 @@ done";
     for commands in [policy, reject, docker, ufw] {
         judge(&[(commands, UNPUBLISHED, UNPUBLISHED), (&publish(commands), FLOWS, FLOWS)]);
     }
+}
+
+/// With `acceptPublished`, those are also new connections to published ports.
+#[test]
+fn published_ports_that_the_plugin_accepts() {
+    let policy = "iptables-nft -P FORWARD DROP; ip6tables-nft -P FORWARD DROP";
+    let before = "iptables-nft -I FORWARD -o cni-a -m conntrack --ctstate NEW -j DROP";
+    let keys = json!({"acceptPublished": true});
+    judge_with(keys, &[(policy, FLOWS, FLOWS), (before, FLOWS, UNPUBLISHED)]);
 }
 
 /// The plugin adds the addresses to a zone, and no rule to FORWARD.
