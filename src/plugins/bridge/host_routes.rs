@@ -42,9 +42,10 @@ impl Bridge {
             return Ok(());
         }
         let Some(link) = host.link(name)? else { return Ok(()) };
-        let routes = self.host_routes(own, link.index);
-        parts.ensure(&|| verify::kernel_routes(host, &routes), &mut || {
-            configure::add_routes(host, &routes)
+        self.host_routes(own, link.index).chunks(1).try_for_each(|route| {
+            parts.ensure(&|| verify::kernel_routes(host, route), &mut || {
+                configure::add_routes(host, route)
+            })
         })
     }
 

@@ -109,7 +109,10 @@ fn the_host_reaches_the_container() {
             }
         };
         is_online();
-        let routes = || OWN.map(|own| world.host(["ip", "route", "show", own]));
+        let routes = || {
+            [("-4", OWN[0]), ("-6", OWN[1])]
+                .map(|(family, own)| world.host(["ip", family, "route", "show", own]))
+        };
         let [v4, v6] = routes();
         assert!(!v4.is_empty() && !v6.is_empty(), "{plugin}: {v4} {v6}");
         for own in OWN {

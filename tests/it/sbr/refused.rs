@@ -47,11 +47,11 @@ fn an_add_that_the_kernel_refuses_is_undone() {
         let world = World::new();
         let c1 = container(&world);
         let before = routing(&c1);
-        // The address of the interface itself.
-        let gateways = with(&keys, json!({"gateways": ["10.1.0.2"]}));
+        // The address of all hosts of the link.
+        let gateways = with(&keys, json!({"gateways": ["ff02::1"]}));
         call(&c1, "ADD", &sbr(gateways, &result(&c1)))
             .run()
-            .fails(999, &["cannot add route to 0.0.0.0/0 via 10.1.0.2"]);
+            .fails(999, &["cannot add route to ::/0 via ff02::1"]);
         assert_eq!(routing(&c1), before);
     }
 }
