@@ -10,7 +10,7 @@
 //! | `backend` | string | firewalld if it runs, else iptables | `iptables` or `firewalld`. |
 //! | `iptablesAdminChainName` | string | `CNI-ADMIN` | Chain of the administrator, evaluated before the rules of the plugin. |
 //! | `firewalldZone` | string | `trusted` | Zone of firewalld that gets the addresses as sources. |
-//! | `ingressPolicy` | string | `open` | `open`, `same-bridge` or `isolated`, see below. |
+//! | `ingressPolicy` | string | `open` | `open`, `same-bridge`, `strict` or `isolated`, see below. |
 //! | `acceptPublished` | boolean | false | Also accepts packets to the ports that `portmap` published for the container. With the backend iptables. |
 //! | `markAcceptBit` | integer | 12 | The bit (0 to 31) of the packet mark that marks packets to be accepted. With the backend iptables. |
 //!
@@ -39,7 +39,9 @@
 //! error. DEL removes an address only from the zone that ADD put it into.
 //!
 //! **Ingress policy**, in tables of cnibox for every backend. `same-bridge`: forwarded packets from one bridge with this policy
-//! to another one are dropped. `isolated`: packets within the bridge from or to the port of this container are dropped, too,
+//! to another one are dropped. `strict`: packets between this bridge and any other bridge of the host, or any other container
+//! behind the plugin, are dropped, too; a bridge with a default route, or with a port that is no veth, tap or dummy, is an
+//! uplink and no such bridge. ADD and `cnibox reconcile` note the uplinks. `isolated`: packets within the bridge from or to the port of this container are dropped, too,
 //! except those of its gateway on this host. A pair without a bridge counts as a separate bridge, and so does the gateway link
 //! of a VLAN: the bridge is the link of the host's route to the container. A policy applies to a bridge while one of its
 //! containers has this policy.
@@ -70,6 +72,7 @@ pub mod passage;
 mod ruleset;
 mod source_links;
 mod sources;
+mod strict;
 
 #[cfg(feature = "tool")]
 use std::ffi::OsStr;
@@ -501,6 +504,7 @@ mod tests {
             ("", "", ""),
             ("iptables", "NOMAD-ADMIN", "open"),
             ("firewalld", "", "same-bridge"),
+            ("", "", "strict"),
             ("", "", "isolated"),
         ] {
             assert_eq!(settings(backend, chain, policy), Ok(()));

@@ -63,8 +63,8 @@ pub struct NewNetwork {
     pub mode: Option<String>,
     pub mtu: Option<u32>,
     pub vlan: Option<u32>,
-    /// Whether `ingressPolicy` is `same-bridge`: containers of other bridges with a policy cannot reach those of this bridge.
-    pub isolate: bool,
+    /// `ingressPolicy`: containers of other bridges cannot reach those of this bridge.
+    pub isolate: Option<&'static str>,
     /// The first and the last address that containers get, for a subnet. Without, they get all but the gateway.
     pub leases: Vec<(IpNet, [Option<IpAddr>; 2])>,
     /// Containers have no default route, and packets from them to other networks are not masqueraded.
@@ -97,9 +97,13 @@ impl NewNetwork {
             ("vlan", Kind::Bridge | Kind::Vlan) => {
                 self.vlan = Some(parse::<u16>(key, value, "the number of a VLAN")?.into());
             }
-            // netavark also has `strict`, which is what it is here.
             ("isolate", Kind::Bridge) => {
-                self.isolate = value == "strict" || parse(key, value, "true, false or strict")?;
+                self.isolate = match value {
+                    "strict" => Some("strict"),
+                    _ => {
+                        parse::<bool>(key, value, "true, false or strict")?.then_some("same-bridge")
+                    }
+                };
             }
             _ => return Ok(false),
         }
@@ -370,7 +374,7 @@ impl NewNetwork {
             "bandwidth" => Some("bandwidth"),
             _ => None,
         };
-        let ingress_policy = Some("same-bridge").filter(|_| self.isolate && kind == "firewall");
+        let ingress_policy = self.isolate.filter(|_| kind == "firewall");
         Json::object([
             ("type", Some(kind.into())),
             ("capabilities", capability.map(|name| Json::object([(name, if_set(true))]))),

@@ -243,7 +243,7 @@ pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
             _ => new.parent = Some(LinkName::new(name)?),
         }
     }
-    if new.isolate
+    if new.isolate.is_some()
         && new.chained.as_ref().is_some_and(|kinds| kinds.iter().all(|kind| kind != "firewall"))
     {
         return Err(Error::config("option isolate: it needs the plugin firewall"));

@@ -61,6 +61,13 @@ impl Condition {
         Self::is(Field::Oifname, padded_name(name))
     }
 
+    /// `meta iifkind "bridge"`, for the field `iifkind`
+    pub fn is_bridge(kind: Field) -> Self {
+        let mut value = b"bridge".to_vec();
+        value.resize(kind.bytes().into(), 0);
+        Self::is(kind, value)
+    }
+
     /// `iifname "veth*"`, for the field `iifname` and the prefix `veth`
     pub fn begins(field: Field, prefix: &IfName) -> Self {
         let value = padded_name(prefix);
@@ -268,6 +275,8 @@ mod tests {
             Condition::daddr(net("fd00::1/128")),
             Condition::iifname(&name("eth0")),
             Condition::begins(Field::Oifname, &name("veth")),
+            Condition::is_bridge(Field::Iifkind),
+            Condition::is_bridge(Field::Oifkind).negated(),
             Condition::protocol(Transport::Udp),
             Condition::dport(53),
             Condition::mark(0x2000, 0x2000),

@@ -31,6 +31,9 @@ pub(super) const NFTA_CHAIN_USERDATA: u16 = 12;
 pub(super) const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub(super) const NFTA_HOOK_PRIORITY: u16 = 2;
 
+pub(super) const NFT_META_IIFKIND: c_int = 26;
+pub(super) const NFT_META_OIFKIND: c_int = 27;
+
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
 pub(super) const NFTA_RULE_HANDLE: u16 = 3;
 pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;

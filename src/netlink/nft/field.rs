@@ -4,10 +4,10 @@ use nix::libc::{self, c_int};
 
 use super::Family;
 use super::consts::{
-    NFT_FIB_RESULT_ADDRTYPE, NFT_FIB_RESULT_OIF, NFT_FIB_RESULT_OIFNAME, NFTA_CT_DREG, NFTA_CT_KEY,
-    NFTA_FIB_DREG, NFTA_FIB_F_DADDR, NFTA_FIB_F_IIF, NFTA_FIB_F_PRESENT, NFTA_FIB_F_SADDR,
-    NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
-    NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
+    NFT_FIB_RESULT_ADDRTYPE, NFT_FIB_RESULT_OIF, NFT_FIB_RESULT_OIFNAME, NFT_META_IIFKIND,
+    NFT_META_OIFKIND, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_FIB_DREG, NFTA_FIB_F_DADDR, NFTA_FIB_F_IIF,
+    NFTA_FIB_F_PRESENT, NFTA_FIB_F_SADDR, NFTA_FIB_FLAGS, NFTA_FIB_RESULT, NFTA_META_DREG,
+    NFTA_META_KEY, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
 };
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of};
@@ -49,6 +49,10 @@ pub enum Field {
     Iifgroup,
     /// `oifgroup`
     Oifgroup,
+    /// `meta iifkind`
+    Iifkind,
+    /// `meta oifkind`
+    Oifkind,
     /// `meta mark`
     Mark,
     /// `meta pkttype`
@@ -224,7 +228,7 @@ impl Field {
 }
 
 /// Each field except `Payload`, with its definition.
-const FIELDS: [(Field, FieldSource, u8, &str); 26] = {
+const FIELDS: [(Field, FieldSource, u8, &str); 28] = {
     use FieldSource::{Ct, Fib, Meta, Payload};
     const LINK: c_int = libc::NFT_PAYLOAD_LL_HEADER;
     const NETWORK: c_int = libc::NFT_PAYLOAD_NETWORK_HEADER;
@@ -251,6 +255,8 @@ const FIELDS: [(Field, FieldSource, u8, &str); 26] = {
         (Field::Oifname, Meta(libc::NFT_META_OIFNAME), 16, "oifname"),
         (Field::Iifgroup, Meta(libc::NFT_META_IIFGROUP), 4, "iifgroup"),
         (Field::Oifgroup, Meta(libc::NFT_META_OIFGROUP), 4, "oifgroup"),
+        (Field::Iifkind, Meta(NFT_META_IIFKIND), 16, "iifkind"),
+        (Field::Oifkind, Meta(NFT_META_OIFKIND), 16, "oifkind"),
         (Field::Mark, Meta(libc::NFT_META_MARK), 4, "meta mark"),
         (Field::Pkttype, Meta(libc::NFT_META_PKTTYPE), 1, "meta pkttype"),
         (Field::CtState, Ct(libc::NFT_CT_STATE), 4, "ct state"),

@@ -348,7 +348,7 @@ fn is_accepted_by_former(
 /// Fails if the kernel would refuse the changes of an ADD. Changes nothing.
 pub(super) fn is_possible(nft: &Nft, family: IpFamily, accept: &Accept<'_>) -> Result<()> {
     let mut batch = Batch::new();
-    ruleset::ensure_shared(nft, &mut batch, family, false, Some(accept.mark))?;
+    ruleset::ensure_shared(nft, &mut batch, family, None, Some(accept.mark))?;
     ensure_shared(nft, &mut batch, family, accept)?;
     nft.check(batch).map_err(|error| {
         Error::from(error).context(format!("cannot add rules to table {}", table(family)))

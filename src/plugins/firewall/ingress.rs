@@ -12,19 +12,22 @@ use crate::netlink::nft::{
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::owner::Owners;
-use crate::steps::link::{host_link, veth};
+use crate::steps::link::{host_link, uplinks, veth};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     Open,
     SameBridge,
+    Strict,
     Isolated,
 }
 
 /// The links of a container that a policy other than `open` applies to.
 pub(super) struct PolicyLinks {
-    pub(super) is_isolated: bool,
+    pub(super) policy: Policy,
+    /// With the policy `strict`: the bridges through which the host reaches other hosts.
+    pub(super) uplinks: Vec<IfName>,
     v4: GatewayLink,
     v6: GatewayLink,
     /// The host end of the container's interface, if it is a port of a bridge.
@@ -47,9 +50,10 @@ impl Policy {
         match text {
             "" | "open" => Ok(Self::Open),
             "same-bridge" => Ok(Self::SameBridge),
+            "strict" => Ok(Self::Strict),
             "isolated" => Ok(Self::Isolated),
             other => Err(Error::config(format_args!("unknown ingress policy: {other:?}"))
-                .with_details("ingressPolicy can be open, same-bridge or isolated")),
+                .with_details("ingressPolicy can be open, same-bridge, strict or isolated")),
         }
     }
 }
@@ -81,7 +85,11 @@ impl PolicyLinks {
             let of_family = addresses.iter().filter(|address| family.has(**address));
             GatewayLink::find(host, &bridge, &macvlans, of_family)
         });
-        Ok(Some(Self { is_isolated: policy == Policy::Isolated, v4: v4?, v6: v6?, port }))
+        let uplinks = match policy {
+            Policy::Strict => names(&uplinks::uplinks(host)?)?,
+            _ => Vec::new(),
+        };
+        Ok(Some(Self { policy, uplinks, v4: v4?, v6: v6?, port }))
     }
 
     /// The bridge of the container in a family: the link that receives its packets to other networks.
@@ -103,7 +111,7 @@ impl PolicyLinks {
 
     /// The port of the container, if the policy is `isolated` and there is a bridge.
     fn isolated_port(&self) -> Option<&IfName> {
-        self.port.as_ref().filter(|_| self.is_isolated)
+        self.port.as_ref().filter(|_| self.policy == Policy::Isolated)
     }
 
     /// The keys of the container in `firewall-isolated-ports` and in `firewall-isolated-gateways`: its port, and its port with
@@ -168,6 +176,10 @@ impl GatewayLink {
         let neighbours = source_links::neighbours(host, link, macvlans)?;
         Ok(Self { link: IfName::new(link.name.as_str())?, port, neighbours })
     }
+}
+
+fn names(links: &[Link]) -> Result<Vec<IfName>> {
+    links.iter().map(|link| IfName::new(link.name.as_str())).collect()
 }
 
 /// Isolates the container's port, if the policy is `isolated`. Removes the other elements that an earlier ADD of the owner

@@ -44,11 +44,11 @@
 //! The last two chains are those of `mark`, with the backend iptables; the set `firewall-published` and its rule come with
 //! `acceptPublished`.
 //!
-//! `firewall-addresses` and the two maps have an element for each address, with the owner as comment. The maps have the bridge
+//! `firewall-addresses` and the maps have an element for each address, with the owner as comment. The maps have the bridge
 //! of the address, by policy. The other three sets are computed from the maps, and packets are looked up in them: `bridges` has
 //! all bridges with a policy, `within` has a pair of each bridge with itself, and `alone` has the bridges without traffic
 //! between their ports. `portmap` maintains `portmap-targets`, the targets of published ports, which are accepted between
-//! bridges. Here, a bridge is the link of the host's route to the addresses.
+//! bridges. Here, a bridge is the link of the host's route to the addresses. `strict` has the rules of that policy.
 //!
 //! A container could open a connection to its own published port with an address of another bridge as source. The replies
 //! would then be accepted to that address. So `firewall-sources` drops translated packets from a bridge that is not the link of
@@ -58,9 +58,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::ingress::PolicyLinks;
+use super::ingress::{Policy, PolicyLinks};
 use super::mark::{ADDRESSES, Mark, PUBLISHED};
-use super::source_links;
+use super::{source_links, strict};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
@@ -73,9 +73,12 @@ use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
 use crate::steps::nft::targets;
 
-/// The maps from an address to its bridge, one map for each policy: `same-bridge` and `isolated`.
-const SAME_BRIDGE: &str = "firewall-same-bridge";
-const ISOLATED: &str = "firewall-isolated";
+/// The maps from an address to its bridge, one map for each policy.
+const MAPS: [(&str, Policy); 3] = [
+    ("firewall-same-bridge", Policy::SameBridge),
+    ("firewall-isolated", Policy::Isolated),
+    ("firewall-strict", Policy::Strict),
+];
 const BRIDGES: &str = "firewall-bridges";
 const WITHIN: &str = "firewall-within";
 const ALONE: &str = "firewall-alone";
@@ -112,11 +115,10 @@ impl Listing<'_> {
         self.addresses.iter().map(element).collect()
     }
 
-    /// The elements in one of the maps `firewall-same-bridge` and `firewall-isolated`. Empty if the policy does not use this
-    /// map: then the map must not have these addresses.
-    fn bridges(&self, map: &str) -> Vec<Element> {
+    /// The elements in the map of a policy. Empty if the attachment has another one: then the map must not have these addresses.
+    fn bridges(&self, policy: Policy) -> Vec<Element> {
         match self.policy_links {
-            Some(policy_links) if policy_links.is_isolated == (map == ISOLATED) => {
+            Some(policy_links) if policy_links.policy == policy => {
                 let bridge = pack(&[Value::IfName(policy_links.bridge(self.family))]);
                 self.elements(Some(Datum::Value(bridge)))
             }
@@ -160,8 +162,13 @@ impl Listing<'_> {
     fn bridge_keys(&self) -> Vec<(&'static str, Vec<u8>)> {
         let Some(policy_links) = self.policy_links else { return Vec::new() };
         let bridge = pack(&[Value::IfName(policy_links.bridge(self.family))]);
-        let alone = policy_links.is_isolated.then(|| (ALONE, bridge.clone()));
-        let keys = [(WITHIN, bridge.repeat(2))].into_iter().chain(alone).chain([(BRIDGES, bridge)]);
+        let more = match policy_links.policy {
+            Policy::Isolated => Some(ALONE),
+            Policy::Strict => Some(strict::APART),
+            Policy::Open | Policy::SameBridge => None,
+        };
+        let more = more.map(|set| (set, bridge.clone()));
+        let keys = [(WITHIN, bridge.repeat(2))].into_iter().chain(more).chain([(BRIDGES, bridge)]);
         keys.collect()
     }
 }
@@ -171,10 +178,9 @@ impl Listing<'_> {
 pub(super) fn add(nft: &Nft, batch: &mut Batch, listing: &Listing<'_>) -> Result<()> {
     let Listing { family, policy_links, mark, .. } = *listing;
     let table = shared_rules::table(family);
-    ensure_shared(nft, batch, family, policy_links.is_some(), mark)?;
+    ensure_shared(nft, batch, family, policy_links.map(|links| links.policy), mark)?;
     listing.put(nft, batch, SharedSet::new(family, ADDRESSES), &listing.elements(None))?;
-    let maps =
-        [SAME_BRIDGE, ISOLATED].map(|map| (SharedSet::new(family, map), listing.bridges(map)));
+    let maps = MAPS.map(|(map, of)| (SharedSet::new(family, map), listing.bridges(of)));
     let mut changes = Vec::new();
     for (map, elements) in &maps {
         changes.push(listing.put(nft, batch, *map, elements)?);
@@ -189,6 +195,9 @@ pub(super) fn add(nft: &Nft, batch: &mut Batch, listing: &Listing<'_>) -> Result
     }
     if let Some(links) = policy_links {
         source_links::put(nft, batch, table, links.bridge(family), links.neighbours(family))?;
+        if links.policy == Policy::Strict {
+            strict::put(nft, batch, table, &links.uplinks)?;
+        }
     }
     for (set, key) in listing.bridge_keys() {
         batch.ensure_elements(table, set, &[Element { key, data: None, comment: None }]);
@@ -205,7 +214,7 @@ pub(super) fn remove(
 ) -> Result<()> {
     SharedSet::new(family, ADDRESSES).remove_owners(nft, batch, owners)?;
     let (mut needed, mut is_changed) = (Vec::new(), owners.one().is_none());
-    for map in [SAME_BRIDGE, ISOLATED] {
+    for (map, _) in MAPS {
         let changed = SharedSet::new(family, map).remove_owners(nft, batch, owners)?;
         is_changed |= !changed.gone.is_empty();
         needed.push(changed.kept);
@@ -217,19 +226,20 @@ pub(super) fn remove(
     }
 }
 
-/// Removes the bridges that no element of a map names from the three sets of bridges. `needed` has all elements of the maps
-/// `firewall-same-bridge` and `firewall-isolated`, in this order.
+/// Removes the bridges that no element of a map names from the sets of bridges. `needed` has all elements of the maps, in
+/// their order.
 fn remove_unused_bridges(
     nft: &Nft,
     batch: &mut Batch,
     table: Table<'_>,
     needed: Vec<Vec<Element>>,
 ) -> Result<()> {
-    let mut needed = needed.into_iter().map(bridges);
-    let (same, alone) = (needed.next().unwrap_or_default(), needed.next().unwrap_or_default());
-    let all: Bridges = same.into_iter().chain(alone.iter().cloned()).collect();
+    let needed: Vec<Bridges> = needed.into_iter().map(bridges).collect();
+    let [_, alone, apart] = needed.as_slice() else { return Ok(()) };
+    let all: Bridges = needed.iter().flatten().cloned().collect();
     let twice = all.iter().map(|bridge| bridge.repeat(2)).collect();
-    for (set, needed) in [(BRIDGES, &all), (WITHIN, &twice), (ALONE, &alone)] {
+    for (set, needed) in [(BRIDGES, &all), (WITHIN, &twice), (ALONE, alone), (strict::APART, apart)]
+    {
         let mut unused = nft.elements(table, set)?;
         unused.retain(|element| !needed.contains(&element.key));
         batch.delete_elements(table, set, &unused);
@@ -266,10 +276,8 @@ pub(super) fn have_elements(
 pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
     let Listing { family, policy_links, .. } = *listing;
     let table = shared_rules::table(family);
-    let of_map = |map| (map, listing.bridges(map));
-    for (name, elements) in
-        [(ADDRESSES, listing.elements(None)), of_map(SAME_BRIDGE), of_map(ISOLATED)]
-    {
+    let of_maps = MAPS.map(|(map, of)| (map, listing.bridges(of)));
+    for (name, elements) in [(ADDRESSES, listing.elements(None))].into_iter().chain(of_maps) {
         listing.check(nft, ("set", SharedSet::new(family, name)), &elements)?;
     }
     let Some(policy_links) = policy_links else { return Ok(()) };
@@ -284,7 +292,10 @@ pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
             return Err(shared_rules::missing_in_set(nft, table, set, missing.of_shared(object))?);
         }
     }
-    shared(family, true, None).check(nft)?;
+    shared(family, Some(policy_links.policy), None).check(nft)?;
+    if policy_links.policy == Policy::Strict {
+        strict::check(nft, table, &policy_links.uplinks)?;
+    }
     source_links::check(nft, table, policy_links.bridge(family), policy_links.neighbours(family))
 }
 
@@ -294,31 +305,31 @@ pub(super) fn ensure_shared(
     nft: &Nft,
     batch: &mut Batch,
     family: IpFamily,
-    has_policy: bool,
+    policy: Option<Policy>,
     mark: Option<Mark>,
 ) -> Result<()> {
-    let mut shared = shared(family, has_policy, mark);
+    let mut shared = shared(family, policy, mark);
     let table = shared.table;
-    let needs_targets = has_policy || mark.is_some_and(|mark| mark.accepts_published);
+    let needs_targets = policy.is_some() || mark.is_some_and(|mark| mark.accepts_published);
     let lacks_targets = needs_targets && nft.exist(&[Object::Set(table, targets::SET)])? == [false];
     shared.sets.extend(lacks_targets.then(|| targets::set(family)));
     shared.ensure(nft, batch)?;
     if lacks_targets { targets::fill(nft, batch, family) } else { Ok(()) }
 }
 
-/// The table with its sets. With `has_policy` also the sets, maps and rules that isolate bridges; with `mark` also the chains of
-/// the mark.
-fn shared(family: IpFamily, has_policy: bool, mark: Option<Mark>) -> SharedRules {
+/// The table with its sets. With a policy also the sets, maps and rules that isolate bridges, as far as this policy needs them;
+/// with `mark` also the chains of the mark.
+fn shared(family: IpFamily, policy: Option<Policy>, mark: Option<Mark>) -> SharedRules {
     let address = [Type::address(family.into())];
     let mut shared = SharedRules {
         table: shared_rules::table(family),
         sets: vec![NewSet::set(ADDRESSES, address)],
         chains: Vec::new(),
     };
-    if has_policy {
-        shared
-            .sets
-            .extend([SAME_BRIDGE, ISOLATED].map(|n| NewSet::map(n, address, [Type::IfName])));
+    if let Some(policy) = policy {
+        let is_strict = policy == Policy::Strict;
+        let maps = MAPS.iter().filter(|(_, of)| is_strict || *of != Policy::Strict);
+        shared.sets.extend(maps.map(|(map, _)| NewSet::map(*map, address, [Type::IfName])));
         shared.sets.push(NewSet::set(BRIDGES, [Type::IfName]));
         shared.sets.push(NewSet::set(WITHIN, [Type::IfName; 2]));
         shared.sets.push(NewSet::set(ALONE, [Type::IfName]));
@@ -331,14 +342,17 @@ fn shared(family: IpFamily, has_policy: bool, mark: Option<Mark>) -> SharedRules
         let mut pass_between = targets::accept(family).to_vec();
         pass_between.push(vec![Verdict::Drop.into()]);
         let drop = drop_alone(Some(Condition::fib_daddr_iif()));
+        let mut rules = vec![check_sources(), within(ALONE_CHAIN), goto_between];
+        if is_strict {
+            shared.sets.extend(strict::sets());
+            rules.extend(strict::rules(family, ADDRESSES, BETWEEN_CHAIN));
+        }
         shared.chains = vec![
             // The former base chain is removed before the chain that it has a `goto` to.
             Chain::regular(BETWEEN_CHAIN, pass_between).replacing(former.clone()),
             Chain::regular(ALONE_CHAIN, vec![drop]).replacing(former_within),
             source_links::chain().replacing(former.clone()),
-            Chain::base(CHAIN, base, vec![check_sources(), within(ALONE_CHAIN), goto_between])
-                .without(drop_listed(family))
-                .replacing(former),
+            Chain::base(CHAIN, base, rules).without(drop_listed(family)).replacing(former),
         ];
     }
     if let Some(mark) = mark {
@@ -362,20 +376,14 @@ fn drop_alone(condition: Option<Condition>) -> Vec<Expr> {
 /// `ct status dnat ct direction original iifname @firewall-bridges fib saddr . iif oif missing jump firewall-sources`
 fn check_sources() -> Vec<Expr> {
     let to_sources = Verdict::Jump(source_links::CHAIN.into());
-    spoofed(in_set(&[Field::Iifname], BRIDGES), to_sources)
+    source_links::spoofed(in_set(&[Field::Iifname], BRIDGES), to_sources)
 }
 
 /// `ct status dnat ct direction original ip saddr @firewall-addresses fib saddr . iif oif missing drop`, which an earlier
 /// development version added in place of `check_sources`.
 fn drop_listed(family: IpFamily) -> Vec<Expr> {
     let [saddr, _] = Field::addresses(family);
-    spoofed(in_set(&[saddr], ADDRESSES), Verdict::Drop)
-}
-
-fn spoofed(origin: impl IntoIterator<Item = Expr>, verdict: Verdict) -> Vec<Expr> {
-    let translated = [Condition::ct_status_dnat(), Condition::ct_direction_original()];
-    let spoofed = origin.into_iter().chain(Condition::fib_saddr_not_iif());
-    rule(translated.into_iter().flatten().chain(spoofed), verdict)
+    source_links::spoofed(in_set(&[saddr], ADDRESSES), Verdict::Drop)
 }
 
 /// `iifname . oifname @firewall-within goto CHAIN`

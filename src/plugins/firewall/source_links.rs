@@ -49,6 +49,13 @@ pub(super) fn chain() -> Chain {
     Chain::regular(CHAIN, vec![vec![Verdict::Drop.into()]])
 }
 
+/// The verdict on translated packets that come from `origin` and whose source is not on the link that they come from.
+pub(super) fn spoofed(origin: impl IntoIterator<Item = Expr>, verdict: Verdict) -> Vec<Expr> {
+    let translated = [Condition::ct_status_dnat(), Condition::ct_direction_original()];
+    let spoofed = origin.into_iter().chain(Condition::fib_saddr_not_iif());
+    rule(translated.into_iter().flatten().chain(spoofed), verdict)
+}
+
 /// `iifname "LINK" fib saddr oifname "NEIGHBOUR" return`
 fn exception(link: &IfName, neighbour: &IfName) -> Vec<Expr> {
     let pair = [Condition::iifname(link), Condition::fib_saddr_oifname(neighbour)];

@@ -14,5 +14,6 @@ pub mod routes;
 pub mod routing_tables;
 pub mod taken_mac;
 pub mod tuned;
+pub mod uplinks;
 pub mod verify;
 pub mod veth;

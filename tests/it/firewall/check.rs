@@ -7,7 +7,7 @@ use crate::world::World;
 
 #[test]
 fn check_succeeds_after_add() {
-    for policy in ["open", "same-bridge", "isolated"] {
+    for policy in ["open", "same-bridge", "strict", "isolated"] {
         let world = World::new();
         let c1 = world.container("c1");
         let keys = json!({"ingressPolicy": policy, "iptablesAdminChainName": "MINE"});
@@ -87,6 +87,34 @@ fn each_missing_rule_is_named() {
     for mine in ["10.1.0.2", "fd00:1::2", "br1", "veth"] {
         assert!(!rules(&world).contains(mine), "{mine}: {}", rules(&world));
     }
+}
+
+#[test]
+fn another_uplink_or_a_missing_rule_of_strict_is_named() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    let result = c1.add("bridge", &bridge("net", 1));
+    let config = firewall("net", json!({"ingressPolicy": "strict"}), &result);
+    for (command, text) in [
+        (
+            "ip link add up0 type bridge; ip link set up0 up; ip route add default dev up0",
+            "firewall-uplinks",
+        ),
+        (
+            "nft flush set ip6 cnibox firewall-apart",
+            "bridge br1 is missing from set firewall-apart",
+        ),
+        ("nft flush map ip cnibox firewall-strict", "firewall-strict"),
+        ("nft flush chain ip6 cnibox firewall-policy", "rules of chain firewall-policy"),
+        ("nft add element ip cnibox firewall-uplinks '{ gone }'", "firewall-uplinks"),
+    ] {
+        c1.add("firewall", &config);
+        c1.check("firewall", &config, &result);
+        world.host(["sh", "-c", command]);
+        c1.checking("firewall", &config, &result).run().fails(999, &[text]);
+    }
+    c1.del("firewall", &config);
+    assert!(!rules(&world).contains("br1"), "{}", rules(&world));
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod networks;
 mod not_regular;
 mod oci_hook;
 mod packaged;
+mod podman_words;
 mod printed;
 mod reattached;
 mod recipes;

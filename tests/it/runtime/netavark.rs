@@ -24,7 +24,7 @@ pub(super) fn with_options(name: &str, options: Value) -> Value {
 }
 
 impl Host {
-    fn driver(&self, args: &[&str], input: &Value) -> Outcome {
+    pub(super) fn driver(&self, args: &[&str], input: &Value) -> Outcome {
         self.cnibox(args).env("HOME", "/run/home").stdin(input.to_string()).run()
     }
 
@@ -39,11 +39,11 @@ impl Host {
         error_of(&outcome)
     }
 
-    fn set_up(&self, container: &Container<'_>, request: &Value) -> Value {
+    pub(super) fn set_up(&self, container: &Container<'_>, request: &Value) -> Value {
         parse(&self.driver(&["setup", &container.netns()], request).output())
     }
 
-    fn tear_down(&self, netns: &str, request: &Value) {
+    pub(super) fn tear_down(&self, netns: &str, request: &Value) {
         self.driver(&["teardown", netns], request).silence();
     }
 }
@@ -66,15 +66,15 @@ pub(super) fn request(id: &str, network: &Value) -> Value {
     })
 }
 
-fn publishing(request: &Value, mappings: Value) -> Value {
+pub(super) fn publishing(request: &Value, mappings: Value) -> Value {
     with(request, json!({"port_mappings": mappings}))
 }
 
-fn asking(request: &Value, options: Value) -> Value {
+pub(super) fn asking(request: &Value, options: Value) -> Value {
     with(request, json!({"network_options": with(&request["network_options"], options)}))
 }
 
-fn address_of(answer: &Value, index: usize) -> String {
+pub(super) fn address_of(answer: &Value, index: usize) -> String {
     let net = answer["interfaces"]["eth0"]["subnets"][index]["ipnet"]
         .as_str()
         .expect("it has an address");

@@ -57,6 +57,7 @@ fn firewall() -> Subject {
         case("/acceptPublished", true),
         case("/markAcceptBit", 5),
         case("/ingressPolicy", "same-bridge"),
+        case("/ingressPolicy", "strict"),
         case("/ingressPolicy", "isolated"),
     ];
     let subject = Subject::chained("firewall", json!({}), cases);

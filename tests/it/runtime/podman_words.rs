@@ -1,0 +1,156 @@
+//! The driver of netavark does what the words of podman mean, with packets, in both families.
+
+use serde_json::{Value, json};
+
+use super::Host;
+use super::netavark::{publishing, request, with_options};
+use crate::firewall::outside;
+use crate::portmap::{ask, ask_in_vain, serve};
+use crate::world::{Container, World, with};
+
+/// A network with the subnets 10.NUMBER.0.0/24 and fd00:NUMBER::/64.
+fn created(host: &Host, number: u8, keys: Value, options: Value) -> Value {
+    let subnets = [format!("10.{number}.0.0/24"), format!("fd00:{number}::/64")];
+    let base = json!({"id": number.to_string().repeat(64), "ipv6_enabled": true,
+        "subnets": subnets.map(|subnet| json!({"subnet": subnet}))});
+    let object = with_options(&format!("net{number}"), options);
+    host.created(&with(&with(&object, base), keys))
+}
+
+/// The addresses of the first container of a network.
+fn addresses(number: u8) -> [String; 2] {
+    [format!("10.{number}.0.2"), format!("fd00:{number}::2")]
+}
+
+/// A container on a bridge of another program, with the addresses of the network 8.
+fn on_foreign_bridge(world: &World) -> Container<'_> {
+    let other = world.container("other");
+    let netns = other.netns();
+    let script = format!(
+        "ip link add podman0 type bridge && ip link set podman0 up &&
+         ip address add 10.8.0.1/24 dev podman0 && ip address add fd00:8::1/64 dev podman0 nodad &&
+         ip link add p0 master podman0 type veth peer name eth0 netns {netns} && ip link set p0 up &&
+         nsenter --net={netns} sh -c '
+             ip address add 10.8.0.2/24 dev eth0 && ip address add fd00:8::2/64 dev eth0 nodad &&
+             ip link set eth0 up && ip route add default via 10.8.0.1 && ip route add default via fd00:8::1'"
+    );
+    world.host(["sh", "-c", &script]);
+    other
+}
+
+/// Moves the addresses of the link to `outside` to a bridge, which the default routes lead to.
+fn bridge_uplink(world: &World) {
+    let script = "ip address flush dev wan0; ip link add up0 type bridge; ip link set up0 up; ip link set wan0 master up0
+        ip address add 192.0.2.1/24 dev up0; ip address add fd02::1/64 dev up0 nodad
+        ip route add default via 192.0.2.2; ip route add default via fd02::2";
+    world.host(["sh", "-ec", script]);
+}
+
+/// The addresses, of those that are asked at once, that answer.
+fn answering(from: &Container<'_>, asked: &[String]) -> Vec<String> {
+    let list = asked.join(" ");
+    let script =
+        format!("for a in {list}; do (ping -nqc3 -i.3 -W1 $a >/dev/null && echo $a) & done; wait");
+    let mut answers: Vec<String> =
+        from.exec(["sh", "-c", &script]).lines().map(str::to_owned).collect();
+    answers.sort_by_key(|answer| asked.iter().position(|address| address == answer));
+    answers
+}
+
+fn tcp(host_port: u16) -> Value {
+    json!([{"container_port": 80, "host_ip": "", "host_port": host_port, "protocol": "tcp", "range": 1}])
+}
+
+#[test]
+fn strict_cuts_off_from_every_bridge_but_not_from_published_ports() {
+    let host = Host::new();
+    let world = &host.world;
+    let outside = outside(world);
+    bridge_uplink(world);
+    let options = [
+        json!({"isolate": "strict"}),
+        json!({}),
+        json!({"isolate": "true"}),
+        json!({"type": "veth"}),
+        json!({"plugins": "portmap"}),
+    ];
+    let containers = ["c1", "c2", "c3", "c4", "c5"].map(|name| world.container(name));
+    let mut networks = Vec::new();
+    for ((number, options), container) in (1..).zip(options).zip(&containers) {
+        let network = created(&host, number, json!({}), options);
+        let own = request(&container.name, &network);
+        host.set_up(container, &publishing(&own, tcp(8080 + u16::from(number))));
+        networks.push(network);
+    }
+    let strict = &networks[0];
+    let [c1, c2, c3, ..] = &containers;
+    let neighbour = world.container("neighbour");
+    host.set_up(&neighbour, &request("neighbour", strict));
+    let other = on_foreign_bridge(world);
+
+    let out = ["192.0.2.2".to_owned(), "fd02::2".into()];
+    let near = ["10.1.0.3".to_owned(), "fd00:1::3".into()];
+    let others: Vec<String> = [2, 3, 4, 5, 8].into_iter().flat_map(addresses).collect();
+    let asked = [&others[..], &near, &out].concat();
+    assert_eq!(answering(c1, &asked), [near, out].concat());
+    for from in containers[1..].iter().chain([&other]) {
+        assert_eq!(answering(from, &addresses(1)), [""; 0], "{}", from.name);
+    }
+    for from in [&neighbour, &outside] {
+        assert_eq!(answering(from, &addresses(1)), addresses(1), "{}", from.name);
+    }
+    // The other networks are as before.
+    assert_eq!(answering(c2, &others), [3, 4, 5, 8].map(addresses).concat());
+
+    for container in [c1, c2] {
+        serve(container, "tcp", 80);
+    }
+    for (from, address, port, name) in [
+        (c2, "10.2.0.1", 8081, "c1 "),
+        (c2, "fd00:2::1", 8081, "c1 "),
+        (c3, "10.3.0.1", 8081, "c1 "),
+        (&other, "fd00:8::1", 8081, "c1 "),
+        (&outside, "192.0.2.1", 8081, "c1 "),
+        (c1, "10.1.0.1", 8082, "c2 "),
+        (c1, "fd00:1::1", 8082, "c2 "),
+    ] {
+        let answer = ask(world, Some(&from.netns()), "tcp", address, port);
+        assert!(answer.starts_with(name), "{} asks {address}: {answer}", from.name);
+    }
+    assert_eq!(ask_in_vain(world, Some(&c2.netns()), "tcp", "10.1.0.2", 80), "nothing");
+    host.cnibox(&["check", "net1", "--container-id", "c1"]).run().silence();
+
+    for container in [c1, &neighbour] {
+        host.tear_down(&container.netns(), &request(&container.name, strict));
+    }
+    let left = world.host(["nft", "list", "set", "ip", "cnibox", "firewall-apart"]);
+    assert!(!left.contains("elements"), "{left}");
+}
+
+/// With the address of another network as source, a container would open a connection to its own published port, and its
+/// answers would reach that network.
+#[test]
+fn nothing_reaches_a_strict_network_by_a_forged_source() {
+    let host = Host::new();
+    let world = &host.world;
+    let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+    let strict = created(&host, 1, json!({}), json!({"isolate": "strict"}));
+    host.set_up(&c1, &request("c1", &strict));
+    let open = created(&host, 2, json!({}), json!({}));
+    host.set_up(&c2, &publishing(&request("c2", &open), tcp(8080)));
+    let counters = "nft add table inet seen; nft add chain inet seen forward '{ type filter hook forward priority 200; }'
+        nft add rule inet seen forward meta l4proto tcp counter";
+    world.host(["sh", "-ec", counters]);
+    serve(&c2, "tcp", 80);
+    for [source, gateway] in [["10.1.0.2", "10.2.0.1"], ["fd00:1::2", "fd00:2::1"]] {
+        c2.exec(["ip", "address", "add", source, "dev", "lo"]);
+        let (bind, target) = match source.contains(':') {
+            true => (format!("[{source}]"), format!("TCP6:[{gateway}]:8080")),
+            false => (source.to_owned(), format!("TCP4:{gateway}:8080")),
+        };
+        let connect = format!("{target},bind={bind},connect-timeout=1");
+        assert_ne!(c2.tool(["socat", "-u", "/dev/null", &connect]).run().status, 0);
+    }
+    let seen = world.host(["nft", "list", "chain", "inet", "seen", "forward"]);
+    assert!(seen.contains("counter packets 0 "), "{seen}");
+}
