@@ -21,3 +21,4 @@ pub(crate) mod sysctl;
 pub(crate) mod terminal;
 pub(crate) mod tun;
 pub(crate) mod unix;
+pub(crate) mod who_has;

@@ -36,6 +36,11 @@ impl PacketSocket {
         Self::open(index, ETH_P_ARP, &[])
     }
 
+    /// A socket that receives IPv6 packets.
+    pub fn for_ipv6(index: u32) -> io::Result<Self> {
+        Self::open(index, ETH_P_IPV6, &[])
+    }
+
     /// A socket that sends packets of an EtherType, and receives nothing.
     pub fn for_sending(index: u32, ethertype: u16) -> io::Result<Self> {
         Ok(Self { socket: unbound()?, index, ethertype })

@@ -37,6 +37,18 @@
 //! MTU below 1280. So ADD with such an `mtu` fails if the containers get IPv6 addresses or the bridge has one.
 //!
 //! **VLANs.** A port is in the listed VLANs only. A trunk without `vlan` therefore drops untagged frames. A bridge
+//! **Gateway.** ADD fails with code 7 if another machine on the bridge answers for the gateway address, and always with
+//! `isGateway` and the IPAM plugin `dhcp`, whose server names another machine as router.
+//!
+//! **VLANs.** A port is in the listed VLANs only. A trunk without `vlan` therefore drops untagged frames. A bridge
+//! **Gateway.** ADD fails with code 7 if another machine on the bridge answers for the gateway address, and always with
+//! `isGateway` and the IPAM plugin `dhcp`, whose server names another machine as router.
+//!
+//! **Internal.** Containers reach each other, and whatever the host itself offers on any of its addresses, but no other host and
+//! no other network, whatever routes they add; nobody else reaches them, also not at published ports. A drop in the tables
+//! `cnibox` does this for the bridge, or with `vlan` for the link of the gateway, for both families, while the network has a
+//! container. The host does not enable IP forwarding. Another port of the bridge that leads to other hosts is not cut off.
+//!
 //! that exists must have VLAN filtering enabled; a new one gets it. With `isGateway` the gateway of VLAN 10 on `cni0`
 //! is a link `cni0.10`.
 //!
@@ -365,6 +377,13 @@ impl Bridge {
         Ok(Validated { bridge, vlans, vlan_gateway: self.vlan_gateway(is_l3)? })
     }
 
+        if self.is_gateway() && cx.request.conf.ipam.kind == "dhcp" {
+            let msg = "cannot be the gateway of a network with dhcp: its router is another machine";
+            let keys =
+                [(self.is_gateway, "isGateway"), (self.is_default_gateway, "isDefaultGateway")];
+            let key = keys.iter().find(|(is_set, _)| *is_set).map_or("", |(_, key)| key);
+            return Err(Error::config(msg).with_details(key));
+        }
     fn mtu(&self) -> Option<u32> {
         u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0)
     }

@@ -99,7 +99,12 @@ fn ipam_of(plugin: &Json) -> Option<(&'static Entry, &Json)> {
 /// Calls a plugin with a configuration. Returns an error about the configuration only.
 fn call(entry: &Entry, plugin: &Json, expected: &Expected) -> Result<()> {
     // flannel calls no IPAM plugin: its key `ipam` is for the delegate.
-    let is_replaced = !entry.is_ipam && entry.name != "flannel";
+    // The bridge refuses to be the gateway of a network with dhcp before it calls it.
+    let is_gateway = ["isGateway", "isDefaultGateway"]
+        .iter()
+        .any(|key| entry.name == "bridge" && matches!(plugin.get(key), Some(Json::Bool(true))));
+    let is_refused = is_gateway && conf::ipam_kind(plugin) == "dhcp";
+    let is_replaced = !entry.is_ipam && entry.name != "flannel" && !is_refused;
     let has_ipam = !conf::ipam_kind(plugin).is_empty();
     let replacement = (is_replaced && has_ipam).then(|| ipam(gives_v6(plugin))).transpose()?;
     let request = request(plugin, replacement, expected)?;

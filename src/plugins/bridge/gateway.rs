@@ -7,11 +7,12 @@ use ipnet::IpNet;
 use super::{Bridge, CONTAINER, HostState, LOCK_TIMEOUT, device, vlan_gateway};
 use crate::cni::success::{Ip, Route, Success};
 use crate::error::{Error, Result};
+use crate::kernel::{sys, who_has};
 use crate::names::{IfName, IpFamily};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::plugin::Context;
 use crate::steps::flow::delegate;
-use crate::steps::link::{forwarding, gateway, host_link, mtu};
+use crate::steps::link::{forwarding, gateway, host_link, mtu, uplinks};
 use crate::steps::undo::Undo;
 
 impl Bridge {
@@ -46,6 +47,7 @@ impl Bridge {
             });
             let link = vlan_gateway::ensure(host, bridge, name, &validated.vlans)?;
             let change = AddressChange::plan(host, &link, gateways, self.force_address)?;
+            change.iter().try_for_each(|change| change.refuse_answered(host, bridge))?;
             forwarding::enable_on(host, &link, gateways.iter().map(IpNet::addr))?;
             // No undo step removes the addresses: the kernel removes them with the link, and other containers may already use
             // them.
@@ -53,6 +55,7 @@ impl Bridge {
             return Ok(Some(link));
         }
         let change = AddressChange::plan(host, bridge, gateways, self.force_address)?;
+        change.iter().try_for_each(|change| change.refuse_answered(host, bridge))?;
         forwarding::enable_on(host, bridge, gateways.iter().map(IpNet::addr))?;
         if let Some(change) = change {
             let result = change.make(host);
@@ -150,7 +153,7 @@ fn check_addresses(host: &Rtnl, link: &Link, expected: &[Vec<IpNet>]) -> Result<
         let mut errors = Vec::new();
         for net in choices.iter().filter(|net| !present.contains(net)) {
             let other = conflicting(&present, &gateways, &[*net]);
-            errors.extend(other.first().map(|other| conflict_error(link, *other, *net)));
+            errors.extend(other.first().map(|other| conflict_error(host, link, *other, *net)));
         }
         if errors.len() == choices.len()
             && let Some(error) = errors.into_iter().next()
@@ -169,10 +172,17 @@ fn conflicting(present: &[IpNet], gateways: &[IpNet], missing: &[IpNet]) -> Vec<
     present.iter().filter(has_conflict).copied().collect()
 }
 
-fn conflict_error(link: &Link, other: IpNet, wanted: IpNet) -> Error {
+/// The error names `forceAddress` only where it does not cut the host off.
+fn conflict_error(host: &Rtnl, link: &Link, other: IpNet, wanted: IpNet) -> Error {
     let name = &link.name;
+    let is_uplink = uplinks::uplinks(host)
+        .map_or(true, |uplinks| uplinks.iter().any(|uplink| uplink.index == link.index));
+    let advice = match is_uplink {
+        true => "through which the host reaches others: choose another bridge, or no isGateway",
+        false => "which forceAddress replaces",
+    };
     Error::internal(format_args!("{name:?} already has an IP address different from {wanted}"))
-        .with_details(format_args!("it has {other}, which forceAddress replaces"))
+        .with_details(format_args!("it has {other}, {advice}"))
 }
 
 /// The default gateway address of a subnet.
@@ -211,9 +221,29 @@ impl AddressChange {
         }
         let replaced = conflicting(&present, gateways, &missing);
         if let (Some(other), false) = (replaced.first(), force) {
-            return Err(conflict_error(link, *other, missing[0]));
+            return Err(conflict_error(host, link, *other, missing[0]));
         }
         Ok(Some(Self { link: link.clone(), missing, replaced }))
+    }
+
+    /// Fails if another machine answers for a missing address: the host would take its connections. Without a port that is up,
+    /// nobody can answer.
+    fn refuse_answered(&self, host: &Rtnl, bridge: &Link) -> Result<()> {
+        let (index, name) = (self.link.index, &self.link.name);
+        let Some(own) = self.link.mac.filter(|_| bridge.operstate_up) else { return Ok(()) };
+        for address in self.missing.iter().map(IpNet::addr) {
+            let asked = who_has::who_has(index, own, address);
+            let asked =
+                asked.map_err(sys::failed(format_args!("cannot ask for {address} on {name}")))?;
+            let Some(mac) = asked else { continue };
+            // A link of this host can be connected to the bridge.
+            if host.links()?.iter().all(|link| link.mac != Some(mac)) {
+                let msg = format!("cannot set gateway {address} on {name}: {mac} answers for it");
+                let advice = "another machine is the gateway: the network needs no isGateway";
+                return Err(Error::config(msg).with_details(advice));
+            }
+        }
+        Ok(())
     }
 
     fn make(&self, host: &Rtnl) -> Result<()> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{dbnet, dbnet_with, dual_stack};
-use crate::world::{World, addresses, with};
+use crate::world::{Container, World, addresses, lan, through_dhcp, with};
 
 const FORWARD: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 
@@ -141,4 +141,89 @@ fn ipv6_networks_that_do_not_overlap_share_a_bridge() {
     let mut both = bridge_addresses(&world);
     both.sort();
     assert_eq!(both, ["fd00:1::1/64", "fd00:9::1/64"]);
+}
+
+/// The bridge cni0 with the link to the machine outside, which has the addresses 10.1.0.254 and fd00:1::fe.
+fn bridge_to_outside(world: &World) -> Container<'_> {
+    let outside = lan(world);
+    world.host([
+        "sh",
+        "-ec",
+        "ip link add cni0 type bridge; ip link set lan master cni0; ip link set cni0 up",
+    ]);
+    world.eventually("the bridge forwards", || {
+        world.host(["ip", "-d", "link", "show", "lan"]).contains("state forwarding")
+    });
+    outside
+}
+
+#[test]
+fn a_gateway_that_another_machine_answers_for_is_refused() {
+    let world = World::new();
+    let outside = bridge_to_outside(&world);
+    let c1 = world.container("c1");
+    let mac = outside.json(["ip", "-j", "link", "show", "sw"])[0]["address"].clone();
+    let state = || world.state_with(&[&c1]).apart_from("", "dbnet");
+    let before = state();
+    let network = |subnet: &str, gateway: &str| {
+        let ipam = json!({"subnet": subnet, "gateway": gateway});
+        dbnet_with(json!({"isDefaultGateway": true, "ipam": ipam}))
+    };
+    for (subnet, gateway) in [("10.1.0.0/24", "10.1.0.254"), ("fd00:1::/64", "fd00:1::fe")] {
+        let config = network(subnet, gateway);
+        let text = format!(
+            "cannot set gateway {gateway} on cni0: {} answers for it",
+            mac.as_str().unwrap()
+        );
+        c1.call("bridge", "ADD", &config).run().fails(7, &[&text, "isGateway"]);
+        before.assert_same(&state(), "after a refused ADD");
+        // The router is the gateway of a network without the key.
+        let layer3 = with(&config, json!({"isDefaultGateway": false}));
+        c1.add("bridge", &layer3);
+        c1.ping(gateway);
+        c1.del("bridge", &layer3);
+    }
+    for (subnet, gateway) in [("10.1.0.0/24", "10.1.0.1"), ("fd00:1::/64", "fd00:1::1")] {
+        let config = network(subnet, gateway);
+        c1.add("bridge", &config);
+        c1.ping(gateway);
+        c1.del("bridge", &config);
+    }
+}
+
+#[test]
+fn a_link_of_this_host_on_the_bridge_is_no_other_machine() {
+    let world = World::new();
+    let script = "ip link add cni0 type bridge; ip link set cni0 up; ip link add p0 type veth peer name p1
+        ip link set p0 master cni0 up; ip link set p1 up; ip address add 10.1.0.1/32 dev lo; ip link set lo up";
+    world.host(["sh", "-ec", script]);
+    let c1 = world.container("c1");
+    c1.add("bridge", &dbnet_with(json!({"isGateway": true})));
+    assert_eq!(bridge_addresses(&world), ["10.1.0.1/16"]);
+}
+
+#[test]
+fn the_gateway_of_a_dhcp_server_is_never_that_of_the_bridge() {
+    let world = World::new();
+    let c1 = world.container("c1");
+    for key in ["isGateway", "isDefaultGateway"] {
+        let config = with(&super::layer2(), json!({key: true, "ipam": {"type": "dhcp"}}));
+        let outcome = through_dhcp(c1.call("bridge", "ADD", &config)).run();
+        outcome.fails(7, &["cannot be the gateway of a network with dhcp", key]);
+        assert!(!world.links().contains(&"cni0".to_owned()));
+    }
+}
+
+#[test]
+fn force_address_is_no_advice_where_it_cuts_the_host_off() {
+    let world = world_with_another_gateway("10.9.0.1/24");
+    let c1 = world.container("c1");
+    let details = || {
+        let config = dbnet_with(json!({"isGateway": true}));
+        c1.call("bridge", "ADD", &config).run().fails(999, &["already has an IP address"]).details
+    };
+    assert_eq!(details(), "it has 10.9.0.1/24, which forceAddress replaces");
+    world.host(["ip", "route", "add", "default", "via", "10.9.0.9"]);
+    let details = details();
+    assert!(details.contains("10.9.0.1/24") && !details.contains("forceAddress"), "{details}");
 }
