@@ -32,6 +32,7 @@ use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::networks::{bridge, subnets};
 use crate::runtime::podman::{self, OfPodman};
+use crate::steps::link::{mtu, parent};
 
 /// `cniVersion` of a new network, which old runtimes use, and `cniVersions`, of which new runtimes use the highest.
 const VERSION: &str = "0.4.0";
@@ -43,6 +44,8 @@ const CANDIDATES: [std::ops::Range<u32>; 3] =
 const PREFIX_LENGTH: u8 = 24;
 /// The chained plugins of a network without a parent, as podman has them.
 const USUAL: [&str; 3] = ["portmap", "firewall", "tuning"];
+/// The MTU of a new link, in bytes: ETH_DATA_LEN (linux/if_ether.h).
+const NEW_LINK: u32 = 1500;
 /// The prefix of chosen bridge names.
 const BRIDGE: &str = "cnibox";
 /// The maximum wait for the lock of the directory, and for that of the host's namespace.
@@ -352,7 +355,11 @@ impl NewNetwork {
             ])),
             Addresses::Nobody => None,
         };
-        let mut plugins = vec![self.interface(bridge, ipam)];
+        let mtu = match self.mtu {
+            None if self.kind == Kind::Bridge => mtu_outside(subnets)?,
+            given => given,
+        };
+        let mut plugins = vec![self.interface(bridge, ipam, mtu)];
         let usual = if self.kind.has_parent() { &[][..] } else { &USUAL[..] };
         let chained = match &self.chained {
             Some(chosen) => chosen.iter().map(String::as_str).collect(),
@@ -384,22 +391,22 @@ impl NewNetwork {
     }
 
     /// The configuration of the plugin that makes the interface.
-    fn interface(&self, bridge: &str, ipam: Option<Json>) -> Json {
-        let has_addresses = ipam.is_some();
+    fn interface(&self, bridge: &str, ipam: Option<Json>, mtu: Option<u32>) -> Json {
+        // The router of a DHCP server's network is another machine.
+        let is_router = self.addresses == Addresses::HostLocal;
         let is_bridge = self.kind == Kind::Bridge;
         // An ipvlan and a vlan have the MAC address of their parent.
         let has_mac = !matches!(self.kind, Kind::Ipvlan | Kind::Vlan);
-        let has_ips = self.addresses == Addresses::HostLocal;
-        let capabilities = [("ips", if_set(has_ips)), ("mac", if_set(has_mac))];
+        let capabilities = [("ips", if_set(is_router)), ("mac", if_set(has_mac))];
         Json::object([
             ("type", Some(self.kind.text().into())),
             ("bridge", is_bridge.then(|| bridge.into())),
             ("master", self.parent.as_ref().and_then(text)),
-            ("isGateway", if_set(is_bridge && has_addresses)),
-            ("ipMasq", if_set(!self.kind.has_parent() && has_addresses && !self.is_internal)),
+            ("isGateway", if_set(is_bridge && is_router)),
+            ("ipMasq", if_set(!self.kind.has_parent() && is_router && !self.is_internal)),
             ("hairpinMode", if_set(is_bridge)),
             ("mode", self.mode.as_deref().map(Json::from)),
-            ("mtu", self.mtu.map(Json::from)),
+            ("mtu", mtu.map(Json::from)),
             ("vlan", self.vlan.filter(|_| is_bridge).map(Json::from)),
             ("vlanId", self.vlan.filter(|_| !is_bridge).map(Json::from)),
             ("capabilities", Some(Json::object(capabilities))),
@@ -466,6 +473,16 @@ impl NewNetwork {
             ("routes", Some(Json::Array(routes.collect()))),
         ]))
     }
+}
+
+/// The MTU of packets to other hosts: that of the default route and its link. `None` without a default route, or if it is that
+/// of each new link.
+fn mtu_outside(subnets: &[IpNet]) -> Result<Option<u32>> {
+    let Some((route, link)) = parent::default_route(&Rtnl::open()?)? else { return Ok(None) };
+    let mtu = route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)).min(*mtu::ETHERNET.end());
+    let has_v6 = subnets.iter().any(|subnet| matches!(subnet, IpNet::V6(_)));
+    let mtu = if has_v6 { mtu.max(mtu::IPV6_MIN) } else { mtu };
+    Ok(Some(mtu).filter(|mtu| *mtu != NEW_LINK))
 }
 
 fn list(values: &[impl Display]) -> Json {

@@ -11,7 +11,7 @@ use crate::steps::flow::delegate;
 pub const ETHERNET: RangeInclusive<u32> = 68..=65_535;
 
 /// IPV6_MIN_MTU (linux/ipv6.h). A link with a smaller MTU has no IPv6: the kernel removes the addresses without an error.
-const IPV6_MIN: u32 = 1280;
+pub const IPV6_MIN: u32 = 1280;
 
 /// The error of a configured MTU that the kernel does not accept.
 pub fn invalid(mtu: i64, range: &RangeInclusive<u32>) -> Error {

@@ -6,7 +6,7 @@
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::names::{IpFamily, LinkName};
-use crate::netlink::rtnl::{Link, Rtnl};
+use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::owner::Owner;
 use crate::steps::link::routing_tables;
@@ -117,21 +117,29 @@ fn named(rtnl: &Rtnl, name: &str) -> Result<Link> {
     rtnl.link(&name)?.ok_or_else(|| Error::config(format_args!("Link not found: master {name}")))
 }
 
-/// The interface of the IPv4 default route with the lowest metric, or else of the IPv6 one.
-fn of_default_route(rtnl: &Rtnl) -> Result<Link> {
+/// The IPv4 default route with the lowest metric, or else the IPv6 one, and its interface.
+pub fn default_route(rtnl: &Rtnl) -> Result<Option<(Route, Link)>> {
     for family in IpFamily::ALL {
         let mut routes = rtnl.routes(family)?;
         routes.retain(|route| {
             route.dst.prefix_len() == 0 && route.table == Some(routing_tables::MAIN)
         });
-        let best = routes.iter().min_by_key(|route| route.metric.unwrap_or(0));
-        let index = best.and_then(|route| route.dev.or_else(|| Some(route.nexthops.first()?.dev)));
+        let best = routes.into_iter().min_by_key(|route| route.metric.unwrap_or(0));
+        let Some(route) = best else { continue };
+        let index = route.dev.or_else(|| Some(route.nexthops.first()?.dev));
         if let Some(index) = index
             && let Some(link) = rtnl.link_at(index)?
         {
-            return Ok(link);
+            return Ok(Some((route, link)));
         }
     }
-    Err(Error::config("no default route interface found")
-        .with_details("the configuration has no master"))
+    Ok(None)
+}
+
+fn of_default_route(rtnl: &Rtnl) -> Result<Link> {
+    let missing = || {
+        Error::config("no default route interface found")
+            .with_details("the configuration has no master")
+    };
+    default_route(rtnl)?.map(|(_, link)| link).ok_or_else(missing)
 }

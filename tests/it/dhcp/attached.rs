@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::capture::{Capture, of_kind};
-use super::servers::Kea;
+use super::servers::{Kea, Udhcpd};
 use super::{Daemon, Site, address, asking, bridge};
 use crate::world::{World, not_run};
 
@@ -118,4 +118,34 @@ fn the_runtime_attaches_a_command_to_the_lan() {
     assert!(text.contains("inet 10.1.0.10/24 "), "{text}");
     kea.wait_for_release("10.1.0.10");
     assert_eq!(of_kind(&capture.finish(), "RELEASE").len(), 1);
+}
+
+/// podman's driver on a bridge of the LAN: the router keeps its address, and answers for it.
+#[test]
+fn a_bridge_of_podman() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let _server = Udhcpd::start(&site.outside, "");
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let driver = |words: &[&str], input: &Value| {
+        let words = [&["/run/bin/cnibox"], words].concat();
+        let call = world.tool(&words, None).env("HOME", "/run/home");
+        call.stdin(input.to_string()).run().output()
+    };
+    let object = json!({"name": "lan", "id": "1".repeat(64), "driver": "cnibox", "network_interface": "br0",
+        "ipam_options": {"driver": "dhcp"}});
+    let network: Value = serde_json::from_str(&driver(&["create"], &object)).unwrap();
+    let request = json!({"container_id": "c1", "container_name": "c1", "network": network,
+        "network_options": {"interface_name": "eth0"}});
+    driver(&["setup", &c1.netns()], &request);
+    assert!(c1.addresses("eth0")[0].starts_with("10.1.0.2"), "{:?}", c1.addresses("eth0"));
+    c1.ping("10.1.0.254");
+    let neighbour = c1.exec(["ip", "neighbour", "show", "10.1.0.254"]);
+    assert!(neighbour.contains(&site.server_mac()), "{neighbour}");
+    let host = world.host(["ip", "-4", "address", "show", "dev", "br0"]);
+    assert_eq!(host, "");
+    let rules = world.host(["nft", "list", "ruleset"]);
+    assert!(!rules.contains("masquerade"), "{rules}");
+    driver(&["teardown", &c1.netns()], &request);
 }

@@ -154,3 +154,48 @@ fn nothing_reaches_a_strict_network_by_a_forged_source() {
     let seen = world.host(["nft", "list", "chain", "inet", "seen", "forward"]);
     assert!(seen.contains("counter packets 0 "), "{seen}");
 }
+
+/// A default route of both families with this MTU, over the link `wan` with an MTU of 1400.
+fn route_out(world: &World, mtu: &str) {
+    let script = format!(
+        "ip link del wan 2>/dev/null || true; ip link add wan mtu 1400 type veth peer name far; ip link set wan up; ip link set far up
+         ip address add 192.0.2.1/24 dev wan; ip address add fd02::1/64 dev wan nodad
+         ip route add default via 192.0.2.9 {mtu}; ip route add default via fd02::9 {mtu}"
+    );
+    world.host(["sh", "-ec", &script]);
+}
+
+#[test]
+fn the_mtu_of_a_bridge_is_that_of_the_way_out_unless_it_is_given() {
+    let host = Host::new();
+    let world = &host.world;
+    let c1 = world.container("c1");
+    let given = json!({"mtu": "1350"});
+    for (mtu, options, expected) in [
+        ("", json!({}), 1400),
+        ("mtu 1300", json!({}), 1300),
+        // IPv6 needs 1280.
+        ("mtu 1000", json!({}), 1280),
+        ("mtu 9000", json!({}), 1400),
+        ("mtu 1300", given, 1350),
+    ] {
+        route_out(world, mtu);
+        let network = created(&host, 1, json!({}), options);
+        host.set_up(&c1, &request("c1", &network));
+        for links in [
+            c1.json(["ip", "-j", "link", "show", "eth0"]),
+            world.host_json(["ip", "-j", "link", "show", "cnb111111111111"]),
+        ] {
+            assert_eq!(links[0]["mtu"], expected, "{mtu}: {network}");
+        }
+        host.tear_down(&c1.netns(), &request("c1", &network));
+    }
+    host.cnibox(&["networks", "create", "web"]).run().output();
+    let file = std::fs::read_to_string(world.path("/run/net.d/web.conflist")).unwrap();
+    assert!(file.contains("\"mtu\": 1300"), "{file}");
+    // An IPv6 default route alone.
+    world.host(["ip", "-4", "route", "del", "default"]);
+    let network = created(&host, 2, json!({}), json!({}));
+    host.set_up(&c1, &request("c1", &network));
+    assert_eq!(c1.json(["ip", "-j", "link", "show", "eth0"])[0]["mtu"], 1300);
+}
