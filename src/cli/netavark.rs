@@ -206,14 +206,14 @@ fn setup(netns: &Path) -> Result<Json> {
 /// The ports to publish. podman hands the ports of a container to each of its networks, also to those that cannot publish any.
 fn published(call: &Call, network: &Network) -> Vec<String> {
     let all = call.port_mappings.iter().flat_map(PortMapping::options);
-    if network.is_capable_of("portMappings") {
-        return all.collect();
-    }
+    let why = match call.network.is_internal {
+        true => "it is internal",
+        false if network.is_capable_of("portMappings") => return all.collect(),
+        false => "no plugin of it can",
+    };
     for port in all {
         let name = &call.network.name;
-        sys::warn(format_args!(
-            "note: network {name} does not publish port {port}: no plugin of it can"
-        ));
+        sys::warn(format_args!("note: network {name} does not publish port {port}: {why}"));
     }
     Vec::new()
 }

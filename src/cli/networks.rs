@@ -77,6 +77,9 @@ struct Create {
     /// KEY=VALUE: parent, mode, mtu, vlan or isolate; may be repeated
     #[argh(option, short = 'o', long = "opt")]
     options: Vec<String>,
+    /// the containers of the bridge reach only each other and the host
+    #[argh(switch)]
+    internal: bool,
     /// write nothing, and print the command that creates the same network with podman's driver
     #[cfg(feature = "netavark")]
     #[argh(switch)]
@@ -219,7 +222,10 @@ impl Create {
             let all = Kind::ALL.map(|(name, _)| name).join(", ");
             return Err(usage_error(format!("--type {requested}: not one of {all}")));
         };
-        let mut new = NewNetwork { kind, ..NewNetwork::default() };
+        if self.internal && kind != Kind::Bridge {
+            return Err(usage_error("--internal: only a bridge has it"));
+        }
+        let mut new = NewNetwork { kind, is_internal: self.internal, ..NewNetwork::default() };
         for subnet in &self.subnet {
             new.subnets.push(parse::<IpNet>("--subnet", subnet, "a subnet")?.trunc());
         }

@@ -29,6 +29,7 @@
 //! | `disableContainerInterface` | boolean | false | The interface in the container stays down. Not with `ipam`. |
 //! | `portIsolation` | boolean | false | Isolated ports of a bridge do not exchange frames. |
 //! | `removeUnused` | boolean | false | DEL and GC remove the bridge with its last port. For a bridge that nobody else configures. |
+//! | `internal` | boolean | false | The host forwards no packet from or to the bridge, see below. |
 //! | `runtimeConfig.mac` | string | random | MAC address of the container's interface (capability `mac`). |
 //! | `args.cni.mac` | string | random | The same, if `runtimeConfig.mac` is not set. |
 //! | `CNI_ARGS: MAC` | string | random | The same, if neither of them is set. |
@@ -36,11 +37,6 @@
 //! **IPv6.** The kernel gives the bridge the smallest MTU of its ports, and removes the IPv6 addresses of a link with an
 //! MTU below 1280. So ADD with such an `mtu` fails if the containers get IPv6 addresses or the bridge has one.
 //!
-//! **VLANs.** A port is in the listed VLANs only. A trunk without `vlan` therefore drops untagged frames. A bridge
-//! **Gateway.** ADD fails with code 7 if another machine on the bridge answers for the gateway address, and always with
-//! `isGateway` and the IPAM plugin `dhcp`, whose server names another machine as router.
-//!
-//! **VLANs.** A port is in the listed VLANs only. A trunk without `vlan` therefore drops untagged frames. A bridge
 //! **Gateway.** ADD fails with code 7 if another machine on the bridge answers for the gateway address, and always with
 //! `isGateway` and the IPAM plugin `dhcp`, whose server names another machine as router.
 //!
@@ -49,6 +45,7 @@
 //! `cnibox` does this for the bridge, or with `vlan` for the link of the gateway, for both families, while the network has a
 //! container. The host does not enable IP forwarding. Another port of the bridge that leads to other hosts is not cut off.
 //!
+//! **VLANs.** A port is in the listed VLANs only. A trunk without `vlan` therefore drops untagged frames. A bridge
 //! that exists must have VLAN filtering enabled; a new one gets it. With `isGateway` the gateway of VLAN 10 on `cni0`
 //! is a link `cni0.10`.
 //!
@@ -98,7 +95,7 @@ use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;
 use crate::steps::link::{configure, forwarding, host_link, veth};
 use crate::steps::nft::rules::Rules;
-use crate::steps::nft::{masquerade, spoof_check};
+use crate::steps::nft::{internal, masquerade, spoof_check};
 use crate::steps::undo::{Failures, Undo};
 use vlan::{Trunk, Vlans};
 
@@ -123,6 +120,7 @@ pub const ENTRY: Entry = Entry {
         ("vlan", r#""vlan":5"#),
         Entry::MASQUERADES,
         ("macspoofchk", r#""macspoofchk":true"#),
+        ("internal", r#""internal":true"#),
     ],
     ..Entry::plugin::<Bridge>("bridge", "a veth pair with its host end on a bridge")
 };
@@ -148,6 +146,7 @@ keys! {
         "disableContainerInterface" => disable_container_interface: bool,
         "portIsolation" => port_isolation: bool,
         "removeUnused" => remove_unused: bool,
+        "internal" => internal: bool,
     }
 }
 
@@ -299,6 +298,9 @@ impl Plugin for Bridge {
         if self.macspoofchk {
             spoof_check::status(cx.session.nft().map_err(Error::into_not_available)?)?;
         }
+        if self.internal {
+            internal::status(cx.session.nft().map_err(Error::into_not_available)?)?;
+        }
         delegate::call_ipam(cx, &Verb::Status)
     }
 }
@@ -351,7 +353,9 @@ impl Bridge {
             bridge = now;
         }
         // The last step: a failing ADD does not disable IP forwarding again.
-        forwarding::enable(cx.session.host()?, gateways.iter().map(IpNet::addr))?;
+        if !self.internal {
+            forwarding::enable(cx.session.host()?, gateways.iter().map(IpNet::addr))?;
+        }
         success.interfaces = vec![host_link::result_interface(&bridge)];
         success.interfaces.extend(pair.interfaces(cx, at));
         success.interfaces.extend(vlan_gateway.as_ref().map(host_link::result_interface));
@@ -369,6 +373,13 @@ impl Bridge {
             let msg = "cannot use IPAM when DisableContainerInterface flag is set";
             return Err(Error::config(msg).with_details("disableContainerInterface"));
         }
+        if self.is_gateway() && cx.request.conf.ipam.kind == "dhcp" {
+            let msg = "cannot be the gateway of a network with dhcp: its router is another machine";
+            let keys =
+                [(self.is_gateway, "isGateway"), (self.is_default_gateway, "isDefaultGateway")];
+            let key = keys.iter().find(|(is_set, _)| *is_set).map_or("", |(_, key)| key);
+            return Err(Error::config(msg).with_details(key));
+        }
         veth::validate(cx, self.mtu(), &self.ip_masq_backend)?;
         let bridge = IfName::new(self.bridge.as_str())
             .map_err(|error| Error::config(format_args!("bridge: {error}")))?;
@@ -377,13 +388,6 @@ impl Bridge {
         Ok(Validated { bridge, vlans, vlan_gateway: self.vlan_gateway(is_l3)? })
     }
 
-        if self.is_gateway() && cx.request.conf.ipam.kind == "dhcp" {
-            let msg = "cannot be the gateway of a network with dhcp: its router is another machine";
-            let keys =
-                [(self.is_gateway, "isGateway"), (self.is_default_gateway, "isDefaultGateway")];
-            let key = keys.iter().find(|(is_set, _)| *is_set).map_or("", |(_, key)| key);
-            return Err(Error::config(msg).with_details(key));
-        }
     fn mtu(&self) -> Option<u32> {
         u32::try_from(self.mtu).ok().filter(|mtu| *mtu > 0)
     }
@@ -391,6 +395,15 @@ impl Bridge {
     /// Whether a new bridge gets VLAN filtering. An empty `vlanTrunk` also enables it, but adds no VLAN to the port.
     fn configures_vlans(&self) -> bool {
         self.vlan != 0 || self.vlan_trunk.is_some()
+    }
+
+    /// The link through which the host would route the packets of an internal network. `None` for other networks.
+    fn internal_link(&self) -> Result<Option<IfName>> {
+        let link = match self.vlan {
+            0 => self.bridge.clone(),
+            vlan => format!("{}.{vlan}", self.bridge),
+        };
+        self.internal.then(|| IfName::new(link)).transpose()
     }
 
     fn masquerades(&self, cx: &Context<'_>) -> bool {
@@ -433,10 +446,12 @@ impl Bridge {
         undo: &mut Undo<'a>,
     ) -> Result<()> {
         let mac = self.macspoofchk.then_some(pair.container_mac);
+        let internal = self.internal_link()?;
         let rules = Rules {
             masquerades: self.masquerades(cx),
             nets: &addressing.success.nets(),
             checked: Some((&pair.host.name, mac)),
+            internal: internal.as_ref(),
         };
         rules.add(cx, at, undo)
     }

@@ -110,7 +110,8 @@ impl Plugin for Veth {
         };
         let routes = Routes::via_gateways(&success, pair.container_index);
         let nets = success.nets();
-        let rules = Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None };
+        let rules =
+            Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None, internal: None };
         // The rules must exist before the container can send.
         rules.add(cx, at, &mut undo)?;
         routes::undo_rejecting(cx, &success, &mut undo);
@@ -223,7 +224,8 @@ impl Veth {
             })?;
         }
         let nets = own.nets();
-        let rules = Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None };
+        let rules =
+            Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None, internal: None };
         rules.reconcile(cx, at, parts)
     }
 }

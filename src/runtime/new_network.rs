@@ -70,7 +70,7 @@ pub struct NewNetwork {
     pub isolate: Option<&'static str>,
     /// The first and the last address that containers get, for a subnet. Without, they get all but the gateway.
     pub leases: Vec<(IpNet, [Option<IpAddr>; 2])>,
-    /// Containers have no default route, and packets from them to other networks are not masqueraded.
+    /// Containers have no default route, and reach only each other and the host.
     pub is_internal: bool,
     /// The metric of the default routes. `None`: that of the kernel.
     pub metric: Option<u32>,
@@ -363,6 +363,8 @@ impl NewNetwork {
         let usual = if self.kind.has_parent() { &[][..] } else { &USUAL[..] };
         let chained = match &self.chained {
             Some(chosen) => chosen.iter().map(String::as_str).collect(),
+            // Nobody reaches a port of an internal network.
+            None if self.is_internal => usual.iter().skip(1).copied().collect(),
             None => usual.to_vec(),
         };
         plugins.extend(chained.into_iter().map(|kind| self.chained(kind)));
@@ -404,6 +406,7 @@ impl NewNetwork {
             ("master", self.parent.as_ref().and_then(text)),
             ("isGateway", if_set(is_bridge && is_router)),
             ("ipMasq", if_set(!self.kind.has_parent() && is_router && !self.is_internal)),
+            ("internal", if_set(is_bridge && self.is_internal)),
             ("hairpinMode", if_set(is_bridge)),
             ("mode", self.mode.as_deref().map(Json::from)),
             ("mtu", mtu.map(Json::from)),

@@ -36,6 +36,7 @@ pub fn of_new(name: &NetworkName, new: &NewNetwork, options: Vec<(String, String
         name: name.to_string(),
         interface: interface.map(ToString::to_string).unwrap_or_default(),
         subnets: subnets.collect(),
+        is_internal: new.is_internal,
         options: Map([type_of(new.kind), options].concat()),
         ..Object::default()
     };
@@ -62,6 +63,10 @@ fn command(object: &Object) -> String {
             flag("--gateway", gateway.to_string());
         }
     }
+    if object.is_internal {
+        words.push("--internal".to_owned());
+    }
+    let mut flag = |flag: &str, value: String| words.extend([flag.to_owned(), quoted(&value)]);
     for (key, value) in &object.options.0 {
         flag("--opt", format!("{key}={value}"));
     }

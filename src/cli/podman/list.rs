@@ -248,6 +248,12 @@ pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
     {
         return Err(Error::config("option isolate: it needs the plugin firewall"));
     }
+    if object.is_internal && matches!(kind, Kind::Veth | Kind::Ptp) {
+        return Err(Error::config(format_args!(
+            "--internal: type {} does not have it",
+            kind.text()
+        )));
+    }
     if kind == Kind::Vlan && (new.parent.is_none() || new.vlan.is_none()) {
         return Err(Error::config("a vlan needs the options parent=LINK and vlan=ID"));
     }

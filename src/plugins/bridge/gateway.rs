@@ -48,7 +48,7 @@ impl Bridge {
             let link = vlan_gateway::ensure(host, bridge, name, &validated.vlans)?;
             let change = AddressChange::plan(host, &link, gateways, self.force_address)?;
             change.iter().try_for_each(|change| change.refuse_answered(host, bridge))?;
-            forwarding::enable_on(host, &link, gateways.iter().map(IpNet::addr))?;
+            forwarding::enable_on(host, &link, self.routed(gateways))?;
             // No undo step removes the addresses: the kernel removes them with the link, and other containers may already use
             // them.
             change.map_or(Ok(()), |change| change.make(host))?;
@@ -56,7 +56,7 @@ impl Bridge {
         }
         let change = AddressChange::plan(host, bridge, gateways, self.force_address)?;
         change.iter().try_for_each(|change| change.refuse_answered(host, bridge))?;
-        forwarding::enable_on(host, bridge, gateways.iter().map(IpNet::addr))?;
+        forwarding::enable_on(host, bridge, self.routed(gateways))?;
         if let Some(change) = change {
             let result = change.make(host);
             undo.push_shared("restore the addresses of the bridge", move || {
@@ -66,6 +66,12 @@ impl Bridge {
             result?;
         }
         Ok(None)
+    }
+
+    /// The gateway addresses for which the link needs settings: an internal network needs IPv6, and no forwarding.
+    fn routed(&self, gateways: &[IpNet]) -> impl Iterator<Item = IpAddr> {
+        let addresses = gateways.iter().map(IpNet::addr);
+        addresses.filter(|address| !self.internal || address.is_ipv6())
     }
 
     /// For STATUS: fails if the host cannot have a gateway address that the IPAM plugin may choose, or cannot forward packets.

@@ -42,14 +42,18 @@ impl Bridge {
         })?;
         let addresses: Vec<_> = gateways.iter().map(IpNet::addr).collect();
         let gateway = validated.vlan_gateway.as_deref().unwrap_or(&bridge.name);
-        forwarding::reconcile(host, gateway, &addresses, parts)?;
+        if !self.internal {
+            forwarding::reconcile(host, gateway, &addresses, parts)?;
+        }
         self.reconcile_host_routes(host, gateway, &own, parts)?;
         host_link::reconcile_accept_ra(host, &port.name, parts)?;
         let mac = if self.macspoofchk { Some(mac_of(&result, at)?) } else { None };
+        let internal = self.internal_link()?;
         let rules = Rules {
             masquerades: self.masquerades(cx),
             nets: &own.nets(),
             checked: Some((&port.name, mac)),
+            internal: internal.as_ref(),
         };
         rules.reconcile(cx, at, parts)
     }

@@ -1,6 +1,7 @@
 //! nf_tables rules that several plugins use.
 
 pub mod hairpin;
+pub mod internal;
 pub mod localnet;
 pub mod masquerade;
 pub mod rules;

@@ -1,4 +1,5 @@
-//! The nf_tables rules of a veth pair, in one transaction: masquerading for its addresses, and the MAC spoof check of its port.
+//! The nf_tables rules of a veth pair, in one transaction: masquerading for its addresses, the MAC spoof check of its port, and
+//! the drop for an internal network.
 //!
 //! An ADD that is repeated for an attachment restores the rules that other programs removed.
 
@@ -13,6 +14,7 @@ use crate::netlink::nft::{Batch, Nft};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Scope};
+use crate::steps::nft::internal::{self, Internal};
 use crate::steps::nft::{masquerade, spoof_check};
 use crate::steps::undo::Undo;
 
@@ -24,12 +26,14 @@ pub struct Rules<'a> {
     pub nets: &'a [IpNet],
     /// A port of a bridge, and the only source MAC address that it accepts; `None` for any address.
     pub checked: Option<(&'a str, Option<Mac>)>,
+    /// The link of the port's network, if the network is internal.
+    pub internal: Option<&'a IfName>,
 }
 
 impl Rules<'_> {
     /// Whether the attachment needs no rules.
     fn is_empty(&self) -> bool {
-        !self.masquerades && !matches!(self.checked, Some((_, Some(_))))
+        !self.masquerades && self.internal.is_none() && !matches!(self.checked, Some((_, Some(_))))
     }
 
     /// For ADD: `set`, with an undo step that removes the rules.
@@ -57,7 +61,7 @@ impl Rules<'_> {
             }
             let nft = cx.session.nft()?;
             let compare = || masquerade::check(nft, network, at, &nets);
-            let rules = Rules { checked: None, nets: &nets, ..*self };
+            let rules = Rules { checked: None, internal: None, nets: &nets, ..*self };
             let mut is_made = false;
             parts.ensure(&compare, &mut || {
                 is_made = true;
@@ -70,6 +74,13 @@ impl Rules<'_> {
         if matches!(self.checked, Some((_, Some(_)))) {
             let nft = cx.session.nft()?;
             let compare = || spoof_check::check(nft, network, at);
+            parts.ensure(&compare, &mut || self.set(cx, at, &former))?;
+        }
+        if let (Some(link), Some((port, _))) = (self.internal, self.checked) {
+            let (nft, port) = (cx.session.nft()?, IfName::new(port)?);
+            let internal = Internal { port: &port, link };
+            let owner = Owner::new(network, at);
+            let compare = || internal.check(nft, &owner);
             parts.ensure(&compare, &mut || self.set(cx, at, &former))?;
         }
         Ok(())
@@ -90,7 +101,8 @@ impl Rules<'_> {
         let Some(nft) = cx.session.nft_if_any()? else { return Ok(false) };
         let mut elements: Vec<_> = masquerade::address_elements(self.nets).collect();
         if let Some((port, _)) = self.checked {
-            elements.push(spoof_check::port_element(&IfName::new(port)?));
+            let port = IfName::new(port)?;
+            elements.extend([spoof_check::port_element(&port), internal::port_element(&port)]);
         }
         nft.has_any_element(&elements)
     }
@@ -101,6 +113,10 @@ impl Rules<'_> {
             match mac {
                 Some(mac) => spoof_check::add(nft, batch, owner, &port, mac)?,
                 None => spoof_check::clear(nft, batch, &port, None)?,
+            }
+            match self.internal {
+                Some(link) => Internal { port: &port, link }.add(nft, batch, owner)?,
+                None => internal::clear(nft, batch, &port)?,
             }
         }
         if self.masquerades {
@@ -120,6 +136,7 @@ impl Rules<'_> {
     ) -> Result<()> {
         masquerade::remove(nft, batch, owners)?;
         spoof_check::remove(nft, batch, owners)?;
+        internal::remove(nft, batch, owners)?;
         rules::remove_masquerade(nft, batch, owners, addresses)?;
         rules::remove_spoof_check(nft, batch, owners)
     }
@@ -129,7 +146,8 @@ impl Rules<'_> {
         let owners = Owners::of(cx, Scope::One(at));
         cx.session.nft()?.transact(|nft, batch| {
             masquerade::remove(nft, batch, &owners)?;
-            spoof_check::remove(nft, batch, &owners)
+            spoof_check::remove(nft, batch, &owners)?;
+            internal::remove(nft, batch, &owners)
         })
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Host;
 use super::netavark::{publishing, request, with_options};
-use crate::firewall::outside;
+use crate::firewall::{outside, set_br_netfilter};
 use crate::portmap::{ask, ask_in_vain, serve};
 use crate::world::{Container, World, with};
 
@@ -118,7 +118,7 @@ fn strict_cuts_off_from_every_bridge_but_not_from_published_ports() {
         assert!(answer.starts_with(name), "{} asks {address}: {answer}", from.name);
     }
     assert_eq!(ask_in_vain(world, Some(&c2.netns()), "tcp", "10.1.0.2", 80), "nothing");
-    host.cnibox(&["check", "net1", "--container-id", "c1"]).run().silence();
+    host.cnibox(&["check", "net1", &c1.netns(), "--container-id", "c1"]).run().silence();
 
     for container in [c1, &neighbour] {
         host.tear_down(&container.netns(), &request(&container.name, strict));
@@ -198,4 +198,102 @@ fn the_mtu_of_a_bridge_is_that_of_the_way_out_unless_it_is_given() {
     let network = created(&host, 2, json!({}), json!({}));
     host.set_up(&c1, &request("c1", &network));
     assert_eq!(c1.json(["ip", "-j", "link", "show", "eth0"])[0]["mtu"], 1300);
+}
+
+/// Default routes through the host, as a container adds them.
+fn add_default_routes(container: &Container<'_>) {
+    for gateway in ["10.1.0.1", "fd00:1::1"] {
+        container.exec(["ip", "route", "add", "default", "via", gateway]);
+    }
+}
+
+#[test]
+fn nothing_leaves_or_enters_an_internal_network() {
+    let host = Host::new();
+    let world = &host.world;
+    let outside = outside(world);
+    let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
+    let internal = created(&host, 1, json!({"internal": true}), json!({}));
+    let own = publishing(&request("c1", &internal), tcp(8080));
+    let outcome = host.driver(&["setup", &c1.netns()], &own);
+    let note = "note: network net1 does not publish port 8080:80/tcp: it is internal";
+    assert!(outcome.status == 0 && outcome.stderr.contains(note), "{}", outcome.report());
+    host.set_up(&c2, &request("c2", &internal));
+    let open = created(&host, 2, json!({}), json!({}));
+    host.set_up(&c3, &request("c3", &open));
+    for container in [&c1, &c2] {
+        assert!(!container.exec(["ip", "route"]).contains("default"));
+        add_default_routes(container);
+    }
+    let within = ["10.1.0.3".to_owned(), "fd00:1::3".into()];
+    let of_host = ["10.1.0.1", "fd00:1::1", "192.0.2.1"].map(str::to_owned);
+    let out = ["192.0.2.2".to_owned(), "fd02::2".into()];
+    let asked = [&within[..], &of_host, &addresses(2), &out].concat();
+    let assert_is_cut_off = || {
+        assert_eq!(answering(&c1, &asked), [&within[..], &of_host].concat());
+        for from in [&outside, &c3] {
+            assert_eq!(answering(from, &addresses(1)), [""; 0], "{}", from.name);
+        }
+    };
+    assert_is_cut_off();
+    set_br_netfilter(world, "1");
+    let toggle = "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0
+        sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1";
+    world.host(["sh", "-ec", toggle]);
+    assert_is_cut_off();
+    assert_eq!(answering(&c3, &out), out);
+
+    host.cnibox(&["check", "net1", &c1.netns(), "--container-id", "c1"]).run().silence();
+    for broken in ["flush set ip6 cnibox internal-links", "flush chain ip cnibox internal-policy"] {
+        world.host(["nft", broken]);
+        let outcome = host.cnibox(&["check", "net1", &c1.netns(), "--container-id", "c1"]).run();
+        assert!(outcome.status != 0 && outcome.stderr.contains("internal"), "{}", outcome.report());
+        host.cnibox(&["reconcile"]).run().output();
+        host.cnibox(&["check", "net1", &c1.netns(), "--container-id", "c1"]).run().silence();
+    }
+    for (container, links) in [(&c1, true), (&c2, false)] {
+        host.tear_down(&container.netns(), &request(&container.name, &internal));
+        for family in ["ip", "ip6"] {
+            let left = world.host(["nft", "list", "set", family, "cnibox", "internal-links"]);
+            assert_eq!(left.contains("elements"), links, "{left}");
+        }
+    }
+}
+
+#[test]
+fn an_internal_network_of_a_file_is_one_too() {
+    let host = Host::new();
+    let world = &host.world;
+    let outside = outside(world);
+    let create = [
+        "networks",
+        "create",
+        "net1",
+        "--internal",
+        "--subnet",
+        "10.1.0.0/24",
+        "--subnet",
+        "fd00:1::/64",
+    ];
+    host.cnibox(&create).run().output();
+    let printed = host.cnibox(&[&create[..], &["--podman"]].concat()).run();
+    assert!(printed.stdout.contains(" --internal ") || printed.status != 0, "{}", printed.report());
+    let c1 = world.container("c1");
+    host.cnibox(&["add", "net1", "c1"]).run().success();
+    assert_eq!(world.sysctl("net/ipv4/ip_forward"), "0");
+    world.host(["sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"]);
+    add_default_routes(&c1);
+    assert_eq!(answering(&outside, &addresses(1)), [""; 0]);
+    assert_eq!(answering(&c1, &["192.0.2.2".into(), "fd02::2".into()]), [""; 0]);
+    host.cnibox(&["del", "net1", "c1"]).run().silence();
+
+    let usage = ["networks", "create", "routed", "--type", "veth", "--internal"];
+    assert!(host.cnibox(&usage).run().stderr.contains("--internal: only a bridge has it"));
+    let routed = with(&with_options("a", json!({"type": "veth"})), json!({"internal": true}));
+    let refused = host.driver(&["create"], &routed);
+    assert!(
+        refused.stdout.contains("--internal: type veth does not have it"),
+        "{}",
+        refused.report()
+    );
 }

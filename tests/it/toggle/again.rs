@@ -87,6 +87,11 @@ fn toggling_the_spoof_check_of_a_bridge() {
 }
 
 #[test]
+fn a_bridge_that_is_not_internal_any_more() {
+    check("bridge", &json!({"ipMasq": true, "internal": true}), &json!({"ipMasq": true}));
+}
+
+#[test]
 fn toggling_the_masquerading_of_a_bridge() {
     check_both("bridge", json!({"ipMasq": true}), &json!({}));
 }

@@ -71,6 +71,7 @@ fn bridge() -> Subject {
         case("/disableContainerInterface", true).with(json!({"ipam": null})).without_traffic(),
         case("/portIsolation", true),
         case("/removeUnused", true),
+        case("/internal", true).without_traffic(),
     ];
     on_bridge(Subject::new("bridge", json!({"ipam": dual_stack()}), cases))
 }
