@@ -110,13 +110,19 @@ impl Rules<'_> {
     fn put(&self, nft: &Nft, batch: &mut Batch, owner: &Owner, former: &[IpAddr]) -> Result<()> {
         if let Some((port, mac)) = self.checked {
             let port = IfName::new(port)?;
+            let known = [spoof_check::port_element(&port), internal::port_element(&port)];
+            // One request for both: in most calls nothing is to be removed.
+            let has_any =
+                mac.is_some() || self.internal.is_some() || nft.has_any_element(&known)?;
             match mac {
                 Some(mac) => spoof_check::add(nft, batch, owner, &port, mac)?,
-                None => spoof_check::clear(nft, batch, &port, None)?,
+                None if has_any => spoof_check::clear(nft, batch, &port, None)?,
+                None => {}
             }
             match self.internal {
                 Some(link) => Internal { port: &port, link }.add(nft, batch, owner)?,
-                None => internal::clear(nft, batch, &port)?,
+                None if has_any => internal::clear(nft, batch, &port)?,
+                None => {}
             }
         }
         if self.masquerades {
