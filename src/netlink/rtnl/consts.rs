@@ -11,14 +11,6 @@ pub(super) use nix::libc::{
 pub(super) const RTM_NEWLINKPROP: u16 = 108;
 pub(super) const RTM_DELLINKPROP: u16 = 109;
 
-/// Attributes, a flag and the states of neighbours (linux/neighbour.h). In the states NUD_REACHABLE, NUD_STALE, NUD_DELAY and
-/// NUD_PROBE somebody has answered.
-pub(super) const NDA_DST: u16 = 1;
-pub(super) const NDA_LLADDR: u16 = 2;
-pub(super) const NTF_USE: u8 = 1;
-pub(super) const NUD_ANSWERED: u16 = 0x02 | 0x04 | 0x08 | 0x10;
-pub(super) const NUD_PERMANENT: u16 = 0x80;
-
 /// Address families other than those of IP (linux/socket.h).
 pub(super) const AF_UNSPEC: u8 = 0;
 pub(super) const AF_BRIDGE: u8 = 7;

@@ -1,18 +1,17 @@
 //! Takes the addresses of an ADD from the rules of attachments without a record, see `record::orphans`.
 
-use std::time::Duration;
+use std::net::IpAddr;
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
+use crate::kernel::{sys, who_has};
 use crate::names::Attachment;
+use crate::netlink::rtnl::Link;
 use crate::plugin::owner::Owners;
 use crate::plugin::record::Records;
 use crate::plugin::record::orphans::{self, Orphan};
 use crate::plugin::{Context, Scope};
 use crate::steps::nft::masquerade;
-
-/// The time in which a container on the link answers. A container of this host takes less than a millisecond.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Removes the rules of other attachments of the network that lead to an address of this ADD, if these have no record. The IPAM plugin
 /// says that the address is free, so this first asks the link (empty: the routes of the host), and fails if somebody answers for it.
@@ -47,17 +46,21 @@ pub fn take_over(cx: &Context<'_>, at: &Attachment, link: &str, success: &Succes
 }
 
 /// Fails if somebody on the link has an address.
-fn ask(cx: &Context<'_>, link: &str, address: std::net::IpAddr) -> Result<()> {
+fn ask(cx: &Context<'_>, link: &str, address: IpAddr) -> Result<()> {
     let host = cx.session.host()?;
-    let index = match link {
-        "" => host.link_towards(address, None)?,
-        name => host.link(name)?.map(|link| link.index),
+    let found = match link {
+        "" => host.link_towards(address, None)?.map_or(Ok(None), |index| host.link_at(index))?,
+        name => host.link(name)?,
     };
-    let Some(index) = index else { return Ok(()) };
-    match cx.or_warn(host.neighbour(index, address, ANSWER_TIMEOUT)) {
+    let Some(Link { index, name, mac: Some(own), .. }) = found.filter(|link| link.operstate_up)
+    else {
+        return Ok(());
+    };
+    let answer = who_has::who_has(index, own, address);
+    let answer = answer.map_err(sys::failed(format_args!("cannot ask for {address} on {name}")));
+    match cx.or_warn(answer) {
         None => Ok(()),
         Some(mac) => {
-            let name = host.link_at(index)?.map_or_else(|| link.to_owned(), |link| link.name);
             Err(Error::internal(format!("cannot use {address}: {mac} on link {name} has it")))
         }
     }
