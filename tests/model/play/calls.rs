@@ -367,7 +367,8 @@ impl Play {
         if version == "0.3.1" || known.by == By::Go {
             return Ok(Effect::none());
         }
-        let is_found = !self.model.is_left(known.space);
+        // The daemon of `dhcp` changes the interface before the cache, and what the model knows is of the former address.
+        let is_found = !self.model.is_left(known.space) && !self.is_moving(&known);
         let is_sound =
             is_found && self.is_up(&key) && !known.is_perturbed && step.fault == Fault::None;
         let listed = if step.by == By::Runtime {
