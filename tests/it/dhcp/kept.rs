@@ -93,6 +93,7 @@ fn a_container_whose_path_was_unmounted_keeps_its_lease_to_its_end() {
 
 /// The daemon is a later one than that of the ADD, so it has not seen the path.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "there is no event for a client that asks no more")]
 fn the_end_of_a_container_whose_path_was_unmounted_ends_its_lease_at_once() {
     let world = World::new();
     let site = Site::new(&world);
