@@ -24,7 +24,8 @@ impl Rtnl {
         let header = header(family, 0, 0);
         let request = Requests::bare(libc::RTM_GETNEIGH, NlmF::empty(), doing, &header);
         let read = |payload: &[u8]| {
-            let is_wanted = u32_at(payload, 4)? == index && u16_at(payload, 8)? & NUD_PERMANENT != 0;
+            let is_wanted =
+                u32_at(payload, 4)? == index && u16_at(payload, 8)? & NUD_PERMANENT != 0;
             let list = payload.get(HEADER_BYTES..).filter(|_| is_wanted)?;
             let ip = ip_of(family.number(), attribute(list, NDA_DST)?)?;
             Some((ip, Mac(attribute(list, NDA_LLADDR)?.try_into().ok()?)))
