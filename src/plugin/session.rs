@@ -26,6 +26,8 @@ enum Namespace {
     Gone(Error),
     /// The path leads to another namespace than that of the record, or to that of this process.
     Another(Error),
+    /// The path can lead to another namespace than that of the record, which is unknown.
+    PerhapsAnother(Error),
     /// The path cannot be opened; the namespace may exist.
     Unusable(Error),
     Open(NetNs),
@@ -181,7 +183,7 @@ impl Session {
                     request.conf.kind,
                     netns.path().display()
                 ));
-                Ok(of_another(&netns))
+                Ok(Namespace::PerhapsAnother(other_namespace(&netns)))
             }
             Err(error) => Ok(Namespace::Unusable(error)),
         }
@@ -374,7 +376,10 @@ impl Session {
     pub fn netns_of_del(&self) -> (Option<&NetNs>, Option<&Error>) {
         match &self.namespace {
             Namespace::Open(netns) => (Some(netns), None),
-            Namespace::NotGiven | Namespace::Gone(_) | Namespace::Another(_) => (None, None),
+            Namespace::NotGiven
+            | Namespace::Gone(_)
+            | Namespace::Another(_)
+            | Namespace::PerhapsAnother(_) => (None, None),
             Namespace::Unusable(error) => (None, Some(error)),
         }
     }
@@ -382,7 +387,7 @@ impl Session {
     /// CNI_NETNS for a plugin that this call executes. `None` if the path leads to another namespace than the container's.
     pub fn netns_to_pass_on<'a>(&self, request: &'a Request) -> Option<&'a Path> {
         match &self.namespace {
-            Namespace::Another(_) => None,
+            Namespace::Another(_) | Namespace::PerhapsAnother(_) => None,
             _ => request.parameters.netns_path.as_deref(),
         }
     }
@@ -391,19 +396,22 @@ impl Session {
     pub fn required_netns(&self) -> Result<&NetNs> {
         match &self.namespace {
             Namespace::Open(netns) => Ok(netns),
-            Namespace::Gone(error) | Namespace::Another(error) | Namespace::Unusable(error) => {
-                Err(error.clone())
-            }
+            Namespace::Gone(error)
+            | Namespace::Another(error)
+            | Namespace::PerhapsAnother(error)
+            | Namespace::Unusable(error) => Err(error.clone()),
             Namespace::NotGiven => Err(Error::internal("failed to open netns: CNI_NETNS is empty")),
         }
     }
 }
 
 fn of_another(netns: &NetNs) -> Namespace {
+    Namespace::Another(other_namespace(netns))
+}
+
+fn other_namespace(netns: &NetNs) -> Error {
     let path = netns.path();
-    Namespace::Another(Error::internal(format!(
-        "{path:?} is another network namespace than at the ADD"
-    )))
+    Error::internal(format!("{path:?} is another network namespace than at the ADD"))
 }
 
 fn same_netns(verb: &Verb, netns: &NetNs) -> Error {

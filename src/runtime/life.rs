@@ -18,6 +18,7 @@ use crate::plugin::life::{self, Attached, Life, Witness};
 use crate::plugin::record::{AllRecords, Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Operation};
+use crate::runtime::chain::Chain;
 
 /// What a DEL takes for the namespace of an attachment without a record.
 #[derive(Clone, Copy, PartialEq)]
@@ -195,6 +196,37 @@ impl Runtime {
             // On an error, DEL reports why it cannot open or read the namespace.
             Ok(Some(_)) | Err(_) => entry.netns.clone(),
         }
+    }
+
+    /// CNI_NETNS for the plugins of a DEL. Empty if the namespace is the host's: it is never the container's. Fails if the
+    /// container's namespace exists: then the DEL needs its path. If the namespace cannot be opened, an executed plugin could
+    /// find the host's there; the plugins of this executable remove what is on the host, and report the namespace.
+    pub(super) fn netns_to_clean<'c>(
+        &self,
+        chain: &Chain<'c>,
+        entry: &CacheEntry,
+    ) -> Result<&'c Path> {
+        let home = NetNs::own()?;
+        let netns = match home.open_if_exists(chain.netns) {
+            Ok(Some(netns)) => netns,
+            Err(error) if !chain.is_ours() => {
+                return Err(Error::of_file("open", chain.netns)(error));
+            }
+            Ok(None) | Err(_) => return Ok(chain.netns),
+        };
+        let Err(refusal) = self.refuse_host_namespace(&home, &netns) else {
+            return Ok(chain.netns);
+        };
+        let is_alive = match chain.record {
+            Some(record) => Witness::new()?.life_of_record(record) == Life::Alive,
+            None => false,
+        };
+        let at_add = self.netns_of_del(entry, Unrecorded::HasInterface);
+        if is_alive || !at_add.as_os_str().is_empty() {
+            return Err(refusal);
+        }
+        warn(format_args!("{refusal}: only what is outside of the container is removed"));
+        Ok(Path::new(""))
     }
 
     /// The namespace at the path of an entry. `None` if there is none, if it belongs to a later attachment, or if it is the

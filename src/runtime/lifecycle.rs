@@ -309,36 +309,9 @@ impl Runtime {
         self.delete(&merged_entry(&network, target, known), &network, &netns)
     }
 
-    /// CNI_NETNS for the plugins of a DEL. Empty if the namespace is the host's: it is never the container's. Fails if the
-    /// container's namespace exists: then the DEL needs its path. If the namespace cannot be opened, an executed plugin could
-    /// find the host's there; the plugins of this executable remove what is on the host, and report the namespace.
-    fn netns_to_clean<'c>(&self, chain: &Chain<'c>, entry: &CacheEntry) -> Result<&'c Path> {
-        let home = NetNs::own()?;
-        let netns = match home.open_if_exists(chain.netns) {
-            Ok(Some(netns)) => netns,
-            Err(error) if !chain.is_ours() => {
-                return Err(Error::of_file("open", chain.netns)(error));
-            }
-            Ok(None) | Err(_) => return Ok(chain.netns),
-        };
-        let Err(refusal) = self.refuse_host_namespace(&home, &netns) else {
-            return Ok(chain.netns);
-        };
-        let is_alive = match chain.record {
-            Some(record) => Witness::new()?.life_of_record(record) == Life::Alive,
-            None => false,
-        };
-        let at_add = self.netns_of_del(entry, Unrecorded::HasInterface);
-        if is_alive || !at_add.as_os_str().is_empty() {
-            return Err(refusal);
-        }
-        warn(format_args!("{refusal}: only what is outside of the container is removed"));
-        Ok(Path::new(""))
-    }
-
     /// Fails if the namespace is the host's, unless CNI_NETNS_OVERRIDE is set. An executed plugin could change the host before
     /// it detects this.
-    fn refuse_host_namespace(&self, home: &NetNs, netns: &NetNs) -> Result<()> {
+    pub(super) fn refuse_host_namespace(&self, home: &NetNs, netns: &NetNs) -> Result<()> {
         if self.settings.netns_override || !netns.is(home)? {
             return Ok(());
         }

@@ -108,8 +108,10 @@ fn a_del_on_a_host_without_tables_lists_them_and_asks_no_more() {
 #[test]
 fn an_add_has_one_netfilter_socket_and_two_for_links() {
     let world = World::new();
-    let c1 = world.container("c1");
-    let trace = Trace::of(&world, c1.call("bridge", "ADD", &both()));
+    let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+    // The first ADD of a host looks for rules without records.
+    c1.add("bridge", &both());
+    let trace = Trace::of(&world, c2.call("bridge", "ADD", &both()));
     // On a slow host a call waits for events. Each wait has a socket of its own, which is bound to a group.
     let for_requests = |socket: &Socket| {
         let bound = trace.find_from(socket.opened, &format!("bind({},", socket.fd), &[""]);

@@ -345,6 +345,7 @@ fn ports_that_do_not_answer() {
         not gets; not gets inside outside
         cnibox exec web -- ss -ltn | grep -q 127.0.0.1:80
         cnibox del mynet web --delete
+        sed -i 's/"acceptPublished": true/"acceptPublished": false/' /etc/cni/net.d/mynet.conflist
         cnibox add mynet web --create -p 8080:80 >/run/said
         serve web 80
         eventually gets; gets cnibox exec web --; gets inside outside

@@ -268,6 +268,12 @@ impl Play {
                 .filter(|path| !self.model.strangers.contains(path))
                 .unwrap_or_default(),
         };
+        let is_elsewhere = known.as_ref().is_some_and(|known| {
+            let mut others = self.model.containers.values();
+            let is_of_another = self.model.strangers.contains(&path)
+                || others.any(|other| other.path == path && other.space != known.space);
+            lives && self.model.is_left(known.space) && is_of_another
+        });
         let listed = if by == By::Runtime {
             self.runtime_del(key, &path, fault)?
         } else {
@@ -291,7 +297,11 @@ impl Play {
         {
             return fails("a DEL without a fault succeeds", report);
         }
-        self.learn_del(key, by, listed)?;
+        match self.model.attachments.get_mut(key) {
+            // The DEL of an earlier container of the id: it touches nothing, unless nothing proves that.
+            Some(attachment) if is_elsewhere => attachment.state = State::Unsure,
+            _ => self.learn_del(key, by, listed)?,
+        }
         let mut effect = Effect::of(key.clone());
         // An interface of the Go plugins names no owner, and goes by its name.
         let of_name = self.model.attachments.iter().filter(|(other, attachment)| {

@@ -122,7 +122,9 @@ impl Play {
             let is_in_rules = |table: &str| {
                 self.seen.nft.iter().any(|line| line.contains(table) && names(line, bare(address)))
             };
-            if attachment.has_plugin("firewall") && !is_in_rules(" filter ") {
+            // The Go plugin writes a rule for each address into the table of iptables.
+            let is_accepted = is_in_rules(" firewall-addresses") || is_in_rules(" filter ");
+            if attachment.has_plugin("firewall") && !is_accepted {
                 return fails(&format!("the firewall does not accept {address}"));
             }
             let publishes = attachment.capabilities["portMappings"].is_array();
