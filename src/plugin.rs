@@ -225,7 +225,9 @@ impl Entry {
                 });
                 begun
             }
-            (Verb::Del(_), _) if !cx.session.is_recorded && cx.session.is_of_successor()? => {
+            (Verb::Del(_), _)
+                if !cx.session.is_recorded && cx.session.is_of_successor(cx.request)? =>
+            {
                 cx.warn(
                     "touched nothing: CNI_NETNS is not the network namespace of the attachment, \
                      which lives in another one",
@@ -380,11 +382,11 @@ impl Context<'_> {
     /// ended. Its addresses are left to the IPAM plugin, see `Session::ended_before`.
     fn remove_replaced(&self, earlier: Record) -> Result<()> {
         let Life::Ended(reason) = Witness::new()?.settled_life(&earlier) else { return Ok(()) };
+        self.remove_owned(&earlier.network, std::slice::from_ref(&earlier.at))?;
         let title = earlier.at.title(&earlier.network);
         self.warn(format_args!("removed what an earlier {title} left: {reason}"));
-        let removed = self.remove_owned(&earlier.network, std::slice::from_ref(&earlier.at));
         self.session.note_ended_before(earlier);
-        removed
+        Ok(())
     }
 
     /// Removes the rules and links of attachments of a network that have ended: calls all plugins of this executable that create

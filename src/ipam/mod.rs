@@ -29,8 +29,8 @@ pub struct AllocationRequest<'a> {
     /// addresses.
     pub sticky: Option<u64>,
     pub stale_on_boot: StaleOnBoot,
-    /// Whether the host has an address. Such an address is reserved only if it is requested.
-    pub is_of_host: &'a dyn Fn(IpAddr) -> bool,
+    /// Whether the host, or somebody on the link, has an address. Such an address is reserved only if it is requested.
+    pub is_in_use: &'a dyn Fn(IpAddr) -> bool,
 }
 
 /// Whether reservations of an earlier boot of the host are released when a request needs them.
@@ -151,7 +151,7 @@ fn reserve_any<'a>(
 ) -> Result<(IpAddr, &'a Range)> {
     for ip in last_addresses.iter().copied().filter(|ip| set.may_allocate(*ip)) {
         if let Some(range) = set.range_of(ip)
-            && !(request.is_of_host)(ip)
+            && !(request.is_in_use)(ip)
             && locked.reserve(ip, at)?
         {
             return Ok((ip, range));
@@ -160,7 +160,7 @@ fn reserve_any<'a>(
     let last_reserved = locked.last_reserved(index)?;
     let reserve_next = |locked: &mut Locked<'_>| {
         find_free(locked, set, last_reserved, |locked, ip| {
-            Ok(!(request.is_of_host)(ip) && locked.reserve(ip, at)?)
+            Ok(!(request.is_in_use)(ip) && locked.reserve(ip, at)?)
         })
     };
     if let Some(found) = reserve_next(locked)? {
@@ -212,7 +212,7 @@ pub fn in_the_way(
     locked: &mut Locked<'_>,
     sets: &[RangeSet],
     requested: &[IpAddr],
-    is_of_host: &dyn Fn(IpAddr) -> bool,
+    is_in_use: &dyn Fn(IpAddr) -> bool,
 ) -> Result<InTheWay> {
     let taken = locked.taken()?;
     let mut addresses: Vec<IpAddr> =
@@ -222,7 +222,7 @@ pub fn in_the_way(
     }
     for (index, set) in sets.iter().enumerate() {
         let is_requested = requested.iter().any(|ip| set.range_of(*ip).is_some());
-        if is_requested || has_free(locked, set, is_of_host)? {
+        if is_requested || has_free(locked, set, is_in_use)? {
             continue;
         }
         for span in set.spans(locked.last_reserved(index)?) {
@@ -251,10 +251,10 @@ pub fn check_not_exhausted(
     locked: &mut Locked<'_>,
     set: &RangeSet,
     stale_on_boot: StaleOnBoot,
-    is_of_host: &dyn Fn(IpAddr) -> bool,
+    is_in_use: &dyn Fn(IpAddr) -> bool,
 ) -> Result<()> {
-    if has_free(locked, set, is_of_host)?
-        || locked.drop_index_if_count_differs()? && has_free(locked, set, is_of_host)?
+    if has_free(locked, set, is_in_use)?
+        || locked.drop_index_if_count_differs()? && has_free(locked, set, is_in_use)?
         || stale_on_boot == StaleOnBoot::Reclaim && locked.can_reclaim(|ip| set.may_allocate(ip))?
     {
         return Ok(());
@@ -265,9 +265,9 @@ pub fn check_not_exhausted(
 fn has_free(
     locked: &mut Locked<'_>,
     set: &RangeSet,
-    is_of_host: &dyn Fn(IpAddr) -> bool,
+    is_in_use: &dyn Fn(IpAddr) -> bool,
 ) -> Result<bool> {
-    let is_free = |locked: &mut Locked<'_>, ip| Ok(!is_of_host(ip) && locked.is_free(ip)?);
+    let is_free = |locked: &mut Locked<'_>, ip| Ok(!is_in_use(ip) && locked.is_free(ip)?);
     Ok(find_free(locked, set, None, is_free)?.is_some())
 }
 
@@ -295,7 +295,7 @@ mod tests {
             requested,
             sticky: None,
             stale_on_boot: StaleOnBoot::Reclaim,
-            is_of_host: &|_| false,
+            is_in_use: &|_| false,
         }
     }
 

@@ -274,6 +274,16 @@ impl Record {
     }
 }
 
+/// Whether a record is of the ADD whose result is `prevResult`. If the addresses differ, plugins that write no record have attached
+/// the container again, or the call is that of an earlier container.
+pub(super) fn is_of_result(record: &Record, request: &Request) -> bool {
+    let matches_result = |made: &Made| match request.prev_result() {
+        Ok(Some(result)) => made.is(&Made::of(&result)),
+        Ok(None) | Err(_) => true,
+    };
+    record.made.is_empty() || record.made.iter().any(matches_result)
+}
+
 /// Whether `netns`, the namespace at the path of a DEL, is not the recorded namespace, but a later one. False if the record tells
 /// nothing about it. Fails if the boot of the record is unknown. `host` is a socket in the namespace of this process.
 pub(super) fn is_of_another(
@@ -282,14 +292,7 @@ pub(super) fn is_of_another(
     netns: &NetNs,
     host: &Rtnl,
 ) -> Result<bool> {
-    // The record is not of the ADD whose result is `prevResult` if the addresses differ: then plugins that write no record have
-    // attached the container again.
-    let matches_result = |made: &Made| match request.prev_result() {
-        Ok(Some(result)) => made.is(&Made::of(&result)),
-        Ok(None) | Err(_) => true,
-    };
-    let is_of_add = record.made.is_empty() || record.made.iter().any(matches_result);
-    if record.identity.cookie.is_none() || !is_of_add {
+    if record.identity.cookie.is_none() || !is_of_result(record, request) {
         return Ok(false);
     }
     let here = Identity::of(host.netns_cookie());
@@ -399,7 +402,13 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> 
         },
         (Verb::Gc(keep), _) => records.all()?.records.iter().try_for_each(|record| {
             let is_stale = record.network == *network && !keep.contains(&record.at);
-            if is_stale && may_remove(record) { records.discard(record) } else { Ok(()) }
+            // The process that has the lock is removing the attachment, or a later one has the name.
+            let is_free = || matches!(records.is_held(network, &record.at), Ok(false));
+            if is_stale && may_remove(record) && is_free() {
+                records.discard(record)
+            } else {
+                Ok(())
+            }
         }),
         _ => Ok(()),
     }

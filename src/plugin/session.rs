@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::mem;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Turns;
+use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
@@ -64,6 +66,7 @@ pub struct Session {
     record: OnceCell<Result<Option<Record>>>,
     /// The record that the ADD has replaced, of an attachment that had ended.
     ended_before: OnceCell<Record>,
+    refused: RefCell<Vec<IpAddr>>,
     has_nf_tables: OnceCell<bool>,
     /// The last field, so that it is closed last. After a transaction that deletes objects, close(2) waits until the kernel has
     /// freed them; the kernel frees them while the session removes links.
@@ -209,6 +212,16 @@ impl Session {
         self.record.get().map_or_else(read, Clone::clone)
     }
 
+    /// Notes addresses that an IPAM plugin has given to this ADD, and of which somebody on the link has one.
+    pub fn note_refused(&self, addresses: &[IpAddr]) {
+        self.refused.borrow_mut().extend_from_slice(addresses);
+    }
+
+    /// The addresses of `note_refused`.
+    pub fn refused(&self) -> Vec<IpAddr> {
+        self.refused.borrow().clone()
+    }
+
     /// Notes that the ADD of this session has replaced the record of an attachment that had ended.
     pub(super) fn note_ended_before(&self, record: Record) {
         let _ = self.ended_before.set(record);
@@ -221,13 +234,18 @@ impl Session {
 
     /// Whether a DEL comes too late: its path leads to another namespace than that of the record, whose attachment lives. The DEL is
     /// that of an earlier container of the same id.
-    pub(super) fn is_of_successor(&self) -> Result<bool> {
-        match (&self.namespace, self.record.get()) {
-            (Namespace::Another(_), Some(Ok(Some(record)))) => {
-                Ok(Witness::new()?.life_of_record(record) == Life::Alive)
+    pub(super) fn is_of_successor(&self, request: &Request) -> Result<bool> {
+        let Some(Ok(Some(record))) = self.record.get() else { return Ok(false) };
+        let is_elsewhere = match &self.namespace {
+            Namespace::Another(_) => true,
+            // `prevResult` is not that of the record.
+            Namespace::Open(netns) if !record::is_of_result(record, request) => {
+                let now = Identity::of(netns.rtnl()?.netns_cookie());
+                record.identity.is_another(&now)
             }
-            _ => Ok(false),
-        }
+            _ => false,
+        };
+        Ok(is_elsewhere && Witness::new()?.life_of_record(record) == Life::Alive)
     }
 
     /// A session without a container.
@@ -245,6 +263,7 @@ impl Session {
             is_renewed: Cell::new(false),
             record: OnceCell::new(),
             ended_before: OnceCell::new(),
+            refused: RefCell::default(),
             has_nf_tables: OnceCell::new(),
             nft: OnceCell::new(),
         }

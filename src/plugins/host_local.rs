@@ -152,12 +152,13 @@ impl Ipam for HostLocal {
         let config = self.config(cx.request)?;
         let dns = config.dns()?;
         assignable::warn_of_requested(cx, config.requested_nets());
+        let (refused, is_of_host) = (cx.session.refused(), assignable::is_of_host(cx));
         let request = AllocationRequest {
             sets: &config.sets,
             requested: &config.requested,
             sticky: config.identity(at, cx.request)?,
             stale_on_boot: config.stale_on_boot,
-            is_of_host: &assignable::is_of_host(cx),
+            is_in_use: &|address| refused.contains(&address) || is_of_host(address),
         };
         let allocated = Asked { cx, data_dir, at, request: &request }.allocate()?;
         let ips = allocated

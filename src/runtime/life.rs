@@ -13,7 +13,7 @@ use crate::kernel::file;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
-use crate::names::hex;
+use crate::names::{Attachment, NetworkName, hex};
 use crate::plugin::life::{self, Attached, Life, Witness};
 use crate::plugin::record::{AllRecords, Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
@@ -217,9 +217,9 @@ impl Runtime {
         let Err(refusal) = self.refuse_host_namespace(&home, &netns) else {
             return Ok(chain.netns);
         };
-        let is_alive = match chain.record {
-            Some(record) => Witness::new()?.life_of_record(record) == Life::Alive,
-            None => false,
+        let is_alive = match self.records.read(&entry.network, &entry.at) {
+            Ok(Some(record)) => Witness::new()?.life_of_record(&record) == Life::Alive,
+            Ok(None) | Err(_) => false,
         };
         let at_add = self.netns_of_del(entry, Unrecorded::HasInterface);
         if is_alive || !at_add.as_os_str().is_empty() {
@@ -264,20 +264,22 @@ impl Runtime {
         Ok(Some(netns).filter(|_| is_its_own))
     }
 
-    /// Whether a DEL comes too late: the attachment of the entry lives, and the given namespace is another one than that of its
-    /// record. The DEL is that of an earlier container of the same id.
-    pub(super) fn is_of_successor(&self, entry: &CacheEntry, given: &Path) -> Result<bool> {
+    /// Whether a DEL comes too late: the recorded attachment lives, and the given namespace is neither its own nor the host's. The
+    /// DEL is that of an earlier container of the same id.
+    pub(super) fn is_of_successor(
+        &self,
+        network: &NetworkName,
+        at: &Attachment,
+        given: &Path,
+    ) -> Result<bool> {
         let home = NetNs::own()?;
         let found = home.open_if_exists(given).map_err(Error::of_file("open", given));
-        let (Ok(Some(netns)), Ok(Some(record))) = (found, self.record_of(entry)) else {
+        let (Ok(Some(netns)), Ok(Some(record))) = (found, self.records.read(network, at)) else {
             return Ok(false);
         };
-        // The host's namespace is no container's: see `netns_to_clean`.
-        if netns.is(&home)? {
-            return Ok(false);
-        }
-        let given = Identity::of(netns.rtnl()?.netns_cookie());
-        Ok(record.identity.is_another(&given)
+        let now = Identity::of(netns.rtnl()?.netns_cookie());
+        Ok(!netns.is(&home)?
+            && record.identity.is_another(&now)
             && Witness::new()?.life_of_record(&record) == Life::Alive)
     }
 

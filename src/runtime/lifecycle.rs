@@ -20,7 +20,7 @@ use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
-use crate::plugin::record::{AllRecords, Begun, Made, Maker, Record};
+use crate::plugin::record::{AllRecords, Begun, Hold, Made, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Operation};
 use crate::runtime::chain::{Chain, FailedAdd};
@@ -213,9 +213,19 @@ impl Runtime {
                 self.delete_stale(&other, &other.network_of_add()?)?;
             }
         }
-        let Some(rest) = known.or(pending) else { return Ok(()) };
+        let Some(rest) = known.or(pending) else { return self.refuse_recorded(&witness, new) };
         let old = rest.network_of_add();
         self.delete_stale(&rest, old.as_ref().unwrap_or(network))
+    }
+
+    /// Fails if the attachment lives that another runtime has made: only a record tells of it. A failing ADD would delete it.
+    fn refuse_recorded(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
+        // `begin` replaces no unreadable record.
+        let record = self.records.read(&new.network, &new.at).ok().flatten();
+        let is_attached = |record: &Record| {
+            !record.made.is_empty() && witness.settled_life(record) == Life::Alive
+        };
+        if record.as_ref().is_some_and(is_attached) { Err(already_attached(new)) } else { Ok(()) }
     }
 
     /// Fails unless the record of an attachment, of which the cache entry cannot be read because of `error`, proves its end.
@@ -248,7 +258,13 @@ impl Runtime {
         Err(Error::internal(msg).with_details(path.display().to_string()))
     }
 
+    /// The lock of the record is held meanwhile: the ADD of another container can be removing the rules and links of this one.
     fn delete_stale(&self, rest: &CacheEntry, network: &Network) -> Result<()> {
+        let _held = match self.records.hold_for_removal(&rest.network, &rest.at) {
+            Ok(Hold::Busy(error)) => return Err(error),
+            // An unreadable record does not prevent the DEL.
+            held => held,
+        };
         self.delete(rest, network, &self.netns_of_del(rest, Unrecorded::HasInterface)).map_err(
             |error| error.context(format!("cannot delete the remains of {}", rest.title())),
         )
@@ -288,11 +304,10 @@ impl Runtime {
     fn del_locked(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let known = self.cached_or_pending(choice.name(), target.at);
         let network = self.network(choice, known.as_ref())?;
-        if let (Some(known), Some(given)) = (&known, target.netns)
-            && self.is_of_successor(known, given)?
+        if let Some(given) = target.netns
+            && self.is_of_successor(choice.name(), target.at, given)?
         {
-            let title = known.title();
-            let given = given.display();
+            let (title, given) = (target.at.title(choice.name()), given.display());
             warn(format_args!(
                 "touched nothing of {title}: it lives, and {given} is not its network namespace"
             ));

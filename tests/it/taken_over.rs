@@ -219,3 +219,72 @@ fn a_late_del_does_not_touch_the_successor() {
         assert!(!world.host(["nft", "list", "ruleset"]).contains("8080"));
     }
 }
+
+/// The runtime keeps the result of the first ADD. By then another container has the path of the first namespace.
+#[test]
+fn a_late_del_with_the_old_result_does_not_touch_the_successor() {
+    for plugin in ["bridge", "ptp"] {
+        let world = World::new();
+        let net = network(plugin, 24, 64);
+        let first = world.container("c1");
+        let old = first.add(plugin, &net);
+        first.destroy();
+        let second = world.container("again");
+        let add = second.call(plugin, "ADD", &net).env("CNI_CONTAINERID", "c1").run();
+        let result = add.success();
+        assert_ne!(ips(&old), ips(&result));
+        let third = world.container("c1");
+        let before = world.state_with(&[&second, &third]);
+        let del = with(&net, json!({"prevResult": old}));
+        for called in [plugin, "host-local"] {
+            let late = third.call(called, "DEL", &del).run();
+            assert!(late.stderr.contains("touched nothing"), "{}", late.report());
+            late.silence();
+        }
+        before.assert_same(&world.state_with(&[&second, &third]), "after the late DEL");
+    }
+}
+
+#[test]
+fn the_search_of_a_full_range_is_remembered_each_time() {
+    let world = World::new();
+    let net = network("bridge", 30, 64);
+    let living = world.container("c1");
+    living.add("bridge", &net);
+    let new = world.container("new");
+    let search = "/var/lib/cni/networks/.cnibox/net~search";
+    for _ in 0..2 {
+        new.call("bridge", "ADD", &net).run().fails(999, &["no IP addresses available"]);
+        let age = "test $(($(date +%s) - $(stat -c %Y $0))) -lt 1000 && test -s $0";
+        world.host(["sh", "-c", age, search]);
+        world.host(["touch", "-d", "2001-01-01", search]);
+    }
+}
+
+/// Somebody on the bridge has an address that is free by the reservations.
+#[test]
+fn an_address_of_somebody_on_the_link_is_no_end() {
+    for sticky in [false, true] {
+        let world = World::new();
+        let mut net = network("bridge", 29, 64);
+        net["ipam"]["sticky"] = sticky.into();
+        let living = world.container("living");
+        living.add("bridge", &net);
+        world.host([
+            "rm",
+            "/var/lib/cni/networks/net/10.1.0.2",
+            "/var/lib/cni/networks/net/fd00:1::2",
+        ]);
+        // All other addresses belong to ended containers.
+        for name in ["a", "b", "c", "d"] {
+            let ended = world.container(name);
+            ended.add("bridge", &net);
+            ended.destroy();
+        }
+        for name in ["e", "f"] {
+            let result = world.container(name).add("bridge", &net);
+            assert_ne!(ips(&result)[0], "10.1.0.2/29", "{sticky}");
+        }
+        assert!(living.exec(["ip", "address", "show", "dev", "eth0"]).contains("10.1.0.2"));
+    }
+}

@@ -25,6 +25,12 @@ pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Opens or creates a file that is written again and again.
+pub(super) fn open_to_write(path: &Path) -> io::Result<File> {
+    fault::file_operation()?;
+    file::open(file::writing().read(true).create(true).mode(0o600), path)
+}
+
 /// Opens a file or directory for reading only, so that it also works on a read-only file system.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     fault::file_operation()?;

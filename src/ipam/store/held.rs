@@ -72,7 +72,7 @@ impl Search {
     pub fn begin(data_dir: &Path, network: &NetworkName) -> Result<Option<Self>> {
         let path = StorePaths::new(data_dir, network).search;
         let made = files::make_private_dir(path.parent().unwrap_or(&path));
-        let opened = made.and_then(|()| files::open_or_create(&path));
+        let opened = made.and_then(|()| files::open_to_write(&path));
         let file = opened.map_err(failed("open", &path))?;
         let locked = flock::lock_within(&file, Mode::Exclusive, &Limit::new(super::lock::WAIT_MAX));
         if !locked.map_err(failed("lock", &path))? {

@@ -95,6 +95,7 @@ fn write(path: &Path, orphans: &[Orphan]) -> io::Result<()> {
         return file::found(fs::remove_file(path)).map(drop);
     }
     let lines: Vec<String> = orphans.iter().map(|orphan| json::compact(orphan) + "\n").collect();
+    file::make_directory(path.parent().unwrap_or(path), 0o755)?;
     file::replace_private(path, lines.concat().as_bytes())
 }
 

@@ -75,8 +75,8 @@ impl Asked<'_> {
 
     fn attempt(&self, locked: &mut Locked<'_>) -> Attempt {
         ipam::allocate(locked, self.request, self.at).map_err(|refusal| {
-            let AllocationRequest { sets, requested, is_of_host, .. } = *self.request;
-            (refusal, ipam::in_the_way(locked, sets, requested, is_of_host).unwrap_or_default())
+            let AllocationRequest { sets, requested, is_in_use, .. } = *self.request;
+            (refusal, ipam::in_the_way(locked, sets, requested, is_in_use).unwrap_or_default())
         })
     }
 
@@ -191,7 +191,8 @@ impl<'a> Holders<'a> {
         // An ADD of the Go plugins, which write no record, can have reserved the address for a later container of the same name.
         let path = self.records.path(network, &held.at);
         let recorded = std::fs::metadata(path).and_then(|file| file.modified()).ok();
-        let is_of_record = record.made.is_empty() || held.modified <= recorded;
+        // A killed ADD has recorded no address: `gc` decides about it.
+        let is_of_record = !record.made.is_empty() && held.modified <= recorded;
         (is_of_record && record.may_have_reserved(address)).then_some((held, record))
     }
 }

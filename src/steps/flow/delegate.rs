@@ -33,15 +33,17 @@ pub fn add_ipam<'a>(
                 refused = None;
                 break;
             };
-            let before = std::mem::take(&mut success.ips);
             refused.get_or_insert(error);
+            let before: Vec<_> = success.ips.iter().map(|ip| ip.address.addr()).collect();
             if kind != GIVES_THE_NEXT {
                 break;
             }
+            cx.session.note_refused(&before);
             clean_ipam(cx, Scope::One(at))?;
-            success = add(cx, kind, at).map_err(|failed| failed.error)?;
+            let Ok(next) = add(cx, kind, at) else { break };
+            success = next;
             // A requested address.
-            if success.ips == before {
+            if success.ips.iter().any(|ip| before.contains(&ip.address.addr())) {
                 break;
             }
         }

@@ -63,3 +63,30 @@ fn a_late_del_touches_nothing_of_the_successor() {
     host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
     assert_eq!(host.kept(), [""; 0]);
 }
+
+#[test]
+fn a_living_attachment_without_a_cache_entry_is_not_deleted_by_another_namespace() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let [living, other] = ["c1", "other"].map(|name| host.world.container(name));
+    host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run().success();
+    host.world.host(["sh", "-c", "rm -r /var/lib/cni/results"]);
+    let before = host.kept();
+    let late = host.cnibox(&["del", "net", &other.netns(), "--container-id", "c1"]).run();
+    assert!(late.stderr.contains("touched nothing"), "{}", late.report());
+    late.silence();
+    for (words, why) in [
+        (
+            ["del", "net", "/proc/self/ns/net", "--container-id", "c1"],
+            "it is the namespace of the host",
+        ),
+        (["add", "net", &other.netns(), "--container-id", "c1"], "it is attached already"),
+    ] {
+        let refused = host.cnibox(&words).run();
+        assert!(refused.status == 1 && refused.stderr.contains(why), "{}", refused.report());
+    }
+    assert_eq!(before, host.kept());
+    living.ping("10.1.0.1");
+    host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+}

@@ -201,7 +201,7 @@ impl World {
             requested: &requested,
             sticky: None,
             stale_on_boot,
-            is_of_host: &|_| false,
+            is_in_use: &|_| false,
         };
         let got = self.locked(|locked| allocate(locked, &request, &attachment(id)));
         let is_of_sets = |ip: &IpAddr| sets.iter().any(|set| set.range_of(*ip).is_some());
