@@ -467,8 +467,10 @@ impl Evidence<'_> {
         }
         let of_entries =
             entries.iter().filter(|(entry, _)| self.is_reserved_for(reservation, entry));
-        let of_records =
-            recorded.iter().filter(|(record, _)| record.may_have_reserved(reservation.address));
+        let records = &self.runtime.records;
+        let of_records = recorded.iter().filter(|(record, _)| {
+            records.has_reserved(record, reservation.address, reservation.modified)
+        });
         let ended = of_entries.map(|(_, life)| life).chain(of_records.map(|(_, life)| life));
         for life in ended {
             if let Life::Ended(reason) = life {

@@ -3,9 +3,10 @@
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Seek, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 
@@ -251,6 +252,19 @@ impl Records {
         };
         let appended = file::found(append()).map_err(|error| cannot("write", path, error))?;
         Ok(appended.is_some())
+    }
+
+    /// Whether the ADD of a record made a reservation, which was last written at `modified`. An ADD of the Go plugins, which write no
+    /// record, can have reserved the address later, for a later container of the same name.
+    pub fn has_reserved(
+        &self,
+        record: &Record,
+        address: IpAddr,
+        modified: Option<SystemTime>,
+    ) -> bool {
+        let path = self.path(&record.network, &record.at);
+        let recorded = || fs::metadata(path).and_then(|file| file.modified()).ok();
+        record.may_have_reserved(address) && (record.made.is_empty() || modified <= recorded())
     }
 
     /// The record of an attachment. `None` only if there is none: an unreadable record is an error, and proves nothing.

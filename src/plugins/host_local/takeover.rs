@@ -188,11 +188,9 @@ impl<'a> Holders<'a> {
         let network = &self.cx.request.network;
         let held = held::read(self.data_dir, network, address)?;
         let record = self.records.read(network, &held.at).ok().flatten()?;
-        // An ADD of the Go plugins, which write no record, can have reserved the address for a later container of the same name.
-        let path = self.records.path(network, &held.at);
-        let recorded = std::fs::metadata(path).and_then(|file| file.modified()).ok();
         // A killed ADD has recorded no address: `gc` decides about it.
-        let is_of_record = !record.made.is_empty() && held.modified <= recorded;
-        (is_of_record && record.may_have_reserved(address)).then_some((held, record))
+        let is_of_record =
+            !record.made.is_empty() && self.records.has_reserved(&record, address, held.modified);
+        is_of_record.then_some((held, record))
     }
 }
