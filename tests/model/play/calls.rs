@@ -268,12 +268,6 @@ impl Play {
                 .filter(|path| !self.model.strangers.contains(path))
                 .unwrap_or_default(),
         };
-        let is_elsewhere = known.as_ref().is_some_and(|known| {
-            let mut others = self.model.containers.values();
-            let is_of_another = self.model.strangers.contains(&path)
-                || others.any(|other| other.path == path && other.space != known.space);
-            lives && self.model.is_left(known.space) && is_of_another
-        });
         let listed = if by == By::Runtime {
             self.runtime_del(key, &path, fault)?
         } else {
@@ -297,11 +291,7 @@ impl Play {
         {
             return fails("a DEL without a fault succeeds", report);
         }
-        match self.model.attachments.get_mut(key) {
-            // The DEL of an earlier container of the id: it touches nothing, unless nothing proves that.
-            Some(attachment) if is_elsewhere => attachment.state = State::Unsure,
-            _ => self.learn_del(key, by, listed)?,
-        }
+        self.learn_del(key, by, listed)?;
         let mut effect = Effect::of(key.clone());
         // An interface of the Go plugins names no owner, and goes by its name.
         let of_name = self.model.attachments.iter().filter(|(other, attachment)| {
@@ -335,8 +325,24 @@ impl Play {
         })
     }
 
+    /// Whether a DEL counts as that of an earlier container of the id: the attachment lives, and another namespace is at its path.
+    fn is_late(&self, key: &Key) -> bool {
+        let Some(known) = self.model.attachments.get(key) else { return false };
+        let mut others = self.model.containers.values();
+        let is_of_another = self.model.strangers.contains(&known.path)
+            || others.any(|other| other.path == known.path && other.space != known.space);
+        self.model.lives(known) && self.model.is_left(known.space) && is_of_another
+    }
+
     pub(super) fn learn_del(&mut self, key: &Key, by: By, listed: Listed) -> Holds {
         match listed {
+            // It touches nothing, unless nothing proves that.
+            Listed::Done(_) if self.is_late(key) => {
+                if let Some(known) = self.model.attachments.get_mut(key) {
+                    known.state = State::Unsure;
+                }
+                Ok(())
+            }
             Listed::Done(_) => {
                 let known = self.model.attachments.remove(key);
                 // The Go plugins leave the rules of ours, and no entry that tells of them.
