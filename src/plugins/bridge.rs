@@ -52,7 +52,7 @@
 //! - **ADD** makes the bridge, the gateway address, the pair and the nf_tables elements, and configures the
 //!   container's interface. Without `ipam` the interface gets no addresses. The order is chosen so that no frame
 //!   passes unfiltered. The result lists the bridge, both ends of the pair and, with `vlan`, the link of the gateway.
-//!   For an address outside of the subnet of its gateway, the host gets a route, which DEL removes.
+//!   For an address outside of the subnet of its gateway, the host gets a route of the protocol 205, which DEL and GC remove.
 //! - **CHECK** calls the CHECK of the IPAM plugin. It compares the MAC address, addresses and routes of the interface
 //!   with `prevResult`, and the bridge, its port, VLANs, gateway, masquerading and spoof check with the configuration.
 //!   It also compares `mtu`; `tuning` may have set a smaller one. Rules of the reference are accepted.
@@ -269,9 +269,7 @@ impl Plugin for Bridge {
         let owners = Owners::of(cx, scope);
         let mut failures = Failures::default();
         failures.note(veth::clean(cx, scope, netns, &owners));
-        if scope.one().is_some() {
-            failures.note(self.remove_host_routes(cx));
-        }
+        failures.note(self.remove_host_routes(cx));
         failures.note(self.remove_unused_gateways(cx));
         failures.note(self.remove_unused_bridge(cx));
         failures.into_result()

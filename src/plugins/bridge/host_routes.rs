@@ -1,15 +1,24 @@
 //! The routes of the host to containers whose gateway is outside of their subnet. Of other containers the host has the subnet, by the
 //! address of the gateway.
+//!
+//! Their protocol tells these routes from those of an administrator. The claim of the address tells which attachment needs a route.
 
-use super::{Addressing, Bridge};
+use super::{Addressing, Bridge, REMOVAL_TIMEOUT};
 use crate::cni::success::{Ip, Success};
 use crate::error::Result;
+use crate::names::IpFamily;
 use crate::netlink::rtnl::{Batch, Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::parts::Parts;
-use crate::steps::link::routing_tables::SCOPE_LINK;
+use crate::plugin::record::{Records, claims};
+use crate::steps::flow::delegate;
+use crate::steps::link::routing_tables::{MAIN, SCOPE_LINK};
 use crate::steps::link::{configure, verify};
 use crate::steps::undo::Undo;
+
+/// The protocol (rtm_protocol) of these routes. Neither linux/rtnetlink.h, rt_protos of iproute2 nor zebra/rt_netlink.h of FRR, which
+/// deletes routes of its own protocols, has this number.
+const PROTOCOL: u8 = 205;
 
 impl Bridge {
     /// Adds the routes by the link with the gateway addresses.
@@ -21,12 +30,21 @@ impl Bridge {
         undo: &mut Undo<'a>,
     ) -> Result<()> {
         let link = addressing.vlan_gateway.as_ref().unwrap_or(bridge);
-        let routes = self.host_routes(&addressing.success, link.index);
+        let mut routes = self.host_routes(&addressing.success, link.index);
         if routes.is_empty() {
             return Ok(());
         }
+        let mut present = host.routes(IpFamily::V4)?;
+        present.extend(host.routes(IpFamily::V6)?);
+        // A failing ADD leaves a route that was there before.
+        let key = |route: &Route| (route.dst, route.dev, route.via, route.table.unwrap_or(MAIN));
+        routes.retain(|route| present.iter().all(|found| key(found) != key(route)));
         let result = configure::add_routes(host, &routes);
-        undo.push("remove the routes to the container", move || delete(host, &routes));
+        undo.push("remove the routes to the container", move || {
+            let mut batch = Batch::new();
+            routes.iter().for_each(|route| batch.del_route(route));
+            host.commit(batch)
+        });
         result
     }
 
@@ -49,39 +67,70 @@ impl Bridge {
         })
     }
 
-    /// For DEL: removes the routes by the links of the result.
+    /// For DEL and GC, after they released the claims: removes the routes to addresses that no attachment has.
     pub(super) fn remove_host_routes(&self, cx: &Context<'_>) -> Result<()> {
         // `veth::clean` has warned of a result that cannot be read.
         let result = cx.request.prev_result().ok().flatten().unwrap_or_default();
-        if to_containers(&result, 0).is_empty() {
+        let is_expected = || {
+            delegate::expected(cx).map_or(true, |of| of.choices.iter().flatten().any(is_outside))
+        };
+        if !result.ips.iter().any(is_outside) && !is_expected() {
             return Ok(());
         }
         let host = cx.session.host()?;
-        for interface in result.interfaces.iter().filter(|interface| interface.sandbox.is_empty()) {
-            if let Some(link) = host.link(&interface.name)? {
-                delete(host, &to_containers(&result, link.index))?;
-            }
+        if unused(host)?.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        // An ADD that finds a route holds the lock. After a timeout the routes stay until the next DEL or GC.
+        let Some(_lock) = cx.session.host_netns()?.lock_exclusive(REMOVAL_TIMEOUT)? else {
+            return Ok(());
+        };
+        let mut batch = Batch::new();
+        unused(host)?.iter().for_each(|route| batch.del_route(route));
+        host.commit(batch)
     }
 
     fn host_routes(&self, success: &Success, index: u32) -> Vec<Route> {
-        if self.is_gateway() { to_containers(success, index) } else { Vec::new() }
+        let outside = success.ips.iter().filter(|ip| self.is_gateway() && is_outside(ip));
+        let route = |ip: &Ip| {
+            let (address, protocol) = (ip.address.addr(), Some(PROTOCOL));
+            let scope = address.is_ipv4().then_some(SCOPE_LINK);
+            Route { dev: Some(index), scope, protocol, ..Route::to(address.into()) }
+        };
+        outside.map(route).collect()
     }
 }
 
-fn to_containers(success: &Success, index: u32) -> Vec<Route> {
-    let is_outside = |ip: &&Ip| ip.gateway.is_some_and(|gateway| !ip.address.contains(&gateway));
-    let route = |ip: &Ip| {
-        let address = ip.address.addr();
-        let scope = address.is_ipv4().then_some(SCOPE_LINK);
-        Route { dev: Some(index), scope, ..Route::to(address.into()) }
-    };
-    success.ips.iter().filter(is_outside).map(route).collect()
+fn is_outside(ip: &Ip) -> bool {
+    ip.gateway.is_some_and(|gateway| !ip.address.contains(&gateway))
 }
 
-fn delete(host: &Rtnl, routes: &[Route]) -> Result<()> {
-    let mut batch = Batch::new();
-    routes.iter().for_each(|route| batch.del_route(route));
-    host.commit(batch)
+/// The routes of this plugin to addresses that no attachment has on the link.
+fn unused(host: &Rtnl) -> Result<Vec<Route>> {
+    let mut unused = Vec::new();
+    for family in IpFamily::ALL {
+        for route in host.routes(family)? {
+            if route.protocol == Some(PROTOCOL)
+                && let Some(index) = route.dev
+                && let Some(link) = host.link_at(index)?
+                && is_unclaimed(host, &link, &route)?
+            {
+                unused.push(route);
+            }
+        }
+    }
+    Ok(unused)
+}
+
+fn is_unclaimed(host: &Rtnl, link: &Link, route: &Route) -> Result<bool> {
+    let mut names = vec![link.name.clone()];
+    // The gateway of a VLAN can have an alternative name of the bridge, but the claims always have its name.
+    if let Some((bridge, vlan)) = link.name.rsplit_once('.')
+        && let Some(bridge) = host.link(bridge)?
+    {
+        names.push(format!("{}.{vlan}", bridge.name));
+    }
+    let (records, address) = (Records::of_host(), route.dst.addr());
+    let is_free = |link: &String| records.holder(&claims::name(address, link)) == Ok(None);
+    Ok(names.iter().all(is_free))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Container, OUTSIDE, Outcome, PLUGIN_DIR, World, lan, with};
+use crate::world::{Container, OUTSIDE, Outcome, PLUGIN_DIR, World, lan, runs_with, with};
 
 /// Addresses of the container, with the prefix lengths of single ones, and of the router.
 const OWN: [&str; 2] = ["198.51.100.7/32", "2001:db8::7/128"];
@@ -124,6 +124,92 @@ fn the_host_reaches_the_container() {
         cnibox(&world, &["check", "net", "c1"]).silence();
         cnibox(&world, &["del", "net", "c1"]).silence();
         assert_eq!(routes(), ["", ""], "{plugin}");
+    }
+}
+
+/// A bridge with the host as router of the addresses. `keys` replace those of the configuration.
+fn bridge(keys: Value) -> Value {
+    let base = json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0",
+        "isGateway": true, "ipam": hosted(true)});
+    with(&base, keys)
+}
+
+/// The routes of the host to the addresses: one for each family.
+fn host_routes(world: &World) -> [String; 2] {
+    [("-4", OWN[0]), ("-6", OWN[1])].map(|(family, own)| {
+        world.host(["ip", family, "route", "show", own]).replace("linkdown ", "")
+    })
+}
+
+/// The call of a runtime that no longer has the namespace.
+fn late_del(world: &World, config: &Value) {
+    let call = world.call("bridge", "DEL", config).env("CNI_CONTAINERID", "c1");
+    call.env("CNI_IFNAME", "eth0").run().silence();
+}
+
+#[test]
+fn a_late_del_leaves_the_route_of_the_next_container() {
+    for vlan in [0, 10] {
+        if vlan != 0 && !runs_with("CONFIG_BRIDGE_VLAN_FILTERING") {
+            continue;
+        }
+        let world = World::new();
+        let config = bridge(json!({"vlan": vlan}));
+        let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+        let result = c1.add("bridge", &config);
+        c1.destroy();
+        c2.add("bridge", &config);
+        let routes = host_routes(&world);
+        assert!(routes.iter().all(|route| !route.is_empty()), "{routes:?}");
+        for config in [with(&config, json!({"prevResult": result})), config.clone()] {
+            late_del(&world, &config);
+            assert_eq!(host_routes(&world), routes);
+        }
+        let gc = with(
+            &config,
+            json!({"cni.dev/valid-attachments":
+            [{"containerID": "c2", "ifname": "eth0"}]}),
+        );
+        world.call("bridge", "GC", &gc).run().silence();
+        assert_eq!(host_routes(&world), routes);
+        c2.del("bridge", &config);
+        assert_eq!(host_routes(&world), ["", ""], "without prevResult");
+    }
+}
+
+#[test]
+fn gc_removes_the_routes_of_an_ended_container() {
+    let world = World::new();
+    let config = bridge(json!({}));
+    let c1 = world.container("c1");
+    c1.add("bridge", &config);
+    c1.destroy();
+    let gc = with(&config, json!({"cni.dev/valid-attachments": []}));
+    world.call("bridge", "GC", &gc).run().silence();
+    assert_eq!(host_routes(&world), ["", ""]);
+}
+
+#[test]
+fn the_routes_of_the_administrator_stay() {
+    for is_gateway in [false, true] {
+        let world = World::new();
+        let config = bridge(json!({"isGateway": is_gateway}));
+        let c1 = world.container("c1");
+        world.host(["sh", "-ec", "ip link add cni0 type bridge; ip link set cni0 up"]);
+        for (own, router) in OWN.into_iter().zip(ROUTERS) {
+            // The kernel removes the IPv4 routes of a link with its last address.
+            world.host(["ip", "address", "add", router, "dev", "cni0"]);
+            world.host(["ip", "route", "add", own, "dev", "cni0"]);
+        }
+        let routes = host_routes(&world);
+        // The interface exists, so the ADD fails after it has the addresses.
+        c1.exec(["ip", "link", "add", "eth0", "type", "veth"]);
+        c1.call("bridge", "ADD", &config).run().fails(999, &["already exists"]);
+        assert_eq!(host_routes(&world), routes, "after the failed ADD");
+        c1.exec(["ip", "link", "del", "eth0"]);
+        let result = c1.add("bridge", &config);
+        c1.del("bridge", &with(&config, json!({"prevResult": result})));
+        assert_eq!(host_routes(&world), routes, "after the DEL");
     }
 }
 
