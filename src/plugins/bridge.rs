@@ -93,7 +93,7 @@ use crate::steps::flow::delegate;
 use crate::steps::link::inside::Inside;
 use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;
-use crate::steps::link::{configure, forwarding, host_link, veth};
+use crate::steps::link::{configure, host_link, veth};
 use crate::steps::nft::rules::Rules;
 use crate::steps::nft::{internal, masquerade, spoof_check};
 use crate::steps::undo::{Failures, Undo};
@@ -351,9 +351,8 @@ impl Bridge {
             bridge = now;
         }
         // The last step: a failing ADD does not disable IP forwarding again.
-        if !self.internal {
-            forwarding::enable(cx.session.host()?, gateways.iter().map(IpNet::addr))?;
-        }
+        let link = vlan_gateway.as_ref().unwrap_or(&bridge);
+        self.enable_forwarding(cx.session.host()?, link, &gateways)?;
         success.interfaces = vec![host_link::result_interface(&bridge)];
         success.interfaces.extend(pair.interfaces(cx, at));
         success.interfaces.extend(vlan_gateway.as_ref().map(host_link::result_interface));

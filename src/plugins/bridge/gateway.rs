@@ -48,7 +48,7 @@ impl Bridge {
             let link = vlan_gateway::ensure(host, bridge, name, &validated.vlans)?;
             let change = AddressChange::plan(host, &link, gateways, self.force_address)?;
             change.iter().try_for_each(|change| change.refuse_answered(host, bridge))?;
-            forwarding::enable_on(host, &link, self.routed(gateways))?;
+            enable_ipv6(&link, gateways)?;
             // No undo step removes the addresses: the kernel removes them with the link, and other containers may already use
             // them.
             change.map_or(Ok(()), |change| change.make(host))?;
@@ -56,7 +56,7 @@ impl Bridge {
         }
         let change = AddressChange::plan(host, bridge, gateways, self.force_address)?;
         change.iter().try_for_each(|change| change.refuse_answered(host, bridge))?;
-        forwarding::enable_on(host, bridge, self.routed(gateways))?;
+        enable_ipv6(bridge, gateways)?;
         if let Some(change) = change {
             let result = change.make(host);
             undo.push_shared("restore the addresses of the bridge", move || {
@@ -68,10 +68,19 @@ impl Bridge {
         Ok(None)
     }
 
-    /// The gateway addresses for which the link needs settings: an internal network needs IPv6, and no forwarding.
-    fn routed(&self, gateways: &[IpNet]) -> impl Iterator<Item = IpAddr> {
-        let addresses = gateways.iter().map(IpNet::addr);
-        addresses.filter(|address| !self.internal || address.is_ipv6())
+    /// Lets the host and the link with the gateway addresses forward packets. For the end of ADD: it has no undo step.
+    pub(super) fn enable_forwarding(
+        &self,
+        host: &Rtnl,
+        link: &Link,
+        gateways: &[IpNet],
+    ) -> Result<()> {
+        if self.internal {
+            return Ok(());
+        }
+        forwarding::enable(host, gateways.iter().map(IpNet::addr))?;
+        let has_v4 = gateways.iter().any(|net| net.addr().is_ipv4());
+        if has_v4 { forwarding::enable_ipv4_on(host, link) } else { Ok(()) }
     }
 
     /// For STATUS: fails if the host cannot have a gateway address that the IPAM plugin may choose, or cannot forward packets.
@@ -141,6 +150,12 @@ impl Bridge {
         }
         gateways
     }
+}
+
+/// Enables IPv6 on a link that gets an IPv6 gateway address.
+fn enable_ipv6(link: &Link, gateways: &[IpNet]) -> Result<()> {
+    let has_v6 = gateways.iter().any(|net| net.addr().is_ipv6());
+    if has_v6 { forwarding::enable_ipv6(link) } else { Ok(()) }
 }
 
 /// The gateway of an address, with the prefix length of the subnet. The default is the first address of the subnet.

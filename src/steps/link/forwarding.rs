@@ -18,21 +18,14 @@ pub fn enable(host: &Rtnl, addresses: impl IntoIterator<Item = IpAddr>) -> Resul
     families(addresses).try_for_each(|family| enable_family(host, family))
 }
 
-/// Sets what a link of the host needs to route for containers, if the host's defaults for new links lack it: IPv4 forwarding, and
-/// IPv6. (Whether the host forwards IPv6 packets does not depend on the link.) `addresses` are those that the link gets.
-pub fn enable_on(
-    host: &Rtnl,
-    link: &Link,
-    addresses: impl IntoIterator<Item = IpAddr>,
-) -> Result<()> {
-    families(addresses).try_for_each(|family| match family {
-        IpFamily::V4 if link.forwards_ipv4 == Some(false) => {
-            let change = LinkChange { forward_ipv4: true, ..LinkChange::default() };
-            host.change_link(link.index, &link.name, &change)
-        }
-        IpFamily::V6 => enable_ipv6(link),
-        IpFamily::V4 => Ok(()),
-    })
+/// Enables forwarding of the IPv4 packets that arrive on a link of the host, if the host's defaults for new links lack it. (Whether
+/// the host forwards IPv6 packets does not depend on the link.)
+pub fn enable_ipv4_on(host: &Rtnl, link: &Link) -> Result<()> {
+    if link.forwards_ipv4 != Some(false) {
+        return Ok(());
+    }
+    let change = LinkChange { forward_ipv4: true, ..LinkChange::default() };
+    host.change_link(link.index, &link.name, &change)
 }
 
 /// Enables IPv6 on a link of the host. On a kernel without IPv6, the later request for the address fails.
@@ -113,7 +106,10 @@ pub fn reconcile(host: &Rtnl, name: &str, addresses: &[IpAddr], parts: &mut Part
         let compare = || host.link(name)?.map_or(Ok(()), |link| check_on(&link, family));
         parts.ensure(&compare, &mut || {
             let link = host.link(name)?;
-            link.map_or(Ok(()), |link| enable_on(host, &link, [family.everything().addr()]))
+            link.map_or(Ok(()), |link| match family {
+                IpFamily::V4 => enable_ipv4_on(host, &link),
+                IpFamily::V6 => enable_ipv6(&link),
+            })
         })
     })
 }

@@ -67,6 +67,22 @@ fn containers_with_a_vlan_gateway_are_online_and_check_compares() {
     with_vlan(is_online_and_compared);
 }
 
+#[test]
+fn a_failed_add_leaves_a_bridge_that_does_not_forward() {
+    let world = World::new();
+    let _outside = host(&world, &HARD);
+    world.host(["sh", "-ec", "ip link add cni0 type bridge; ip link set cni0 up"]);
+    let c1 = world.container("c1");
+    let config = network("bridge", keys());
+    // The interface exists, so the ADD fails after it has the gateway addresses.
+    c1.exec(["ip", "link", "add", "eth0", "type", "veth"]);
+    c1.call("bridge", "ADD", &config).run().fails(999, &["already exists"]);
+    assert_eq!(world.sysctl("net/ipv4/conf/cni0/forwarding"), "0");
+    c1.exec(["ip", "link", "del", "eth0"]);
+    c1.add("bridge", &config);
+    is_online(&c1);
+}
+
 /// Each default alone, because IPv6 needs no forwarding of its link.
 fn is_online_and_compared((config, link): Gateway) {
     for defaults in [&HARD[..1], &HARD[1..]] {
