@@ -24,17 +24,30 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const TARGET_LINK_LAYER: u8 = 2;
 
-/// The MAC address of a machine that answers for the address. The questions have no address of this host as source, so no
-/// neighbour changes its tables. The link has to be in the namespace of the calling thread, and up; `own` is its MAC address.
-/// `None` also if the kernel has no packet sockets.
-pub fn who_has(index: u32, own: Mac, address: IpAddr) -> io::Result<Option<Mac>> {
+/// The answer to the question.
+pub enum Answer {
+    /// A machine with this MAC address has the address.
+    Has(Mac),
+    Nobody,
+    /// Nobody was asked: the kernel has no packet sockets, or this process may not open one (CAP_NET_RAW).
+    NotAsked,
+}
+
+/// Asks which machine has the address. The questions have no address of this host as source, so no neighbour changes its tables.
+/// The link has to be in the namespace of the calling thread, and up; `own` is its MAC address.
+pub fn who_has(index: u32, own: Mac, address: IpAddr) -> io::Result<Answer> {
     let socket = match address {
         IpAddr::V4(_) => PacketSocket::for_arp(index),
         IpAddr::V6(_) => PacketSocket::for_ipv6(index),
     };
     let socket = match socket {
-        Err(error) if error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => return Ok(None),
-        socket => socket?,
+        Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EAFNOSUPPORT | Errno::EPERM | Errno::EACCES) => {
+                return Ok(Answer::NotAsked);
+            }
+            _ => return Err(error),
+        },
+        Ok(socket) => socket,
     };
     let question = match address {
         IpAddr::V4(address) => Arp::probe(own, address).encode().to_vec(),
@@ -61,12 +74,12 @@ pub fn who_has(index: u32, own: Mac, address: IpAddr) -> io::Result<Option<Mac>>
             }
             while let Some(frame) = socket.receive(&mut buffer)? {
                 if let Some(mac) = holder(frame) {
-                    return Ok(Some(mac));
+                    return Ok(Answer::Has(mac));
                 }
             }
         }
     }
-    Ok(None)
+    Ok(Answer::Nobody)
 }
 
 /// The solicitation of duplicate address detection (RFC 4862, section 5.4.2), with its IPv6 header.

@@ -1,12 +1,14 @@
 //! The bridge device. Its containers share it, so several processes may find, make and remove it at the same time.
 
+use std::time::Duration;
+
 use ipnet::IpNet;
 
 use super::{Bridge, HostState, REMOVAL_TIMEOUT, vlan};
 use crate::error::{Error, Result};
 use crate::kernel::netns::Lock;
 use crate::names::{IfName, IpFamily, Mac};
-use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, NewLink, Rtnl};
+use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 use crate::plugin::Context;
 use crate::steps::link::{host_link, mtu, veth};
 use crate::steps::undo::Undo;
@@ -14,6 +16,9 @@ use crate::steps::undo::Undo;
 /// The maximum number of attempts to make the bridge. An attempt fails only if another process made or removed the bridge in
 /// the meantime.
 const ATTEMPTS_MAX: u32 = 10;
+
+/// The timeout of ADD until a bridge that it brought up has a carrier.
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The link kind of a bridge in the kernel (IFLA_INFO_KIND).
 const KIND: &str = "bridge";
@@ -70,6 +75,9 @@ impl Bridge {
             host.change_link(bridge.index, name, &change)?;
             (bridge.up, bridge.promiscuous) = (true, self.promisc_mode || bridge.promiscuous);
             bridge.mac = change.mac.or(bridge.mac);
+            if change.up.is_some() && !is_new && self.is_gateway() {
+                bridge.operstate_up = wait_for_carrier(host, bridge.index)?;
+            }
         }
         Ok(bridge)
     }
@@ -121,6 +129,18 @@ impl Bridge {
             "cannot make bridge {name}: other processes make and remove it at the same time"
         )))
     }
+}
+
+/// Whether a bridge that was brought up has a carrier. Waits for the carrier if one of its ports has one, or can get one from outside
+/// of the host: only then others can answer for the gateway address.
+fn wait_for_carrier(host: &Rtnl, bridge: u32) -> Result<bool> {
+    let can_carry = |port: &Link| port.operstate_up || port.kind.as_deref() != Some(VETH);
+    if !host.links_with_master(bridge)?.iter().any(can_carry) {
+        return Ok(false);
+    }
+    let has_carrier = |link: &Link| link.operstate_up;
+    let link = host.wait_for_link(bridge, CARRIER_TIMEOUT, has_carrier)?;
+    Ok(link.as_ref().is_some_and(has_carrier))
 }
 
 /// Fails if a port with this MTU would make the bridge lose its IPv6 addresses: the kernel gives the bridge the smallest MTU

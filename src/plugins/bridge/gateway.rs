@@ -7,7 +7,8 @@ use ipnet::IpNet;
 use super::{Bridge, CONTAINER, HostState, LOCK_TIMEOUT, device, vlan_gateway};
 use crate::cni::success::{Ip, Route, Success};
 use crate::error::{Error, Result};
-use crate::kernel::{sys, who_has};
+use crate::kernel::sys;
+use crate::kernel::who_has::{self, Answer};
 use crate::names::{IfName, IpFamily};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::plugin::Context;
@@ -256,7 +257,7 @@ impl AddressChange {
             let asked = who_has::who_has(index, own, address);
             let asked =
                 asked.map_err(sys::failed(format_args!("cannot ask for {address} on {name}")))?;
-            let Some(mac) = asked else { continue };
+            let Answer::Has(mac) = asked else { continue };
             // A link of this host can be connected to the bridge.
             if host.links()?.iter().all(|link| link.mac != Some(mac)) {
                 let msg = format!("cannot set gateway {address} on {name}: {mac} answers for it");

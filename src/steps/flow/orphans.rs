@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
-use crate::kernel::{sys, who_has};
+use crate::kernel::sys;
+use crate::kernel::who_has::{self, Answer};
 use crate::names::Attachment;
 use crate::netlink::rtnl::Link;
 use crate::plugin::owner::Owners;
@@ -75,8 +76,9 @@ fn is_free(cx: &Context<'_>, link: &str, address: IpAddr) -> Result<bool> {
     let answer = who_has::who_has(index, own, address);
     let answer = answer.map_err(sys::failed(format_args!("cannot ask for {address} on {name}")));
     match answer {
-        Ok(None) => Ok(true),
-        Ok(Some(mac)) => {
+        Ok(Answer::Nobody) => Ok(true),
+        Ok(Answer::NotAsked) => Ok(false),
+        Ok(Answer::Has(mac)) => {
             Err(Error::internal(format!("cannot use {address}: {mac} on link {name} has it")))
         }
         Err(error) => {

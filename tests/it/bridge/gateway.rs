@@ -192,6 +192,30 @@ fn a_gateway_that_another_machine_answers_for_is_refused() {
 }
 
 #[test]
+fn a_bridge_that_was_down_is_asked_too() {
+    let world = World::new();
+    let _outside = bridge_to_outside(&world);
+    let c1 = world.container("c1");
+    for (subnet, gateway) in [("10.1.0.0/24", "10.1.0.254"), ("fd00:1::/64", "fd00:1::fe")] {
+        world.host(["ip", "link", "set", "cni0", "down"]);
+        let ipam = json!({"subnet": subnet, "gateway": gateway});
+        let config = dbnet_with(json!({"isGateway": true, "ipam": ipam}));
+        c1.call("bridge", "ADD", &config).run().fails(7, &[gateway, "answers for it"]);
+    }
+}
+
+#[test]
+fn without_the_capability_for_packet_sockets_nobody_is_asked() {
+    let world = World::new();
+    let _outside = bridge_to_outside(&world);
+    for (name, subnet) in [("c1", "10.1.0.0/24"), ("c2", "fd00:1::/64")] {
+        let config = dbnet_with(json!({"isGateway": true, "ipam": {"subnet": subnet}}));
+        let add = world.container(name).call("bridge", "ADD", &config);
+        add.under(&["setpriv", "--bounding-set=-net_raw"]).run().success();
+    }
+}
+
+#[test]
 fn a_link_of_this_host_on_the_bridge_is_no_other_machine() {
     let world = World::new();
     let script = "ip link add cni0 type bridge; ip link set cni0 up; ip link add p0 type veth peer name p1
