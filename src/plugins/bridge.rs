@@ -43,7 +43,8 @@
 //! **Internal.** Containers reach each other, and whatever the host itself offers on any of its addresses, but no other host and
 //! no other network, whatever routes they add; nobody else reaches them, also not at published ports. A drop in the tables
 //! `cnibox` does this for the bridge, or with `vlan` for the link of the gateway, for both families, while the network has a
-//! container. The host does not enable IP forwarding. Another port of the bridge that leads to other hosts is not cut off.
+//! container. The host does not enable IP forwarding. Another port of the bridge that leads to other hosts is not cut off. ADD fails
+//! with code 7 if the containers are in other VLANs, too: with `vlanTrunk`, or with `vlan` and `preserveDefaultVlan`.
 //!
 //! **VLANs.** A port is in the listed VLANs only. A trunk without `vlan` therefore drops untagged frames. A bridge
 //! that exists must have VLAN filtering enabled; a new one gets it. With `isGateway` the gateway of VLAN 10 on `cni0`
@@ -208,13 +209,13 @@ impl Plugin for Bridge {
         };
         let pair = veth::create(cx, netns, &new, &mut undo)?;
         // The port must not be up before the rules exist. Otherwise frames pass unfiltered.
-        self.set_rules(cx, at, &pair, &addressing, &mut undo)?;
+        self.set_rules(cx, at, (&bridge, &pair), &addressing, &mut undo)?;
         self.set_up_port(&owner, host, &bridge, &validated.vlans, &pair.host)?;
         if needs_link {
             veth::bring_up(cx, &pair, &at.ifname)?;
             port::wait_until_forwarding(host, &bridge, &pair.host)?;
             addressing = self.allocate(cx, at, &host_state, &bridge, &mut undo)?;
-            self.set_rules(cx, at, &pair, &addressing, &mut undo)?;
+            self.set_rules(cx, at, (&bridge, &pair), &addressing, &mut undo)?;
         }
         if !self.disable_container_interface {
             routes::undo_rejecting(cx, &addressing.success, &mut undo);
@@ -377,10 +378,20 @@ impl Bridge {
             let key = keys.iter().find(|(is_set, _)| *is_set).map_or("", |(_, key)| key);
             return Err(Error::config(msg).with_details(key));
         }
+        let trunk = self.vlan_trunk.as_deref().unwrap_or_default();
+        for (key, has_others) in [
+            ("vlanTrunk", !trunk.is_empty()),
+            ("preserveDefaultVlan", self.vlan != 0 && self.preserve_default_vlan),
+        ] {
+            if self.internal && has_others {
+                let msg =
+                    "cannot separate an internal network: its containers are in other VLANs, too";
+                return Err(Error::config(msg).with_details(key));
+            }
+        }
         veth::validate(cx, self.mtu(), &self.ip_masq_backend)?;
         let bridge = IfName::new(self.bridge.as_str())
             .map_err(|error| Error::config(format_args!("bridge: {error}")))?;
-        let trunk = self.vlan_trunk.as_deref().unwrap_or_default();
         let vlans = Vlans::new(self.vlan, trunk, self.preserve_default_vlan)?;
         Ok(Validated { bridge, vlans, vlan_gateway: self.vlan_gateway(is_l3)? })
     }
@@ -394,11 +405,12 @@ impl Bridge {
         self.vlan != 0 || self.vlan_trunk.is_some()
     }
 
-    /// The link through which the host would route the packets of an internal network. `None` for other networks.
-    fn internal_link(&self) -> Result<Option<IfName>> {
-        let link = match self.vlan {
-            0 => self.bridge.clone(),
-            vlan => format!("{}.{vlan}", self.bridge),
+    /// The link through which the host would route the packets of an internal network, by the kernel's name. `None` for other networks.
+    fn internal_link(&self, bridge: &Link, vlan_gateway: Option<&Link>) -> Result<Option<IfName>> {
+        let link = match (vlan_gateway, self.vlan) {
+            (Some(link), _) => link.name.clone(),
+            (None, 0) => bridge.name.clone(),
+            (None, vlan) => format!("{}.{vlan}", bridge.name),
         };
         self.internal.then(|| IfName::new(link)).transpose()
     }
@@ -438,12 +450,12 @@ impl Bridge {
         &self,
         cx: &'a Context<'a>,
         at: &'a Attachment,
-        pair: &veth::Pair,
+        (bridge, pair): (&Link, &veth::Pair),
         addressing: &Addressing,
         undo: &mut Undo<'a>,
     ) -> Result<()> {
         let mac = self.macspoofchk.then_some(pair.container_mac);
-        let internal = self.internal_link()?;
+        let internal = self.internal_link(bridge, addressing.vlan_gateway.as_ref())?;
         let rules = Rules {
             masquerades: self.masquerades(cx),
             nets: &addressing.success.nets(),

@@ -48,7 +48,9 @@ impl Bridge {
         self.reconcile_host_routes(host, gateway, &own, parts)?;
         host_link::reconcile_accept_ra(host, &port.name, parts)?;
         let mac = if self.macspoofchk { Some(mac_of(&result, at)?) } else { None };
-        let internal = self.internal_link()?;
+        let gateway = validated.vlan_gateway.as_ref().filter(|_| self.internal);
+        let gateway = gateway.map_or(Ok(None), |name| host.link(name))?;
+        let internal = self.internal_link(bridge, gateway.as_ref())?;
         let rules = Rules {
             masquerades: self.masquerades(cx),
             nets: &own.nets(),

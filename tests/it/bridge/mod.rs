@@ -6,6 +6,7 @@ mod del;
 mod failures;
 mod faults;
 mod gateway;
+mod internal;
 mod many;
 mod results;
 mod session;
