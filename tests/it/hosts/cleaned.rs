@@ -120,5 +120,9 @@ fn an_address_that_somebody_on_the_link_has_is_not_given() {
     // In the other family, too.
     let asked = third.call("bridge", "ADD", &network()).env("CNI_ARGS", "IP=fd00:1::2");
     asked.run().fails(999, &["cannot use fd00:1::2: ", " on link cni0 has it"]);
+    // Without packet sockets nobody can be asked: that does not mean that the address is free.
+    let asked = third.call("bridge", "ADD", &network()).env("CNI_ARGS", &format!("IP={address}"));
+    let asked = asked.under(&["setpriv", "--bounding-set=-net_raw"]);
+    asked.run().fails(999, &[&format!("cannot use {address}: nobody on link cni0 can be asked")]);
     assert_eq!(before, of_living());
 }

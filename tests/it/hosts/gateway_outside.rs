@@ -149,12 +149,18 @@ fn late_del(world: &World, config: &Value) {
 
 #[test]
 fn a_late_del_leaves_the_route_of_the_next_container() {
-    for vlan in [0, 10] {
+    // The list can have an alternative name of the bridge.
+    for (name, vlan) in [("br0", 0), ("br0", 10), ("inner", 0), ("inner", 10)] {
         if vlan != 0 && !runs_with("CONFIG_BRIDGE_VLAN_FILTERING") {
             continue;
         }
         let world = World::new();
-        let config = bridge(json!({"vlan": vlan}));
+        let filtering = if vlan == 0 { "" } else { "vlan_filtering 1" };
+        let script = format!(
+            "ip link add br0 type bridge {filtering}; ip link property add dev br0 altname inner"
+        );
+        world.host(["sh", "-ec", &script]);
+        let config = bridge(json!({"bridge": name, "vlan": vlan}));
         let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
         let result = c1.add("bridge", &config);
         c1.destroy();
