@@ -19,7 +19,7 @@
 //! | `ipam.routes[].priority` | integer | kernel's | Metric of the route. |
 //! | `ipam.routes[].table` | integer | main table | Routing table. |
 //! | `ipam.routes[].scope` | integer | kernel's | Scope as in rtnetlink: 0 universe, 253 link, 254 host. |
-//! | `ipam.routes[].type` | string | `unicast` | `blackhole`, `unreachable` or `prohibit`: packets to the destination are dropped or refused. The route has no gateway, and DEL removes it. |
+//! | `ipam.routes[].type` | string | `unicast` | `blackhole`, `unreachable` or `prohibit`: packets to the destination are dropped or refused. The route has no gateway. DEL removes it, unless the container has another interface that is up: the route can be that of another attachment, too, and stays. |
 //! | `dns.nameservers` | list of strings | none | Name servers in the result. If `dns` has any key, the DNS of the IPAM plugin is ignored. |
 //! | `dns.domain` | string | none | Local domain in the result. |
 //! | `dns.search` | list of strings | none | Search domains in the result. |

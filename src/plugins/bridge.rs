@@ -218,7 +218,7 @@ impl Plugin for Bridge {
             self.set_rules(cx, at, (&bridge, &pair), &addressing, &mut undo)?;
         }
         if !self.disable_container_interface {
-            routes::undo_rejecting(cx, &addressing.success, &mut undo);
+            routes::undo_rejecting(cx, &addressing.success, &mut undo)?;
             self.set_up_container(cx, at, netns, &bridge, &pair, &addressing.success)?;
         }
         let success = self.finish(cx, at, &bridge, &pair, addressing)?;

@@ -128,7 +128,7 @@ impl Plugin for HostDevice {
         })?;
         records.remove_for_others(&link, at)?;
         let success = delegate::add_ipam(cx, at, None, &mut undo)?;
-        routes::undo_rejecting(cx, &success, &mut undo);
+        routes::undo_rejecting(cx, &success, &mut undo)?;
         let success = interface::configure(cx, at, &moved, success, None)?;
         undo.keep();
         Ok(success)

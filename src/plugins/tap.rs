@@ -111,7 +111,7 @@ impl Plugin for Tap {
         let success = delegate::add_ipam(cx, at, None, &mut undo)?;
         let alias = Owner::new(&cx.request.network, at).alias();
         link.mac = mac.or(link.mac);
-        routes::undo_rejecting(cx, &success, &mut undo);
+        routes::undo_rejecting(cx, &success, &mut undo)?;
         let success = interface::configure(cx, at, &link, success, Some(&alias))?;
         tap.keep()?;
         undo.keep();

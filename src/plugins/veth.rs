@@ -114,7 +114,7 @@ impl Plugin for Veth {
             Rules { masquerades: self.masquerades(cx), nets: &nets, checked: None, internal: None };
         // The rules must exist before the container can send.
         rules.add(cx, at, &mut undo)?;
-        routes::undo_rejecting(cx, &success, &mut undo);
+        routes::undo_rejecting(cx, &success, &mut undo)?;
         let neighbours = neighbours(&success, pair.host_mac);
         let options =
             configure::Options { neighbours: &neighbours, ..configure::Options::default() };

@@ -139,7 +139,12 @@ fn check_rejecting(container: &Container<'_>, plugin: &str, config: &Value) {
     // The interface is in the way of a second ADD, which must not remove the routes of the first.
     let again = container.call(plugin, "ADD", config).run();
     assert!(again.status == 0 || rejected(container).len() == 6, "{plugin}: {}", again.report());
-    // The container goes on without the interface.
+    // The container goes on without the interface. In some worlds it has another one, which keeps the routes while it is up.
+    let up = container.json(["ip", "-j", "link", "show", "up"]);
+    let names = up.as_array().unwrap().iter().filter_map(|link| link["ifname"].as_str());
+    for name in names.filter(|name| !["lo", "eth0"].contains(name)) {
+        container.exec(["ip", "link", "set", name, "down"]);
+    }
     container.del(plugin, &with(config, json!({"prevResult": result})));
     assert_eq!(rejected(container), Vec::<String>::new(), "{plugin}");
 }
@@ -152,6 +157,49 @@ fn every_plugin_sets_all_routes_to_a_destination() {
 #[test]
 fn every_plugin_sets_routes_that_reject_packets() {
     for_each_plugin(&ipam(&rejecting()), check_rejecting);
+}
+
+/// These routes have no interface, so those of two attachments of a container can be the same.
+#[test]
+fn a_second_interface_leaves_the_routes_of_the_first_that_reject_packets() {
+    let world = World::new();
+    let container = world.container("c1");
+    let config = |number: u8, more: &[Value]| {
+        let mut routes = rejecting().as_array().unwrap()[..6].to_vec();
+        routes.extend_from_slice(more);
+        let address = json!([{"address": format!("10.{number}.0.2/24")},
+            {"address": format!("fd00:{number}::2/64")}]);
+        json!({"cniVersion": "1.1.0", "name": format!("net{number}"), "type": "bridge",
+            "bridge": format!("br{number}"), "ipam": {"type": "static", "addresses": address, "routes": routes}})
+    };
+    let call = |verb: &str, config: &Value| {
+        container.call("bridge", verb, config).env("CNI_IFNAME", "eth1").run()
+    };
+    let first = config(1, &[]);
+    let result = container.add("bridge", &first);
+    let of_first = rejected(&container);
+    assert_eq!(of_first.len(), 6);
+    // The kernel refuses the last route, and adds the others before.
+    let refused = json!({"dst": "10.66.0.0/16", "gw": "10.2.0.1", "scope": 254});
+    let own = json!({"dst": "10.6.0.0/16", "type": "blackhole"});
+    let error = call("ADD", &config(2, &[own.clone(), refused])).error();
+    assert!(error.msg.contains("10.66.0.0/16"), "{error:?}");
+    assert_eq!(rejected(&container), of_first);
+
+    let second = config(2, &[own]);
+    let added = call("ADD", &second).success();
+    assert_eq!(rejected(&container).len(), 7);
+    call("DEL", &with(&second, json!({"prevResult": added}))).silence();
+    container.check("bridge", &first, &result);
+    assert!(rejected(&container).len() >= 6);
+
+    // `lo` and an interface that is down have no traffic.
+    container.exec(["ip", "link", "add", "down0", "type", "veth", "peer", "name", "down1"]);
+    container.exec(["ip", "link", "set", "lo", "up"]);
+    call("ADD", &second).success();
+    container.del("bridge", &with(&first, json!({"prevResult": result})));
+    call("DEL", &with(&second, json!({"prevResult": added}))).silence();
+    assert_eq!(rejected(&container), Vec::<String>::new());
 }
 
 /// Packets with the address of the interface would not see these routes, so the chained plugins refuse them.

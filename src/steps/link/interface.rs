@@ -163,7 +163,7 @@ fn add(
         (Some(wanted), Some(parent)) => wanted.alias(&owner, parent),
         _ => owner.alias(),
     };
-    routes::undo_rejecting(cx, &success, &mut undo);
+    routes::undo_rejecting(cx, &success, &mut undo)?;
     let configured = configure(cx, at, &link, success, Some(&alias));
     let success = configured.map_err(|error| match &parent {
         Some(parent) if !parent.up => {
@@ -279,8 +279,8 @@ pub fn release(cx: &Context<'_>, scope: Scope<'_>, remove: &dyn Fn() -> Result<(
     }
     let mut failures = Failures::default();
     steps.iter().for_each(|step| failures.note(step()));
-    if scope.one().is_some() {
-        failures.note(routes::remove_rejecting(cx));
+    if let Some(at) = scope.one() {
+        failures.note(routes::remove_rejecting(cx, at));
     }
     failures.into_result()
 }

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 
 use crate::cni::success::{self, Success};
 use crate::error::Result;
-use crate::names::IpFamily;
-use crate::netlink::rtnl::{Batch, Route, Rtnl};
+use crate::names::{Attachment, IpFamily};
+use crate::netlink::rtnl::{Batch, Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::steps::link::routing_tables::{MAIN, SCOPE_LINK, link_routes_first};
 use crate::steps::undo::Undo;
@@ -165,22 +165,46 @@ fn delete(rtnl: &Rtnl, routes: &[Route]) -> Result<()> {
     rtnl.commit(batch)
 }
 
-/// Lets `undo` remove the routes that the kernel does not remove with the interface. Call this before `apply`.
-pub fn undo_rejecting<'a>(cx: &'a Context<'a>, success: &Success, undo: &mut Undo<'a>) {
-    let routes = rejecting_routes(success);
+/// Lets `undo` remove the rejecting routes that this ADD adds. Such a route has no interface, so an equal one can be that of
+/// another attachment of the container. Call this before `apply`.
+pub fn undo_rejecting<'a>(
+    cx: &'a Context<'a>,
+    success: &Success,
+    undo: &mut Undo<'a>,
+) -> Result<()> {
+    let mut routes = rejecting_routes(success);
+    for family in IpFamily::ALL {
+        if routes.iter().any(|route| family.has(route.dst.addr())) {
+            let present = cx.session.container()?.rejecting_routes(family)?;
+            routes.retain(|route| !present.iter().any(|found| is_same(route, found)));
+        }
+    }
     if !routes.is_empty() {
         undo.push("remove routes", move || delete(cx.session.container()?, &routes));
     }
+    Ok(())
 }
 
-/// DEL: removes the routes that the kernel does not remove with the interface.
-pub fn remove_rejecting(cx: &Context<'_>) -> Result<()> {
+/// Whether a rejecting route that was read is the one that `wanted` adds.
+fn is_same(wanted: &Route, found: &Route) -> bool {
+    let key = |route: &Route| (route.dst, route.kind, route.metric, route.table.unwrap_or(MAIN));
+    key(wanted) == key(found)
+}
+
+/// DEL: removes the rejecting routes, which the kernel does not remove with the interface. They stay while the container has
+/// another interface, because they can be those of its attachment, too: packets must not pass where that one blocks them.
+pub fn remove_rejecting(cx: &Context<'_>, at: &Attachment) -> Result<()> {
     let result = cx.request.prev_result().ok().flatten().unwrap_or_default();
     let routes = rejecting_routes(&result);
-    match cx.session.netns_of_del() {
-        (Some(_), _) if !routes.is_empty() => delete(cx.session.container()?, &routes),
-        _ => Ok(()),
+    if routes.is_empty() || cx.session.netns_of_del().0.is_none() {
+        return Ok(());
     }
+    let container = cx.session.container()?;
+    let is_another = |link: &Link| link.up && link.index != LO && link.name != *at.ifname;
+    if container.links()?.iter().any(is_another) {
+        return Ok(());
+    }
+    delete(container, &routes)
 }
 
 /// The first gateway of a family among the addresses.
