@@ -49,8 +49,9 @@
 //! A port that `portmap` published answers other networks also with a policy, in any order of the plugins. Packets that
 //! another program translates are accepted to a published port of a container, and to no other port. Neighbours of an isolated
 //! container do not reach its published ports. A packet to a published port from a bridge with a policy is dropped if the
-//! host's route to its source is not on that bridge, or on a macvlan of the host on that bridge. An ADD, or `cnibox reconcile`,
-//! takes a new macvlan into account.
+//! host's route to its source is not on that bridge, or on a macvlan of the host on that bridge. With `strict`, one from any other
+//! link is dropped, too, if that route is on the bridge; if the bridge is an uplink, only with the address of a container. An ADD,
+//! or `cnibox reconcile`, takes a new macvlan into account.
 //!
 //! - **ADD** adds the elements of the attachment, and all shared chains and rules that are missing. So an ADD of any
 //!   container restores rules that another program flushed. Elements of an earlier ADD that the configuration no longer

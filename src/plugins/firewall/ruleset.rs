@@ -83,7 +83,7 @@ const BRIDGES: &str = "firewall-bridges";
 const WITHIN: &str = "firewall-within";
 const ALONE: &str = "firewall-alone";
 
-const CHAIN: &str = "firewall-policy";
+pub(super) const CHAIN: &str = "firewall-policy";
 /// The name of the chain `firewall-policy` up to release 0.2.0.
 const FORMER_CHAIN: &str = "firewall-forward";
 const BETWEEN_CHAIN: &str = "firewall-between";
@@ -196,7 +196,7 @@ pub(super) fn add(nft: &Nft, batch: &mut Batch, listing: &Listing<'_>) -> Result
     if let Some(links) = policy_links {
         source_links::put(nft, batch, table, links.bridge(family), links.neighbours(family))?;
         if links.policy == Policy::Strict {
-            strict::put(nft, batch, table, &links.uplinks)?;
+            strict::put(nft, batch, table, family, links)?;
         }
     }
     for (set, key) in listing.bridge_keys() {
@@ -243,16 +243,18 @@ fn remove_unused_bridges(
         let mut unused = nft.elements(table, set)?;
         unused.retain(|element| !needed.contains(&element.key));
         batch.delete_elements(table, set, &unused);
-        if set == BRIDGES {
-            let unused: Vec<Vec<u8>> = unused.into_iter().map(|element| element.key).collect();
-            source_links::remove(nft, batch, table, &unused)?;
+        let unused: Bridges = unused.into_iter().map(|element| element.key).collect();
+        match set {
+            BRIDGES => source_links::remove(nft, batch, table, &unused)?,
+            strict::APART => strict::remove(nft, batch, table, &unused)?,
+            _ => {}
         }
     }
     Ok(())
 }
 
 /// The names of bridges, as nf_tables keys.
-type Bridges = BTreeSet<Vec<u8>>;
+pub(super) type Bridges = BTreeSet<Vec<u8>>;
 
 fn bridges(elements: Vec<Element>) -> Bridges {
     let bridge = |element: Element| match element.data {
@@ -294,7 +296,7 @@ pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
     }
     shared(family, Some(policy_links.policy), None).check(nft)?;
     if policy_links.policy == Policy::Strict {
-        strict::check(nft, table, &policy_links.uplinks)?;
+        strict::check(nft, table, family, policy_links)?;
     }
     source_links::check(nft, table, policy_links.bridge(family), policy_links.neighbours(family))
 }
@@ -343,16 +345,18 @@ fn shared(family: IpFamily, policy: Option<Policy>, mark: Option<Mark>) -> Share
         pass_between.push(vec![Verdict::Drop.into()]);
         let drop = drop_alone(Some(Condition::fib_daddr_iif()));
         let mut rules = vec![check_sources(), within(ALONE_CHAIN), goto_between];
+        let mut obsolete = vec![drop_listed(family)];
         if is_strict {
             shared.sets.extend(strict::sets());
-            rules.extend(strict::rules(family, ADDRESSES, BETWEEN_CHAIN));
+            rules.extend(strict::rules(family, BETWEEN_CHAIN));
+            obsolete.push(strict::check_all_bridges());
         }
         shared.chains = vec![
             // The former base chain is removed before the chain that it has a `goto` to.
             Chain::regular(BETWEEN_CHAIN, pass_between).replacing(former.clone()),
             Chain::regular(ALONE_CHAIN, vec![drop]).replacing(former_within),
             source_links::chain().replacing(former.clone()),
-            Chain::base(CHAIN, base, rules).without(drop_listed(family)).replacing(former),
+            Chain::base(CHAIN, base, rules).without(obsolete).replacing(former),
         ];
     }
     if let Some(mark) = mark {

@@ -10,6 +10,7 @@
 //! These are rules and not elements of a set, because nft (tried: 1.0.6) refuses `iifname . fib saddr oifname` and
 //! `fib saddr oifname @SET`.
 
+use super::ruleset::Bridges;
 use crate::error::{Error, Result};
 use crate::names::IfName;
 use crate::netlink::nft::{Batch, Condition, Expr, Field, NewRule, Nft, Rule, Table, Verdict};
@@ -51,9 +52,16 @@ pub(super) fn chain() -> Chain {
 
 /// The verdict on translated packets that come from `origin` and whose source is not on the link that they come from.
 pub(super) fn spoofed(origin: impl IntoIterator<Item = Expr>, verdict: Verdict) -> Vec<Expr> {
+    translated(origin.into_iter().chain(Condition::fib_saddr_not_iif()), verdict)
+}
+
+/// The verdict on translated packets that meet the conditions, from the side that opened the connection.
+pub(super) fn translated(
+    conditions: impl IntoIterator<Item = Expr>,
+    verdict: Verdict,
+) -> Vec<Expr> {
     let translated = [Condition::ct_status_dnat(), Condition::ct_direction_original()];
-    let spoofed = origin.into_iter().chain(Condition::fib_saddr_not_iif());
-    rule(translated.into_iter().flatten().chain(spoofed), verdict)
+    rule(translated.into_iter().flatten().chain(conditions), verdict)
 }
 
 /// `iifname "LINK" fib saddr oifname "NEIGHBOUR" return`
@@ -115,7 +123,7 @@ pub(super) fn remove(
     nft: &Nft,
     batch: &mut Batch,
     table: Table<'_>,
-    unused: &[Vec<u8>],
+    unused: &Bridges,
 ) -> Result<()> {
     if unused.is_empty() {
         return Ok(());

@@ -5,7 +5,7 @@
 //! set firewall-apart { type ifname; }
 //! set firewall-uplinks { type ifname; }
 //! chain firewall-policy {
-//!     ct status dnat ct direction original iifkind "bridge" iifname != @firewall-uplinks fib saddr . iif oif missing jump firewall-sources
+//!     ct status dnat ct direction original iifname != "br1" fib saddr oifname "br1" jump firewall-sources
 //!     iifname @firewall-apart ip daddr @firewall-addresses goto firewall-between
 //!     oifname @firewall-apart ip saddr @firewall-addresses goto firewall-between
 //!     iifname @firewall-apart oifkind "bridge" oifname != @firewall-uplinks goto firewall-between
@@ -14,15 +14,22 @@
 //! ```
 //!
 //! The kind of the link decides, because other programs make bridges for containers at any time. The addresses decide for
-//! networks whose link is no bridge, such as the gateway of a VLAN. The first rule is that for sources of other bridges with a
-//! policy, see `ruleset`.
+//! networks whose link is no bridge, such as the gateway of a VLAN.
+//!
+//! The first rule is there for each bridge with the policy. A container on any other link could open a connection to its own
+//! published port with an address of the bridge as source, and the replies would be accepted to that address. `iifname != "mv0"`
+//! is added for each other link of the network, see `source_links`. The route to all other hosts can lead to an uplink, and
+//! their packets can come from another one; so `ip saddr @firewall-addresses` is added for a bridge that is an uplink.
 
+use super::ingress::PolicyLinks;
+use super::mark::ADDRESSES;
+use super::ruleset::{Bridges, CHAIN};
 use super::source_links;
 use crate::error::{Error, Result};
 use crate::names::{IfName, IpFamily};
 use crate::netlink::nft::{
-    Batch, Condition, Element, Expr, Field, NewSet, Nft, Table, Type, Value, Verdict, in_set,
-    not_in_set, pack,
+    Batch, Condition, Element, Expr, Field, NewRule, NewSet, Nft, Rule, Table, Type, Value,
+    Verdict, in_set, not_in_set, pack,
 };
 use crate::steps::nft::shared_rules::rule;
 
@@ -35,29 +42,44 @@ pub(super) fn sets() -> [NewSet; 2] {
     [APART, UPLINKS].map(|name| NewSet::set(name, [Type::IfName]))
 }
 
-/// The rules of `firewall-policy`, after those of the other policies. `addresses` is the set of all
-/// containers, and `between` the chain that the rules lead to.
-pub(super) fn rules(family: IpFamily, addresses: &str, between: &str) -> Vec<Vec<Expr>> {
+/// The rules of `firewall-policy` for all bridges, after those of the other policies. `between` is the chain that the rules
+/// lead to.
+pub(super) fn rules(family: IpFamily, between: &str) -> Vec<Vec<Expr>> {
     let [saddr, daddr] = Field::addresses(family);
-    let bridge = |kind: Field, name: Field| {
-        Condition::is_bridge(kind).into_iter().chain(not_in_set(&[name], UPLINKS))
-    };
-    let (from, to) = (
-        bridge(Field::Iifkind, Field::Iifname).collect::<Vec<_>>(),
-        bridge(Field::Oifkind, Field::Oifname).collect::<Vec<_>>(),
-    );
-    let sources = Verdict::Jump(source_links::CHAIN.into());
-    let mut rules = vec![source_links::spoofed(from.clone(), sources)];
-    for (own, other) in [
-        (Field::Iifname, in_set(&[daddr], addresses)),
-        (Field::Oifname, in_set(&[saddr], addresses)),
-        (Field::Iifname, to),
-        (Field::Oifname, from),
-    ] {
+    let to_between = |(own, other): (Field, Vec<Expr>)| {
         let conditions = in_set(&[own], APART).into_iter().chain(other);
-        rules.push(rule(conditions, Verdict::Goto(between.into())));
-    }
-    rules
+        rule(conditions, Verdict::Goto(between.into()))
+    };
+    let others = [
+        (Field::Iifname, in_set(&[daddr], ADDRESSES)),
+        (Field::Oifname, in_set(&[saddr], ADDRESSES)),
+        (Field::Iifname, other_bridge(Field::Oifkind, Field::Oifname)),
+        (Field::Oifname, other_bridge(Field::Iifkind, Field::Iifname)),
+    ];
+    others.map(to_between).into()
+}
+
+fn other_bridge(kind: Field, name: Field) -> Vec<Expr> {
+    Condition::is_bridge(kind).into_iter().chain(not_in_set(&[name], UPLINKS)).collect()
+}
+
+/// `ct status dnat ct direction original iifkind "bridge" iifname != @firewall-uplinks fib saddr . iif oif missing jump
+/// firewall-sources`, which an earlier development version added in place of the rules for single bridges.
+pub(super) fn check_all_bridges() -> Vec<Expr> {
+    let to_sources = Verdict::Jump(source_links::CHAIN.into());
+    source_links::spoofed(other_bridge(Field::Iifkind, Field::Iifname), to_sources)
+}
+
+/// The rule for packets that come from another link than the bridge, with a source that the host reaches over the bridge.
+fn check_sources(family: IpFamily, links: &PolicyLinks) -> Vec<Expr> {
+    let bridge = links.bridge(family);
+    let [saddr, _] = Field::addresses(family);
+    let is_uplink = links.uplinks.contains(bridge);
+    let listed = if is_uplink { in_set(&[saddr], ADDRESSES) } else { Vec::new() };
+    let is_not = |link| Condition { is_equal: false, ..Condition::iifname(link) };
+    let others = [bridge].into_iter().chain(links.neighbours(family)).flat_map(is_not);
+    let conditions = listed.into_iter().chain(others).chain(Condition::fib_saddr_oifname(bridge));
+    source_links::translated(conditions, Verdict::Jump(source_links::CHAIN.into()))
 }
 
 fn elements(uplinks: &[IfName]) -> Vec<Element> {
@@ -65,27 +87,74 @@ fn elements(uplinks: &[IfName]) -> Vec<Element> {
     uplinks.iter().map(|uplink| Element { key: key(uplink), data: None, comment: None }).collect()
 }
 
-/// Sets the uplinks. The set is there, or `batch` adds it.
+/// Sets the uplinks and the rule for sources of the bridge. The set and the chain are there, or `batch` adds them.
 pub(super) fn put(
     nft: &Nft,
     batch: &mut Batch,
     table: Table<'_>,
-    uplinks: &[IfName],
+    family: IpFamily,
+    links: &PolicyLinks,
 ) -> Result<()> {
-    let wanted = elements(uplinks);
+    let wanted = elements(&links.uplinks);
     let mut stale = nft.elements(table, UPLINKS)?;
     stale.retain(|element| !wanted.contains(element));
     batch.delete_elements(table, UPLINKS, &stale);
     batch.ensure_elements(table, UPLINKS, &wanted);
+
+    let wanted = check_sources(family, links);
+    let of_bridge = Condition::fib_saddr_oifname(links.bridge(family));
+    let present = nft.rules_of(table, CHAIN)?;
+    let of_bridge = present.iter().filter(|rule| rule.conditions().contains(&of_bridge));
+    let (whole, stale): (Vec<&Rule>, Vec<&Rule>) =
+        of_bridge.partition(|rule| rule.has_effect_of(&wanted));
+    for rule in stale {
+        batch.delete_rule(table, CHAIN, rule.handle);
+    }
+    if whole.is_empty() {
+        batch.add_rule(table, NewRule::first(CHAIN).with(wanted));
+    }
     Ok(())
 }
 
-/// Fails if the set has other uplinks.
-pub(super) fn check(nft: &Nft, table: Table<'_>, uplinks: &[IfName]) -> Result<()> {
-    let (present, wanted) = (nft.elements(table, UPLINKS)?, elements(uplinks));
-    if present.len() == wanted.len() && wanted.iter().all(|uplink| present.contains(uplink)) {
+/// Removes the rules for sources of bridges that have the policy no more. `unused` are their names, as nf_tables keys.
+pub(super) fn remove(
+    nft: &Nft,
+    batch: &mut Batch,
+    table: Table<'_>,
+    unused: &Bridges,
+) -> Result<()> {
+    if unused.is_empty() {
         return Ok(());
     }
-    let set = format!("set {UPLINKS} of table {table}");
-    Err(Error::difference(format_args!("{set} has not the uplinks of this host")).of_shared(set))
+    let is_unused = |condition: &Condition| {
+        condition.field == Field::FibSaddrOifname && unused.contains(&condition.value)
+    };
+    for rule in nft.rules_of(table, CHAIN)? {
+        if rule.conditions().iter().any(is_unused) {
+            batch.delete_rule(table, CHAIN, rule.handle);
+        }
+    }
+    Ok(())
+}
+
+/// Fails if the set has other uplinks, or if the rule for sources of the bridge is missing.
+pub(super) fn check(
+    nft: &Nft,
+    table: Table<'_>,
+    family: IpFamily,
+    links: &PolicyLinks,
+) -> Result<()> {
+    let (present, wanted) = (nft.elements(table, UPLINKS)?, elements(&links.uplinks));
+    if present.len() != wanted.len() || wanted.iter().any(|uplink| !present.contains(uplink)) {
+        let set = format!("set {UPLINKS} of table {table}");
+        let msg = format!("{set} has not the uplinks of this host");
+        return Err(Error::difference(msg).of_shared(set));
+    }
+    let wanted = check_sources(family, links);
+    if nft.rules_of(table, CHAIN)?.iter().any(|rule| rule.has_effect_of(&wanted)) {
+        return Ok(());
+    }
+    let bridge = links.bridge(family);
+    let rule = format!("the rule for sources of bridge {bridge} in chain {CHAIN} of table {table}");
+    Err(Error::difference(format_args!("{rule} is missing")).of_shared(rule))
 }

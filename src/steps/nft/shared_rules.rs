@@ -44,8 +44,8 @@ pub struct Chain {
     /// A rule that is added at the start of the chain, before the rules of others.
     pub first: Option<Vec<Expr>>,
     pub rules: Vec<Vec<Expr>>,
-    /// A rule that an earlier version added to this chain. ADD removes it.
-    pub obsolete: Option<Vec<Expr>>,
+    /// Rules that earlier versions added to this chain. ADD removes them.
+    pub obsolete: Vec<Vec<Expr>>,
     /// The corresponding chain of earlier releases. ADD removes its rules, and the chain if it has no other rules; CHECK
     /// accepts it.
     pub former: Option<Box<Self>>,
@@ -133,9 +133,9 @@ impl Chain {
         Self { former: Some(Box::new(former)), ..self }
     }
 
-    /// Sets the rule that earlier versions added to this chain.
-    pub fn without(self, rule: Vec<Expr>) -> Self {
-        Self { obsolete: Some(rule), ..self }
+    /// Sets the rules that earlier versions added to this chain.
+    pub fn without(self, obsolete: Vec<Vec<Expr>>) -> Self {
+        Self { obsolete, ..self }
     }
 
     fn check(&self, nft: &Nft, table: Table<'_>, present: &[nft::Chain]) -> Result<()> {
@@ -175,7 +175,7 @@ impl Chain {
 
     fn ensure_rules(&self, table: Table<'_>, present: &[Rule], batch: &mut Batch) {
         let has = |exprs: &[Expr]| present.iter().find(|rule| rule.has_effect_of(exprs));
-        if let Some(obsolete) = self.obsolete.as_deref().and_then(has) {
+        for obsolete in self.obsolete.iter().filter_map(|rule| has(rule)) {
             batch.delete_rule(table, &self.name, obsolete.handle);
         }
         if let Some(first) = self.first.as_ref().filter(|first| has(first).is_none()) {

@@ -107,12 +107,38 @@ fn another_uplink_or_a_missing_rule_of_strict_is_named() {
         ("nft flush map ip cnibox firewall-strict", "firewall-strict"),
         ("nft flush chain ip6 cnibox firewall-policy", "rules of chain firewall-policy"),
         ("nft add element ip cnibox firewall-uplinks '{ gone }'", "firewall-uplinks"),
+        (
+            "nft -a list chain ip6 cnibox firewall-policy | sed -n 's/.* fib saddr oifname .br1. .*handle //p' |
+             xargs nft delete rule ip6 cnibox firewall-policy handle",
+            "sources of bridge br1",
+        ),
+        ("ip route replace default dev br1", "firewall-uplinks"),
+        ("nft flush chain ip cnibox firewall-policy", "rules of chain firewall-policy"),
     ] {
         c1.add("firewall", &config);
         c1.check("firewall", &config, &result);
         world.host(["sh", "-c", command]);
         c1.checking("firewall", &config, &result).run().fails(999, &[text]);
     }
+    // The rule of a development version.
+    let former =
+        "ct status dnat ct direction original meta iifkind \"bridge\" iifname != @firewall-uplinks";
+    let to = "fib saddr . iif oif missing jump firewall-sources";
+    world.host(["nft", &format!("insert rule ip cnibox firewall-policy {former} {to}")]);
+    c1.add("firewall", &config);
+    c1.check("firewall", &config, &result);
+    let chain = world.host(["nft", "list", "chain", "ip", "cnibox", "firewall-policy"]);
+    let of_containers =
+        "ip saddr @firewall-addresses iifname != \"br1\" fib saddr oifname \"br1\" jump";
+    assert_eq!(chain.matches(of_containers).count(), 1, "{chain}");
+    assert_eq!(
+        chain.matches("iifkind \"bridge\" iifname != @firewall-uplinks fib").count(),
+        0,
+        "{chain}"
+    );
+    // The list of uplinks stays.
+    world.host(["ip", "route", "replace", "default", "dev", "up0"]);
+    c1.add("firewall", &config);
     c1.del("firewall", &config);
     assert!(!rules(&world).contains("br1"), "{}", rules(&world));
 }

@@ -119,6 +119,32 @@ fn a_pair_without_a_bridge_gets_a_published_port() {
 fn a_host_with_two_uplinks_answers_by_the_other_one() {
     let world = World::new();
     let ([outside, beyond], _c1) = publishing(&world);
+    route_by_the_other_uplink(&world, &outside, &beyond);
+    assert_gets(&beyond, ["203.0.113.2", "fd00:4::2"]);
+}
+
+/// Only sources of the bridge of the strict network are checked. The uplink became a bridge after the ADD.
+#[test]
+fn a_strict_network_checks_no_sources_of_other_networks() {
+    let world = World::new();
+    let ([outside, beyond], _c1) = publishing(&world);
+    let strict = Attached::new(&world, "strict", 3, ("strict", &[]), ORDERS[0]);
+    let to_bridge = "ip link add br8 type bridge; echo 0 >/proc/sys/net/ipv6/conf/br8/accept_dad
+        ip address flush dev wan1; ip link set wan1 master br8; ip link set br8 up
+        ip address add 198.51.100.1/24 dev br8; ip address add fd00:3::1/64 dev br8 nodad";
+    world.host(["sh", "-ec", to_bridge]);
+    route_by_the_other_uplink(&world, &outside, &beyond);
+    assert_gets(&beyond, ["203.0.113.2", "fd00:4::2"]);
+    let rules =
+        |family: &str| world.host(["nft", "list", "chain", family, "cnibox", "firewall-policy"]);
+    assert!(["ip", "ip6"].iter().all(|family| rules(family).contains("cni3")));
+    strict.container.del("firewall", &strict.config("firewall"));
+    assert!(!["ip", "ip6"].iter().any(|family| rules(family).contains("cni3")));
+    assert_gets(&beyond, ["203.0.113.2", "fd00:4::2"]);
+}
+
+/// The source of the packets of `beyond` is an address that the host reaches by `outside`.
+fn route_by_the_other_uplink(world: &World, outside: &Container<'_>, beyond: &Container<'_>) {
     let script = "for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$file; done
         for file in /proc/sys/net/ipv?/conf/*/forwarding; do echo 1 >$file; done";
     world.host(["sh", "-ec", script]);
@@ -128,7 +154,7 @@ fn a_host_with_two_uplinks_answers_by_the_other_one() {
     outside.exec([
         "ip", "link", "add", "side", "type", "veth", "peer", "name", "side", "netns", &netns,
     ]);
-    for (container, host) in [(&outside, "1"), (&beyond, "2")] {
+    for (container, host) in [(outside, "1"), (beyond, "2")] {
         let script = format!(
             "ip address add 203.0.113.{host}/24 dev side
              ip address add fd00:4::{host}/64 dev side nodad
@@ -141,7 +167,6 @@ fn a_host_with_two_uplinks_answers_by_the_other_one() {
     let sources = "ip route replace default via 198.51.100.1 src 203.0.113.2
         ip route replace default via fd00:3::1 src fd00:4::2";
     beyond.exec(["sh", "-ec", sources]);
-    assert_gets(&beyond, ["203.0.113.2", "fd00:4::2"]);
 }
 
 #[test]

@@ -133,23 +133,30 @@ fn strict_cuts_off_from_every_bridge_but_not_from_published_ports() {
 fn nothing_reaches_a_strict_network_by_a_forged_source() {
     let host = Host::new();
     let world = &host.world;
-    let [c1, c2] = ["c1", "c2"].map(|name| world.container(name));
+    let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
     let strict = created(&host, 1, json!({}), json!({"isolate": "strict"}));
     host.set_up(&c1, &request("c1", &strict));
     let open = created(&host, 2, json!({}), json!({}));
     host.set_up(&c2, &publishing(&request("c2", &open), tcp(8080)));
+    // Its link is no bridge.
+    let pair = created(&host, 3, json!({}), json!({"type": "veth"}));
+    host.set_up(&c3, &publishing(&request("c3", &pair), tcp(8081)));
     let counters = "nft add table inet seen; nft add chain inet seen forward '{ type filter hook forward priority 200; }'
         nft add rule inet seen forward meta l4proto tcp counter";
     world.host(["sh", "-ec", counters]);
-    serve(&c2, "tcp", 80);
-    for [source, gateway] in [["10.1.0.2", "10.2.0.1"], ["fd00:1::2", "fd00:2::1"]] {
-        c2.exec(["ip", "address", "add", source, "dev", "lo"]);
-        let (bind, target) = match source.contains(':') {
-            true => (format!("[{source}]"), format!("TCP6:[{gateway}]:8080")),
-            false => (source.to_owned(), format!("TCP4:{gateway}:8080")),
-        };
-        let connect = format!("{target},bind={bind},connect-timeout=1");
-        assert_ne!(c2.tool(["socat", "-u", "/dev/null", &connect]).run().status, 0);
+    for (client, number, port) in [(&c2, 2, 8080), (&c3, 3, 8081)] {
+        serve(client, "tcp", 80);
+        for (source, gateway) in
+            [("10.1.0.2", format!("10.{number}.0.1")), ("fd00:1::2", format!("fd00:{number}::1"))]
+        {
+            client.exec(["ip", "address", "add", source, "dev", "lo"]);
+            let (bind, target) = match source.contains(':') {
+                true => (format!("[{source}]"), format!("TCP6:[{gateway}]:{port}")),
+                false => (source.to_owned(), format!("TCP4:{gateway}:{port}")),
+            };
+            let connect = format!("{target},bind={bind},connect-timeout=1");
+            assert_ne!(client.tool(["socat", "-u", "/dev/null", &connect]).run().status, 0);
+        }
     }
     let seen = world.host(["nft", "list", "chain", "inet", "seen", "forward"]);
     assert!(seen.contains("counter packets 0 "), "{seen}");
