@@ -246,7 +246,8 @@ fn shared() -> SharedRules {
 const TABLE: Table<'static> = Table::bridge(shared_rules::TABLE);
 const PORTS: &str = "firewall-isolated-ports";
 const GATEWAYS: &str = "firewall-isolated-gateways";
-const CHAIN: &str = "firewall-policy";
+/// The name of the base chain, also in the tables of `ruleset`.
+pub(super) const CHAIN: &str = "firewall-policy";
 /// The name of the chain `firewall-policy` up to release 0.2.0.
 const FORMER_CHAIN: &str = "firewall-forward";
 

@@ -55,12 +55,12 @@
 //! the route to their source. The route decides, and not `firewall-addresses`: a container can have addresses that no ADD had
 //! in its result.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::ingress::{Policy, PolicyLinks};
+use super::ingress::{CHAIN, Policy, PolicyLinks};
 use super::mark::{ADDRESSES, Mark, PUBLISHED};
-use super::{source_links, strict};
+use super::source_links::{self, Bridges};
+use super::strict;
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
@@ -83,7 +83,6 @@ const BRIDGES: &str = "firewall-bridges";
 const WITHIN: &str = "firewall-within";
 const ALONE: &str = "firewall-alone";
 
-pub(super) const CHAIN: &str = "firewall-policy";
 /// The name of the chain `firewall-policy` up to release 0.2.0.
 const FORMER_CHAIN: &str = "firewall-forward";
 const BETWEEN_CHAIN: &str = "firewall-between";
@@ -252,9 +251,6 @@ fn remove_unused_bridges(
     }
     Ok(())
 }
-
-/// The names of bridges, as nf_tables keys.
-pub(super) type Bridges = BTreeSet<Vec<u8>>;
 
 fn bridges(elements: Vec<Element>) -> Bridges {
     let bridge = |element: Element| match element.data {

@@ -10,7 +10,8 @@
 //! These are rules and not elements of a set, because nft (tried: 1.0.6) refuses `iifname . fib saddr oifname` and
 //! `fib saddr oifname @SET`.
 
-use super::ruleset::Bridges;
+use std::collections::BTreeSet;
+
 use crate::error::{Error, Result};
 use crate::names::IfName;
 use crate::netlink::nft::{Batch, Condition, Expr, Field, NewRule, Nft, Rule, Table, Verdict};
@@ -18,6 +19,9 @@ use crate::netlink::rtnl::{Link, Rtnl};
 use crate::steps::nft::shared_rules::{Chain, rule};
 
 pub(super) const CHAIN: &str = "firewall-sources";
+
+/// The names of bridges, as nf_tables keys.
+pub(super) type Bridges = BTreeSet<Vec<u8>>;
 
 const MACVLAN: &str = "macvlan";
 

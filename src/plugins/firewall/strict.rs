@@ -21,10 +21,9 @@
 //! is added for each other link of the network, see `source_links`. The route to all other hosts can lead to an uplink, and
 //! their packets can come from another one; so `ip saddr @firewall-addresses` is added for a bridge that is an uplink.
 
-use super::ingress::PolicyLinks;
+use super::ingress::{CHAIN, PolicyLinks};
 use super::mark::ADDRESSES;
-use super::ruleset::{Bridges, CHAIN};
-use super::source_links;
+use super::source_links::{self, Bridges};
 use crate::error::{Error, Result};
 use crate::names::{IfName, IpFamily};
 use crate::netlink::nft::{

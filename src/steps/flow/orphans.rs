@@ -15,8 +15,8 @@ use crate::plugin::{Context, Scope};
 use crate::steps::nft::masquerade;
 
 /// Removes the rules of other attachments of the network that lead to an address of this ADD, if these have no record. The IPAM plugin
-/// says that the address is free, so this first asks the link (empty: the routes of the host), and fails if somebody answers for it. If
-/// the link cannot be asked, the rules stay.
+/// says that the address is free, so this first asks the link (empty: the routes of the host), and fails if somebody answers for it or
+/// if nobody can be asked.
 pub fn take_over(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -> Result<()> {
     let network = &cx.request.network;
     let addresses: Vec<_> = success.ips.iter().map(|ip| ip.address.addr()).collect();
@@ -24,19 +24,14 @@ pub fn take_over(cx: &Context<'_>, at: &Attachment, link: &str, success: &Succes
     if orphans.is_empty() {
         return Ok(());
     }
-    let mut free = Vec::new();
     for address in addresses {
-        let has_others = orphans.iter().any(|other| other.address == address && other.at != *at);
-        if has_others && is_free(cx, link, address)? {
-            free.push(address);
+        if orphans.iter().any(|other| other.address == address && other.at != *at) {
+            ask(cx, link, address)?;
         }
     }
     let records = Records::of_host();
     // The record of a later attachment of the name is proof enough.
-    orphans.retain(|orphan| {
-        orphan.at == *at
-            || free.contains(&orphan.address) && records.read(network, &orphan.at) == Ok(None)
-    });
+    orphans.retain(|orphan| orphan.at == *at || records.read(network, &orphan.at) == Ok(None));
     for Orphan { at: of, address, .. } in orphans.iter().filter(|orphan| orphan.at != *at) {
         cx.remove_rules(network, of)?;
         let owners = Owners::in_network(network, Scope::One(of));
@@ -52,38 +47,41 @@ pub fn take_over(cx: &Context<'_>, at: &Attachment, link: &str, success: &Succes
     Ok(())
 }
 
-/// Whether nobody on the link has an address. Fails if somebody answers for it. False if the question cannot be asked, or if a
-/// container would not hear it: a macvlan does not hear its master.
-fn is_free(cx: &Context<'_>, link: &str, address: IpAddr) -> Result<bool> {
+/// Fails if somebody on the link has an address, or if a container that has it would not be heard: nobody on the link can be asked, or
+/// the link is a master, which a macvlan does not hear.
+fn ask(cx: &Context<'_>, link: &str, address: IpAddr) -> Result<()> {
     let host = cx.session.host()?;
     let (found, kind) = match link {
         "" => match host.link_towards(address, None)? {
             Some(index) => (host.link_at(index)?, "veth"),
-            None => return Ok(true),
+            None => return Ok(()),
         },
         name => (host.link(name)?, "bridge"),
     };
-    let Some(Link { index, name, mac: Some(own), kind: found, operstate_up, .. }) = found else {
-        return Ok(false);
+    let refused = |why: String| Err(Error::internal(format!("cannot use {address}: {why}")));
+    let not_asked = |name: &str| {
+        refused(format!(
+            "nobody on link {name} can be asked, and a container without a record has rules for it; if no container \
+             of this node lives, cnibox gc --none-alive removes all such"
+        ))
     };
-    if found.as_deref() != Some(kind) {
+    let Some(Link { index, name, mac: Some(own), kind: found, operstate_up, .. }) = found else {
+        return not_asked(link);
+    };
+    match (found.as_deref() == Some(kind), link.is_empty()) {
+        (true, _) => {}
         // The host has no route of its own to the address, only one to other hosts.
-        return Ok(link.is_empty());
+        (false, true) => return Ok(()),
+        (false, false) => return not_asked(&name),
     }
+    // Without carrier no port of the bridge is up.
     if !operstate_up {
-        return Ok(true);
+        return Ok(());
     }
     let answer = who_has::who_has(index, own, address);
-    let answer = answer.map_err(sys::failed(format_args!("cannot ask for {address} on {name}")));
-    match answer {
-        Ok(Answer::Nobody) => Ok(true),
-        Ok(Answer::NotAsked) => Ok(false),
-        Ok(Answer::Has(mac)) => {
-            Err(Error::internal(format!("cannot use {address}: {mac} on link {name} has it")))
-        }
-        Err(error) => {
-            cx.warn(error);
-            Ok(false)
-        }
+    match answer.map_err(sys::failed(format_args!("cannot ask for {address} on {name}")))? {
+        Answer::Nobody => Ok(()),
+        Answer::NotAsked => not_asked(&name),
+        Answer::Has(mac) => refused(format!("{mac} on link {name} has it")),
     }
 }
