@@ -3,7 +3,8 @@
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
-use super::socket::{Error, Events, filter_by_type, found};
+use super::error::Error;
+use super::socket::{Events, filter_by_type, found};
 
 /// Reports changes of links, addresses, routes, queueing disciplines and forwarding from now on.
 ///

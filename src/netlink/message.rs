@@ -344,7 +344,7 @@ pub(crate) fn text(value: &[u8]) -> Cow<'_, str> {
 
 impl IpFamily {
     /// AF_INET or AF_INET6.
-    pub(in crate::netlink) fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Self::V4 => AF_INET,
             Self::V6 => AF_INET6,

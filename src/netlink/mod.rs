@@ -1,17 +1,19 @@
 //! Linux over netlink: links, addresses, routes, nf_tables, connection tracking. This code does not depend on CNI.
 //!
-//! `message` has the bytes of requests and replies, `socket` the exchange with the kernel and its errors. The other modules
+//! `message` has the bytes of requests and replies, `socket` the exchange with the kernel, `error` its errors. The other modules
 //! have the objects in the messages.
 
 #[cfg(feature = "tool")]
 pub(crate) mod changes;
 pub(crate) mod conntrack;
+mod error;
 mod message;
 pub mod nft;
 pub(crate) mod rtnl;
 mod socket;
 pub(crate) mod xtables;
 
+pub use error::Error;
 #[cfg(test)]
 pub(crate) use message::rows;
 pub(crate) use message::{
@@ -19,5 +21,4 @@ pub(crate) use message::{
     text, u8_of, u16_at, u16_of, u32_at, u32_of,
 };
 pub use message::{Attrs, Requests};
-pub use socket::Error;
 pub(crate) use socket::{Events, Socket, found};

@@ -377,6 +377,11 @@ impl Witness {
     }
 }
 
+/// Whether the attachment of a record is provably alive, for a caller that judges no other one.
+pub fn is_alive(record: &Record) -> Result<bool> {
+    Ok(Witness::new()?.life_of_record(record) == Life::Alive)
+}
+
 /// Whether the interface of an attachment is in a namespace, for a DEL whose record cannot be read: by the MAC address and the
 /// addresses of the result, or else by the alias that names the owner. `None` if neither tells.
 pub fn is_attached_in(

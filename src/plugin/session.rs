@@ -17,7 +17,7 @@ use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{self, Nft};
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::life::{self, Life, Witness};
+use crate::plugin::life;
 use crate::plugin::record::{self, Made, Record, Records};
 
 /// The container's network namespace.
@@ -120,7 +120,7 @@ impl Session {
     ) -> Result<Namespace> {
         let record = self.record.get_or_init(|| Records::of_host().read(&request.network, at));
         if let Ok(Some(record)) = record
-            && Witness::new()?.life_of_record(record) == Life::Alive
+            && life::is_alive(record)?
         {
             return Err(same_netns(&Verb::Del(at.clone()), netns));
         }
@@ -245,7 +245,7 @@ impl Session {
             }
             _ => false,
         };
-        Ok(is_elsewhere && Witness::new()?.life_of_record(record) == Life::Alive)
+        Ok(is_elsewhere && life::is_alive(record)?)
     }
 
     /// A session without a container.

@@ -218,7 +218,7 @@ impl Runtime {
             return Ok(chain.netns);
         };
         let is_alive = match self.records.read(&entry.network, &entry.at) {
-            Ok(Some(record)) => Witness::new()?.life_of_record(&record) == Life::Alive,
+            Ok(Some(record)) => life::is_alive(&record)?,
             Ok(None) | Err(_) => false,
         };
         let at_add = self.netns_of_del(entry, Unrecorded::HasInterface);
@@ -278,9 +278,7 @@ impl Runtime {
             return Ok(false);
         };
         let now = Identity::of(netns.rtnl()?.netns_cookie());
-        Ok(!netns.is(&home)?
-            && record.identity.is_another(&now)
-            && Witness::new()?.life_of_record(&record) == Life::Alive)
+        Ok(!netns.is(&home)? && record.identity.is_another(&now) && life::is_alive(&record)?)
     }
 
     /// Finds the namespace of a container by its id in these entries. `None` if no entry has the id. Fails if none of its

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::cni::json;
 use crate::error::{Error, Result};
 use crate::kernel::file;
-use crate::names::{Attachment, NetworkName};
-use crate::netlink::nft::{Datum, Element, Family, Nft, Table};
+use crate::names::{Attachment, IpFamily, NetworkName};
+use crate::netlink::ip_of;
+use crate::netlink::nft::{Datum, Element, Nft, Table};
 use crate::plugin::owner::Owner;
 use crate::plugin::record;
 
@@ -103,14 +104,14 @@ fn write(path: &Path, orphans: &[Orphan]) -> io::Result<()> {
 fn on_host() -> Result<Vec<Orphan>> {
     let Some(nft) = Nft::open_if_supported()? else { return Ok(Vec::new()) };
     let mut orphans = Vec::new();
-    for (family, bytes) in [(Family::Ip, 4), (Family::Ip6, 16)] {
-        let table = Table { family, name: TABLE };
+    for family in IpFamily::ALL {
+        let table = Table { family: family.into(), name: TABLE };
         for set in nft.sets(table)? {
             for element in nft.elements(table, &set.name)? {
                 let owner = element.comment.as_deref().and_then(Owner::named);
                 let Some((network, at)) = owner else { continue };
                 let orphan = |address| Orphan { network: network.clone(), at: at.clone(), address };
-                orphans.extend(addresses(&element, bytes).map(orphan));
+                orphans.extend(addresses(&element, family).map(orphan));
             }
         }
     }
@@ -120,22 +121,12 @@ fn on_host() -> Result<Vec<Orphan>> {
 }
 
 /// What can be addresses at the begin of the key and of the value of an element.
-fn addresses(element: &Element, bytes: usize) -> impl Iterator<Item = IpAddr> {
+fn addresses(element: &Element, family: IpFamily) -> impl Iterator<Item = IpAddr> {
     let value = match &element.data {
-        Some(Datum::Value(value)) => Some(value.as_slice()),
-        _ => None,
+        Some(Datum::Value(value)) => value.as_slice(),
+        _ => &[],
     };
-    let address = move |field: &[u8]| {
-        let field = field.get(..bytes)?;
-        match bytes {
-            4 => <[u8; 4]>::try_from(field).ok().map(IpAddr::from),
-            _ => <[u8; 16]>::try_from(field).ok().map(IpAddr::from),
-        }
-    };
-    [Some(element.key.as_slice()), value]
-        .into_iter()
-        .flatten()
-        .filter_map(address)
-        .collect::<Vec<_>>()
-        .into_iter()
+    let address =
+        move |field: &[u8]| ip_of(family.number(), field.get(..usize::from(family.bits()) / 8)?);
+    [element.key.as_slice(), value].into_iter().filter_map(address)
 }

@@ -7,13 +7,13 @@ use super::{Addressing, Bridge, REMOVAL_TIMEOUT};
 use crate::cni::success::{Ip, Success};
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::rtnl::{Batch, Link, Route, Rtnl};
+use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::parts::Parts;
 use crate::plugin::record::{Records, claims};
 use crate::steps::flow::delegate;
 use crate::steps::link::routing_tables::{MAIN, SCOPE_LINK};
-use crate::steps::link::{configure, verify};
+use crate::steps::link::{configure, routes, verify};
 use crate::steps::undo::Undo;
 
 /// The protocol (rtm_protocol) of these routes. Neither linux/rtnetlink.h, rt_protos of iproute2 nor zebra/rt_netlink.h of FRR, which
@@ -40,11 +40,7 @@ impl Bridge {
         let key = |route: &Route| (route.dst, route.dev, route.via, route.table.unwrap_or(MAIN));
         routes.retain(|route| present.iter().all(|found| key(found) != key(route)));
         let result = configure::add_routes(host, &routes);
-        undo.push("remove the routes to the container", move || {
-            let mut batch = Batch::new();
-            routes.iter().for_each(|route| batch.del_route(route));
-            host.commit(batch)
-        });
+        undo.push("remove the routes to the container", move || routes::delete(host, &routes));
         result
     }
 
@@ -85,9 +81,7 @@ impl Bridge {
         let Some(_lock) = cx.session.host_netns()?.lock_exclusive(REMOVAL_TIMEOUT)? else {
             return Ok(());
         };
-        let mut batch = Batch::new();
-        unused(host)?.iter().for_each(|route| batch.del_route(route));
-        host.commit(batch)
+        routes::delete(host, &unused(host)?)
     }
 
     fn host_routes(&self, success: &Success, index: u32) -> Vec<Route> {

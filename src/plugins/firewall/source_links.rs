@@ -129,15 +129,26 @@ pub(super) fn remove(
     table: Table<'_>,
     unused: &Bridges,
 ) -> Result<()> {
-    if unused.is_empty() {
+    delete_rules_of(nft, batch, (table, CHAIN), Field::Iifname, unused)
+}
+
+/// Deletes the rules of a chain that compare a field with the name of one of these bridges, for equality.
+pub(super) fn delete_rules_of(
+    nft: &Nft,
+    batch: &mut Batch,
+    (table, chain): (Table<'_>, &str),
+    field: Field,
+    bridges: &Bridges,
+) -> Result<()> {
+    if bridges.is_empty() {
         return Ok(());
     }
-    let is_unused = |condition: &Condition| {
-        condition.field == Field::Iifname && condition.is_equal && unused.contains(&condition.value)
+    let is_of_one = |condition: &Condition| {
+        condition.field == field && condition.is_equal && bridges.contains(&condition.value)
     };
-    for rule in nft.rules_of(table, CHAIN)? {
-        if rule.conditions().iter().any(is_unused) {
-            batch.delete_rule(table, CHAIN, rule.handle);
+    for rule in nft.rules_of(table, chain)? {
+        if rule.conditions().iter().any(is_of_one) {
+            batch.delete_rule(table, chain, rule.handle);
         }
     }
     Ok(())

@@ -122,18 +122,7 @@ pub(super) fn remove(
     table: Table<'_>,
     unused: &Bridges,
 ) -> Result<()> {
-    if unused.is_empty() {
-        return Ok(());
-    }
-    let is_unused = |condition: &Condition| {
-        condition.field == Field::FibSaddrOifname && unused.contains(&condition.value)
-    };
-    for rule in nft.rules_of(table, CHAIN)? {
-        if rule.conditions().iter().any(is_unused) {
-            batch.delete_rule(table, CHAIN, rule.handle);
-        }
-    }
-    Ok(())
+    source_links::delete_rules_of(nft, batch, (table, CHAIN), Field::FibSaddrOifname, unused)
 }
 
 /// Fails if the set has other uplinks, or if the rule for sources of the bridge is missing.

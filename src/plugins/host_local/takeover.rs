@@ -2,7 +2,8 @@
 //! kernel whether the holder has ended (see `plugin::life`), removes the rules and links of such a holder as `cnibox gc` does, and
 //! gets its address. The record of the holder stays: it is the proof for what other networks and runtimes have of it.
 //!
-//! The holder is judged outside of the store's lock, and once more under the lock of its record, which is only tried.
+//! The holder is judged outside of the store's lock. Then its record is locked, which is only tried, and compared with the judged one:
+//! what has ended does not live again.
 
 use std::net::IpAddr;
 use std::path::Path;

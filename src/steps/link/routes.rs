@@ -159,7 +159,8 @@ fn rejecting_routes(success: &Success) -> Vec<Route> {
     success.routes.iter().filter(|route| route.kind.rejects()).map(route).collect()
 }
 
-fn delete(rtnl: &Rtnl, routes: &[Route]) -> Result<()> {
+/// Deletes routes in one datagram. A missing route is no error.
+pub fn delete(rtnl: &Rtnl, routes: &[Route]) -> Result<()> {
     let mut batch = Batch::new();
     routes.iter().for_each(|route| batch.del_route(route));
     rtnl.commit(batch)
