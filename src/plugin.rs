@@ -28,7 +28,7 @@ pub use session::Session;
 
 use life::{Life, Witness};
 use parts::Parts;
-use record::{Begun, Made, Maker, Record};
+use record::{Begun, Made, Maker, Replaced};
 
 /// The version in the banner of a plugin: the compatible release of the reference plugins, then the release of cnibox. Runtimes
 /// compare the part before `+`.
@@ -240,7 +240,11 @@ impl Entry {
             }
             _ => None,
         };
-        let result = match (self.run(cx, verb), cx.session.commit()) {
+        let run = || {
+            self.refuse_repeated(cx, verb)?;
+            self.run(cx, verb)
+        };
+        let result = match (run(), cx.session.commit()) {
             (Err(first), Err(second)) => Err(first.also(&second)),
             (result, committed) => committed.and(result),
         };
@@ -261,6 +265,22 @@ impl Entry {
             _ => {}
         }
         result
+    }
+
+    /// Fails if the container has the interface of an ADD that repeats one: then nothing is changed.
+    fn refuse_repeated(&self, cx: &Context<'_>, verb: &Verb) -> Result<()> {
+        let makes_interface = !self.is_ipam && !self.is_chained && !self.is_in_container;
+        if let Verb::Add(at) = verb
+            && makes_interface
+            && cx.session.is_repeated.get()
+            && let Ok(container) = cx.session.container()
+            && container.link(&at.ifname)?.is_some()
+        {
+            let name = &at.ifname;
+            let msg = format!("cannot create interface {name} in the container: it already exists");
+            return Err(Error::internal(msg));
+        }
+        Ok(())
     }
 
     /// The maker of the record that an ADD writes and a DEL removes. `None` if everything that the plugin makes ends with the
@@ -380,10 +400,12 @@ impl Context<'_> {
 
     /// Removes what an earlier attachment of the same name has left, before an ADD makes anything, if the namespace of its record has
     /// ended. Its addresses are left to the IPAM plugin, see `Session::ended_before`.
-    fn remove_replaced(&self, earlier: Record) -> Result<()> {
-        let Life::Ended(reason) = Witness::new()?.settled_life(&earlier) else { return Ok(()) };
-        self.remove_owned(&earlier.network, std::slice::from_ref(&earlier.at))?;
-        let title = earlier.at.title(&earlier.network);
+    fn remove_replaced(&self, earlier: Replaced) -> Result<()> {
+        let record = &earlier.record;
+        let Life::Ended(reason) = Witness::new()?.settled_life(record) else { return Ok(()) };
+        self.session.is_repeated.set(false);
+        self.remove_owned(&record.network, std::slice::from_ref(&record.at))?;
+        let title = record.at.title(&record.network);
         self.warn(format_args!("removed what an earlier {title} left: {reason}"));
         self.session.note_ended_before(earlier);
         Ok(())

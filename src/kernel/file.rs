@@ -22,7 +22,7 @@ use nix::unistd::{AccessFlags, dup2_stderr, faccessat};
 pub(crate) use super::sys::{failed_with, reason};
 pub use aside::{
     Aside, create, is_aside, make_directory, remove_abandoned, replace, replace_private, sweep,
-    sweep_of,
+    sweep_after, sweep_of, take_place,
 };
 pub use holder::holder;
 

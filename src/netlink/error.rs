@@ -42,6 +42,11 @@ impl Error {
         self.errno == libc::EADDRINUSE
     }
 
+    /// The process lacks a capability.
+    pub fn is_not_permitted(&self) -> bool {
+        self.errno == libc::EPERM
+    }
+
     /// The kernel lacks an option, or a module is missing.
     pub fn is_unsupported(&self) -> bool {
         self.errno == libc::EOPNOTSUPP

@@ -11,6 +11,7 @@
 //! Each plugin of an ADD notes its name in the record, and a DEL first notes that it has begun: `reconcile` makes only what these
 //! plugins made, and nothing for an attachment that a runtime removes.
 
+mod begun;
 pub(crate) mod claims;
 mod files;
 mod held;
@@ -35,7 +36,9 @@ use crate::names::{Attachment, Mac, NetworkName, hex};
 use crate::netlink::rtnl::{Nsid, Rtnl};
 use crate::plugin::Context;
 
-pub use files::{AllRecords, Begun, DIRECTORY, Records, Unreadable};
+pub use begun::{Begun, Replaced};
+pub use files::{AllRecords, DIRECTORY, Records, Unreadable};
+use held::Shared;
 pub use held::{Held, Hold};
 
 /// The newest version of a record's file that this release reads and writes. A release that needs another one writes a higher
@@ -83,6 +86,9 @@ pub struct Record {
     /// The DEL of the attachment has begun.
     #[serde(skip)]
     pub is_deleting: bool,
+    /// The ADD that wrote the record repeats one of this namespace that has succeeded.
+    #[serde(skip)]
+    pub is_repeated: bool,
 }
 
 /// The version of a record's file. Releases up to 0.2.0 wrote none: version 1.
@@ -176,6 +182,9 @@ struct Note {
     /// Whether the DEL has begun. The last line with a value counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     deleting: Option<bool>,
+    /// Whether the ADD repeats one that has succeeded.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    repeated: bool,
 }
 
 impl Note {
@@ -231,6 +240,7 @@ impl Record {
             claims: Vec::new(),
             plugins,
             is_deleting: false,
+            is_repeated: false,
         })
     }
 
@@ -253,7 +263,8 @@ impl Record {
     /// The lines for all that does not depend on the addresses.
     fn content(&self) -> Vec<u8> {
         let (plugins, deleting) = (self.plugins.clone(), self.is_deleting.then_some(true));
-        [line(self), Note { plugins, deleting, ..Note::default() }.line()].concat()
+        let note = Note { plugins, deleting, repeated: self.is_repeated, ..Note::default() };
+        [line(self), note.line()].concat()
     }
 
     /// Reads the content of a record's file. Fails if the first line is no record of a known version.
@@ -269,6 +280,7 @@ impl Record {
             record.claims.extend(note.claims);
             record.plugins.extend(note.plugins);
             record.is_deleting = note.deleting.unwrap_or(record.is_deleting);
+            record.is_repeated |= note.repeated;
         }
         Ok(record)
     }
@@ -371,7 +383,21 @@ fn write(
     };
     match write() {
         Err(error) if error.code == Code::TRY_AGAIN_LATER => Err(error),
-        begun => Ok(cx.or_warn(begun)),
+        Err(error) => {
+            cx.warn(error);
+            let records = Records::of_host();
+            // A record that cannot be read can be that of a living container.
+            cx.session.is_repeated.set(records.read(&cx.request.network, at) != Ok(None));
+            // The first record would have listed the orphans.
+            let listed = records.list_orphans();
+            cx.session.is_unlisted.set(listed.is_err());
+            cx.or_warn(listed);
+            Ok(None)
+        }
+        Ok(begun) => {
+            cx.session.is_repeated.set(begun.as_ref().is_some_and(|begun| begun.is_repeated));
+            Ok(begun)
+        }
     }
 }
 
@@ -383,35 +409,74 @@ pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> 
         Maker::Ipam => matches!(record.maker, Maker::Ipam | Maker::Adopted),
         Maker::Cnibox | Maker::Plugin | Maker::Adopted => true,
     };
-    match (verb, maker) {
-        // Without the file of the lock, a later ADD would not wait for the GC, which would then remove what that ADD made. The
-        // runtime orders the DEL, so a file that cannot be opened goes.
-        (Verb::Del(at), _) if matches!(records.is_held(network, at), Ok(true)) => Ok(()),
-        (Verb::Del(at), Maker::Plugin) => records.remove(network, at),
-        (Verb::Del(at), _) if matches!(cx.session.record(network, at), Ok(Some(found)) if !may_remove(&found)) => {
-            Ok(())
-        }
-        (Verb::Del(at), _) => match records.read(network, at) {
-            // Also remove the claims: the record took over the claims of the record that it replaced, and no plugin has removed
-            // them.
-            Ok(Some(found)) if may_remove(&found) => records.discard(&found),
-            Ok(Some(_)) => Ok(()),
-            // The runtime orders the DEL, so an unreadable record goes, too.
-            Ok(None) | Err(_) if *maker == Maker::Ipam => records.remove(network, at),
-            Ok(None) | Err(_) => Ok(()),
-        },
-        (Verb::Gc(keep), _) => records.all()?.records.iter().try_for_each(|record| {
-            let is_stale = record.network == *network && !keep.contains(&record.at);
-            // The process that has the lock is removing the attachment, or a later one has the name.
-            let is_free = || matches!(records.is_held(network, &record.at), Ok(false));
-            if is_stale && may_remove(record) && is_free() {
-                records.discard(record)
-            } else {
-                Ok(())
-            }
-        }),
+    match verb {
+        Verb::Del(at) => clean_deleted(cx, (network, at), maker, may_remove),
+        Verb::Gc(keep) => clean_stale(&records, network, keep, may_remove),
         _ => Ok(()),
     }
+}
+
+/// Removes the record of an attachment after its DEL.
+fn clean_deleted(
+    cx: &Context<'_>,
+    (network, at): (&NetworkName, &Attachment),
+    maker: &Maker,
+    may_remove: impl Fn(&Record) -> bool,
+) -> Result<()> {
+    let records = Records::of_host();
+    let _lock = match records.share(network, at) {
+        // Without the file of the lock, a later ADD would not wait for the GC, which would then remove what that ADD made.
+        Ok(Shared::Held) => return Ok(()),
+        Ok(Shared::Missing) => return records.remove_leftovers(network, at),
+        Ok(Shared::Locked(lock)) => Some(lock),
+        // The runtime orders the DEL, so a file that cannot be opened goes.
+        Err(_) => None,
+    };
+    let now = records.read(network, at);
+    // A later ADD has written the record since the DEL began.
+    let is_of_later = |now: &Record| {
+        let first = cx.session.record(network, at);
+        first.is_ok_and(|first| first.is_none_or(|first| first.generation != now.generation))
+    };
+    match (maker, now) {
+        (_, Ok(Some(now))) if is_of_later(&now) => Ok(()),
+        (Maker::Plugin, _) => records.remove(network, at),
+        // Also remove the claims: the record took over the claims of the record that it replaced, and no plugin has removed them.
+        (_, Ok(Some(now))) if may_remove(&now) => records.discard(&now),
+        // An unreadable record goes, too.
+        (Maker::Ipam, Ok(None) | Err(_)) => records.remove(network, at),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the records of a network's attachments after a GC, except those of `keep`.
+fn clean_stale(
+    records: &Records,
+    network: &NetworkName,
+    keep: &[Attachment],
+    may_remove: impl Fn(&Record) -> bool,
+) -> Result<()> {
+    let is_stale = |of: &NetworkName, at: &Attachment| of == network && !keep.contains(at);
+    let AllRecords { records: all, unreadable } = records.all()?;
+    let remove = |record: &Record| {
+        // The process that has the lock is removing the attachment, or a later one has the name.
+        if let Shared::Locked(_lock) = records.share(network, &record.at)?
+            && let Some(now) = records.read(network, &record.at)?
+            && now.generation == record.generation
+        {
+            records.discard(record)?;
+        }
+        Ok(())
+    };
+    let stale = all.iter().filter(|record| is_stale(&record.network, &record.at));
+    let removed = stale.filter(|record| may_remove(record)).map(remove);
+    let mut errors: Vec<Error> = removed.filter_map(Result::err).collect();
+    // A damaged record stays. One that could not be read may be readable in the next GC.
+    let has_failed = |file: &Unreadable| {
+        file.error.code == Code::IO && file.named().is_some_and(|(of, at)| is_stale(&of, &at))
+    };
+    errors.extend(unreadable.into_iter().filter(has_failed).map(|file| file.error));
+    Error::joined(errors)
 }
 
 /// Appends to the record that a chained plugin has made its part of the ADD, and its result if it has other addresses than the

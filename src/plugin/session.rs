@@ -18,7 +18,7 @@ use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{self, Nft};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::life;
-use crate::plugin::record::{self, Made, Record, Records};
+use crate::plugin::record::{self, Made, Record, Records, Replaced};
 
 /// The container's network namespace.
 enum Namespace {
@@ -64,8 +64,13 @@ pub struct Session {
     pub is_renewed: Cell<bool>,
     /// The record of the attachment of a DEL or CHECK, read before the plugin runs.
     record: OnceCell<Result<Option<Record>>>,
+    /// The ADD repeats one that may have succeeded, of a container that may live. If it fails, the addresses stay: they can be those
+    /// of the earlier ADD.
+    pub is_repeated: Cell<bool>,
+    /// The node may have orphans, and no file lists them: see `record::orphans`.
+    pub is_unlisted: Cell<bool>,
     /// The record that the ADD has replaced, of an attachment that had ended.
-    ended_before: OnceCell<Record>,
+    ended_before: OnceCell<Replaced>,
     refused: RefCell<Vec<IpAddr>>,
     has_nf_tables: OnceCell<bool>,
     /// The last field, so that it is closed last. After a transaction that deletes objects, close(2) waits until the kernel has
@@ -223,12 +228,12 @@ impl Session {
     }
 
     /// Notes that the ADD of this session has replaced the record of an attachment that had ended.
-    pub(super) fn note_ended_before(&self, record: Record) {
+    pub(super) fn note_ended_before(&self, record: Replaced) {
         let _ = self.ended_before.set(record);
     }
 
     /// The record that the ADD of this session has replaced, if its attachment had ended.
-    pub fn ended_before(&self) -> Option<&Record> {
+    pub fn ended_before(&self) -> Option<&Replaced> {
         self.ended_before.get()
     }
 
@@ -262,6 +267,8 @@ impl Session {
             is_recorded: false,
             is_renewed: Cell::new(false),
             record: OnceCell::new(),
+            is_repeated: Cell::new(false),
+            is_unlisted: Cell::new(false),
             ended_before: OnceCell::new(),
             refused: RefCell::default(),
             has_nf_tables: OnceCell::new(),

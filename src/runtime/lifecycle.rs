@@ -20,7 +20,7 @@ use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::life::{Life, Witness};
-use crate::plugin::record::{AllRecords, Begun, Hold, Made, Maker, Record};
+use crate::plugin::record::{AllRecords, Begun, Held, Hold, Made, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Operation};
 use crate::runtime::chain::{Chain, FailedAdd};
@@ -126,14 +126,19 @@ impl Runtime {
         self.delete_stale_of(&netns, &entry, network)?;
         let rtnl = netns.rtnl()?;
         let was_there = rtnl.link(&entry.at.ifname)?.is_some();
-        let begun = self.begin(&entry, plugins, &netns, &rtnl)?;
+        let mut begun = self.begin(&entry, plugins, &netns, &rtnl)?;
         let success = match chain.add() {
             Ok(success) => success,
             // The interface existed before this ADD, so it belongs to another attachment. A DEL would remove it.
             Err(FailedAdd { error, changed_nothing: true }) if was_there => {
                 return Err(error.and(self.remove_files(&entry.network, &entry.at)));
             }
-            Err(FailedAdd { error, .. }) => return Err(self.undo_add(error, &entry, network)),
+            Err(FailedAdd { error, .. }) => {
+                if let Err(error) = begun.note_deleting() {
+                    warn(format_args!("{error}"));
+                }
+                return Err(self.undo_add(error, &entry, network));
+            }
         };
         match self.complete(begun, &success, &entry, network.version) {
             Ok(entry) => Ok(Added { success, runtime: self, network, entry, _locks: locks }),
@@ -195,27 +200,35 @@ impl Runtime {
                 Some(new.clone())
             }
         };
+        let judged = self.generation(new);
         let mut gone = Vec::new();
         for other in self.cache.of_interface(&new.at)? {
             let is_of_network = other.network == new.network;
+            let generation = self.generation(&other);
             match self.life_for_add(&witness, &other) {
                 _ if is_of_network && pending.is_some() => {}
                 Life::Alive => return Err(already_attached(&other)),
                 Life::Unknown(reason) if is_of_network => {
                     return Err(may_be_attached(&other, &reason));
                 }
-                Life::Ended(_) if !is_of_network => gone.push(other),
+                Life::Ended(_) if !is_of_network => gone.push((other, generation)),
                 Life::Unknown(_) | Life::Ended(_) => {}
             }
         }
-        for other in gone {
+        for (other, generation) in gone {
             if let Some(_lock) = Lock::network_without_gc(&self.locks, &other.network)? {
-                self.delete_stale(&other, &other.network_of_add()?)?;
+                self.delete_stale(&other, &other.network_of_add()?, &generation)?;
             }
         }
         let Some(rest) = known.or(pending) else { return self.refuse_recorded(&witness, new) };
         let old = rest.network_of_add();
-        self.delete_stale(&rest, old.as_ref().unwrap_or(network))
+        self.delete_stale(&rest, old.as_ref().unwrap_or(network), &judged)
+    }
+
+    /// The generation of the record of an attachment. Empty if it has none, or an unreadable one.
+    fn generation(&self, of: &CacheEntry) -> String {
+        let record = self.records.read(&of.network, &of.at).ok().flatten();
+        record.map_or_else(String::new, |record| record.generation)
     }
 
     /// Fails if the attachment lives that another runtime has made: only a record tells of it. A failing ADD would delete it.
@@ -258,16 +271,30 @@ impl Runtime {
         Err(Error::internal(msg).with_details(path.display().to_string()))
     }
 
-    /// The lock of the record is held meanwhile: the ADD of another container can be removing the rules and links of this one.
-    fn delete_stale(&self, rest: &CacheEntry, network: &Network) -> Result<()> {
-        let _held = match self.records.hold_for_removal(&rest.network, &rest.at) {
-            Ok(Hold::Busy(error)) => return Err(error),
-            // An unreadable record does not prevent the DEL.
-            held => held,
-        };
-        self.delete(rest, network, &self.netns_of_del(rest, Unrecorded::HasInterface)).map_err(
-            |error| error.context(format!("cannot delete the remains of {}", rest.title())),
-        )
+    /// Deletes the remains of an attachment that has ended. `judged` is the generation of the record that was judged.
+    fn delete_stale(&self, rest: &CacheEntry, network: &Network, judged: &str) -> Result<()> {
+        let held = self.hold_for_del(&rest.network, &rest.at)?;
+        if held.as_ref().is_some_and(|held| held.record.generation != judged) {
+            let msg = format!("cannot add {}: another ADD has just attached it", rest.title());
+            return Err(Error::new(Code::TRY_AGAIN_LATER, msg));
+        }
+        let netns = self.netns_of_del(rest, Unrecorded::HasInterface);
+        self.delete_held(rest, network, &netns, held).map_err(|error| {
+            error.context(format!("cannot delete the remains of {}", rest.title()))
+        })
+    }
+
+    /// Locks the record of an attachment until its DEL has removed it. Fails with code 11 if another process has the lock. An
+    /// unreadable record does not prevent the DEL.
+    fn hold_for_del(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Box<Held>>> {
+        match self.records.hold_for_del(network, at) {
+            Ok(Hold::Held(held)) => Ok(Some(held)),
+            Ok(Hold::Busy(error)) => Err(error),
+            Ok(Hold::Missing) | Err(_) => {
+                let doing = format_args!("cannot lock the record of {}", at.title(network));
+                sys::fail_if_interrupted().map_err(sys::failed(doing)).map(|()| None)
+            }
+        }
     }
 
     /// Runs DEL of the whole list after a failed ADD, whichever plugin failed. Returns `error`.
@@ -302,6 +329,7 @@ impl Runtime {
     }
 
     fn del_locked(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
+        let held = self.hold_for_del(choice.name(), target.at)?;
         let known = self.cached_or_pending(choice.name(), target.at);
         let network = self.network(choice, known.as_ref())?;
         if let Some(given) = target.netns
@@ -321,7 +349,7 @@ impl Runtime {
                 if at_add.as_os_str().is_empty() { at_add } else { given.into() }
             }
         };
-        self.delete(&merged_entry(&network, target, known), &network, &netns)
+        self.delete_held(&merged_entry(&network, target, known), &network, &netns, held)
     }
 
     /// Fails if the namespace is the host's, unless CNI_NETNS_OVERRIDE is set. An executed plugin could change the host before
@@ -405,6 +433,18 @@ impl Runtime {
 
     /// Runs DEL of the list. Removes the cache entry and the records only if all plugins succeeded.
     pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
+        self.delete_held(entry, network, netns, None)
+    }
+
+    /// `delete`. `held` has the lock of the record until the end, unless it cannot be noted there that the attachment is deleted: then
+    /// the DEL of an executed plugin would wait for this lock.
+    fn delete_held(
+        &self,
+        entry: &CacheEntry,
+        network: &Network,
+        netns: &Path,
+        mut held: Option<Box<Held>>,
+    ) -> Result<()> {
         let is_of_add = self.is_list_of_add(entry, network);
         // An unreadable record does not prevent the DEL that a runtime or the operator orders.
         let found = self.records.read(&entry.network, &entry.at).unwrap_or_else(|error| {
@@ -418,13 +458,19 @@ impl Runtime {
         let chain = Chain { netns: self.netns_to_clean(&chain, entry)?, ..chain };
         let operation = Operation { is_del: true, generation };
         self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
+        if let Some(Err(error)) = held.as_mut().map(|held| held.note_deleting()) {
+            warn(format_args!("{error}"));
+            held = None;
+        }
         // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
         let removes_all = is_of_add && chain.is_ours();
         chain.del(&entry.result)?;
         if !removes_all {
             self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
         }
-        self.remove_files(&entry.network, &entry.at)
+        let removed = self.remove_files(&entry.network, &entry.at);
+        drop(held);
+        removed
     }
 
     /// Whether the list is the list of the ADD, as the cache entry or the pending record has it. Another list can lack a plugin

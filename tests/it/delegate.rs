@@ -425,3 +425,51 @@ fn a_delegate_has_the_default_signals() {
     let ours = 1 << 12 | 1 << 24;
     assert_eq!(masks.iter().map(|mask| mask & ours).collect::<Vec<u64>>(), [0, 0], "{found}");
 }
+
+/// A failing ADD of a living container calls no DEL of the IPAM plugin: it would release what the first ADD has got.
+#[test]
+fn a_repeated_add_that_fails_leaves_the_addresses_of_the_first() {
+    let result = r#"{"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/24"}]}"#;
+    // Like the Go host-local, and like whereabouts.
+    for repeated in ["exit 1", "true"] {
+        let world = World::new();
+        let body = format!(
+            "f=/run/notes/reserved\ncase $CNI_COMMAND in\n\
+             ADD) [ ! -e $f ] || {repeated}; touch $f; echo '{result}';;\nDEL) rm -f $f;;\nesac"
+        );
+        own_plugin(&world, "other", &body);
+        let network = json!({"cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "br1",
+            "ipam": {"type": "other"}});
+        let c1 = world.container("c1");
+        let call = |verb: &str| c1.call("bridge", verb, &network).env("CNI_PATH", OWN).run();
+        let is_reserved = || world.path("/run/notes/reserved").exists();
+        call("ADD").success();
+        assert_ne!(call("ADD").status, 0);
+        assert!(is_reserved(), "{repeated}");
+        // Also if it cannot be known that it is a repeated ADD, or if an earlier repeated ADD was killed.
+        let failing = |variable: &str, number: u32| {
+            let call = c1.call("bridge", "ADD", &network).env("CNI_PATH", OWN);
+            call.env(variable, &number.to_string()).run()
+        };
+        for (variable, numbers) in [("CNIBOX_FAIL_FILE", 1..=20), ("CNIBOX_FAIL_KERNEL", 1..=6)] {
+            for number in numbers {
+                assert_ne!(failing(variable, number).status, 0);
+                assert!(is_reserved(), "{repeated}: {variable}={number}");
+            }
+        }
+        let killed = ["strace", "-qqo", "/dev/null", "-e", "inject=rename:signal=KILL:when=2"];
+        let killed = c1.call("bridge", "ADD", &network).env("CNI_PATH", OWN).under(&killed).run();
+        assert_ne!(killed.status, 0);
+        assert_ne!(call("ADD").status, 0);
+        assert!(is_reserved(), "{repeated}, after a kill");
+        world.write("/var/lib/cni/attachments/net+c1+eth0", "damaged");
+        assert_ne!(call("ADD").status, 0);
+        assert!(is_reserved(), "{repeated}, with a damaged record");
+        call("DEL").silence();
+        assert!(!is_reserved());
+        // The first ADD of a container that fails undoes everything.
+        c1.exec(["ip", "link", "add", "eth0", "type", "bridge"]);
+        assert_ne!(call("ADD").status, 0);
+        assert!(!is_reserved(), "{repeated}");
+    }
+}

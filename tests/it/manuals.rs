@@ -215,6 +215,9 @@ fn keys_of_cni_args_are_in_the_manuals_of_those_who_read_them() {
                 let config = config(&plugin, &json!({"prevResult": previous}));
                 let call = container.call(&plugin, "ADD", &config);
                 let outcome = call.env("CNI_ARGS", &format!("{key}=odd")).run();
+                if outcome.status == 0 {
+                    container.call(&plugin, "DEL", &config).run().output();
+                }
                 outcome.status != 0 && outcome.stdout.contains("odd")
             };
             let has_row = rows.iter().any(|row| row.key == format!("{IN_ARGS}{key}"));

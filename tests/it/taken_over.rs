@@ -288,3 +288,19 @@ fn an_address_of_somebody_on_the_link_is_no_end() {
         assert!(living.exec(["ip", "address", "show", "dev", "eth0"]).contains("10.1.0.2"));
     }
 }
+
+/// The Go plugins write no record: their ADD can have reserved the address for a later container of the same name.
+#[test]
+fn a_reservation_that_is_later_than_the_record_is_not_taken() {
+    let world = World::new();
+    let net = network("bridge", 24, 64);
+    let old = world.container("c1");
+    old.add("bridge", &net);
+    kill(&old);
+    world.host(["touch", "-d", "+1 minute", "/var/lib/cni/networks/net/10.1.0.2"]);
+    let new = world.container("c1");
+    new.call("bridge", "ADD", &net)
+        .run()
+        .fails(999, &["10.1.0.2", "duplicate allocation is not allowed"]);
+    assert_eq!(holder(&world, "10.1.0.2"), "c1\r\neth0");
+}

@@ -6,7 +6,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -69,11 +69,16 @@ impl Aside {
     }
 
     /// Renames the temporary file. A file with the new name is replaced.
-    pub fn rename(mut self, to: &Path) -> io::Result<()> {
+    pub fn rename(self, to: &Path) -> io::Result<()> {
+        self.take_place(to).map(drop)
+    }
+
+    /// `rename`. Returns the file, which is locked, to write more.
+    fn take_place(mut self, to: &Path) -> io::Result<File> {
         fault::file_operation()?;
         fs::rename(&self.name.0, to)?;
         self.name.0.clear();
-        Ok(())
+        Ok(self.file)
     }
 
     /// Links the file to a new name, and removes the random name. Fails if the new name exists. Returns the file, to write
@@ -98,6 +103,11 @@ impl Drop for RandomName {
 /// incomplete file.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     put(path, content, mode, Aside::rename)
+}
+
+/// `replace`. Returns the file, which is locked, to write more.
+pub fn take_place(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
+    put(path, content, mode, Aside::take_place)
 }
 
 /// Writes a new file, which a reader never finds incomplete. Fails if the path exists. Returns the file, to write more.
@@ -149,25 +159,41 @@ pub fn is_aside(name: &OsStr) -> bool {
 
 /// Removes the temporary files that killed processes have left in a directory.
 pub fn sweep(directory: &Path) {
-    sweep_names(directory, &|_| true);
+    names(directory, &|_| true).iter().for_each(|path| remove_abandoned(path));
 }
 
 /// Removes the temporary files that killed processes have left for one path.
 pub fn sweep_of(path: &Path) {
+    names_for(path).iter().for_each(|path| remove_abandoned(path));
+}
+
+/// `sweep_of` after the file at the path was removed or replaced. Also removes the temporary name of this file, whose writer was
+/// killed before it did so: the caller can have the lock of the file.
+pub fn sweep_after(path: &Path, removed: &Metadata) {
+    for aside in names_for(path) {
+        match fs::symlink_metadata(&aside) {
+            Ok(found) if (found.dev(), found.ino()) == (removed.dev(), removed.ino()) => {
+                let _ = fs::remove_file(aside);
+            }
+            _ => remove_abandoned(&aside),
+        }
+    }
+}
+
+/// The temporary files for one path.
+fn names_for(path: &Path) -> Vec<PathBuf> {
     let start = start(path);
     let is_of_path =
         |name: &[u8]| name.len() == start.len() + RANDOM_BYTES + 1 && name.starts_with(&start);
-    sweep_names(path.parent().unwrap_or(path), &is_of_path);
+    names(path.parent().unwrap_or(path), &is_of_path)
 }
 
-/// `sweep` for the temporary files whose names `is_wanted` accepts. Errors are ignored: every reader skips temporary files.
-fn sweep_names(directory: &Path, is_wanted: &dyn Fn(&[u8]) -> bool) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if is_aside(&name) && is_wanted(name.as_bytes()) {
-            remove_abandoned(&entry.path());
-        }
-    }
+/// The temporary files whose names `is_wanted` accepts. Errors are ignored: every reader skips temporary files.
+fn names(directory: &Path, is_wanted: &dyn Fn(&[u8]) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_found = |name: &OsStr| is_aside(name) && is_wanted(name.as_bytes());
+    let found = entries.filter(|entry| is_found(&entry.file_name()));
+    found.map(|entry| entry.path()).collect()
 }
 
 /// Removes a temporary file if no process writes it.

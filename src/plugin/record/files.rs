@@ -1,12 +1,12 @@
 //! The files of the records, one for each attachment.
 
 use std::fmt::Display;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, ErrorKind, Seek, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ use crate::cni::json;
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::file;
-use crate::kernel::flock::{self, Limit, Mode};
+use crate::kernel::flock::{self, Mode};
 use crate::kernel::identity::Identity;
 use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
@@ -37,7 +37,7 @@ const SEPARATOR: char = '+';
 const NAME_BYTES_MAX: usize = 200;
 
 /// The size limit of a record's file. The names and the path have 5 KiB at most, and an attachment has few addresses.
-const BYTES_MAX: usize = 64 << 10;
+pub(super) const BYTES_MAX: usize = 64 << 10;
 
 /// The maximum number of `Made` lines: with each renewal a DHCP server can give a new address. A line more replaces the file by
 /// a shorter one, see `Record::shortened`.
@@ -48,12 +48,6 @@ const MADE_MAX: usize = 16;
 pub struct Records {
     directory: PathBuf,
 }
-
-/// The number of attempts to write a record. Each further attempt means that another process removed or replaced the record.
-const ATTEMPTS_MAX: u32 = 100;
-
-/// The longest wait of an ADD or DEL for a reconcile or a GC.
-const HOLD_MAX: Duration = Duration::from_secs(5);
 
 /// The records of a host.
 #[derive(Debug, Default)]
@@ -88,55 +82,6 @@ impl Unreadable {
     }
 }
 
-/// A record of an ADD in progress.
-pub struct Begun {
-    path: PathBuf,
-    file: File,
-    /// The plugin that delegates to this one wrote the record, and its ADD is in progress.
-    is_of_caller: bool,
-    /// The content of the file that this record replaced.
-    replaced: Option<Vec<u8>>,
-    /// The directories that were missing, and that this ADD made.
-    directories: Vec<PathBuf>,
-}
-
-impl Begun {
-    fn new(path: &Path, file: File) -> Self {
-        Self {
-            path: path.into(),
-            file,
-            is_of_caller: false,
-            replaced: None,
-            directories: Vec::new(),
-        }
-    }
-
-    /// The record that this one has replaced.
-    pub(in crate::plugin) fn replaced(&self) -> Option<Record> {
-        Record::parse(self.replaced.as_ref()?).ok()
-    }
-
-    /// Appends the `Made` line of the ADD, which has succeeded.
-    pub fn finish(mut self, made: &Made) -> Result<()> {
-        let written = fault::file_operation().and_then(|()| self.file.write_all(&line(made)));
-        written.map_err(|error| cannot("write", &self.path, error))
-    }
-
-    /// Restores the file as it was before the ADD, which has failed. A record of the caller stays.
-    pub fn undo(self) -> Result<()> {
-        if self.is_of_caller {
-            return Ok(());
-        }
-        let restored = match &self.replaced {
-            Some(content) => file::replace_private(&self.path, content),
-            None => remove_file(&self.path),
-        };
-        // An error is not reported: rmdir(2) fails if another process has written a file into the directory.
-        self.directories.iter().rev().all(|directory| fs::remove_dir(directory).is_ok());
-        restored.map_err(|error| cannot("remove", &self.path, error))
-    }
-}
-
 impl Records {
     /// The records in `DIRECTORY`.
     pub fn of_host() -> Self {
@@ -148,37 +93,13 @@ impl Records {
         Self { directory: directory.into() }
     }
 
-    /// Writes the record of an ADD that begins. If the caller of this plugin has written the record of this ADD, that record
-    /// stays.
-    pub fn begin(&self, record: &Record) -> Result<Begun> {
-        self.create(record, Some(&Limit::new(HOLD_MAX)))
-    }
-
-    /// `begin` for a reconcile, which holds the present record.
-    pub fn renew(&self, record: &Record) -> Result<Begun> {
-        self.create(record, None)
-    }
-
-    fn create(&self, record: &Record, limit: Option<&Limit>) -> Result<Begun> {
-        let path = self.path(&record.network, &record.at);
-        create(record, &path, limit).map_err(|error| match error.kind() {
-            ErrorKind::TimedOut => held::busy(&path),
-            _ => cannot("write", &path, error),
-        })
-    }
-
-    /// Writes the record of an attachment that was found alive. Returns false if the attachment has a record already, which
-    /// stays.
-    pub fn adopt(&self, record: &Record, made: &Made) -> Result<bool> {
-        let path = self.path(&record.network, &record.at);
-        let content = [record.content(), line(made)].concat();
-        match create_new(&path, &content, &mut Vec::new()) {
-            Ok(_) => {
-                self.remove_old(&record.network, &record.at)?;
-                Ok(true)
-            }
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-            Err(error) => Err(cannot("write", &path, error)),
+    /// Lists the orphans of a node that has no directory of records.
+    pub(super) fn list_orphans(&self) -> Result<()> {
+        let found = file::found(fs::symlink_metadata(&self.directory));
+        match found.map_err(Error::of_file("read", &self.directory))? {
+            Some(_) => Ok(()),
+            None => orphans::list(&self.directory)
+                .map_err(|error| cannot("list the orphans beside", &self.directory, error)),
         }
     }
 
@@ -237,7 +158,7 @@ impl Records {
         let mark = || -> io::Result<()> {
             fault::file_operation()?;
             let (mut file, _) = file::open_regular(file::writing().append(true), &path)?;
-            flock::lock(&file, Mode::Exclusive, HOLD_MAX)?;
+            flock::lock(&file, Mode::Exclusive, held::HOLD_MAX)?;
             file.write_all(&Note::of_del().line())
         };
         file::found(mark()).map(drop).map_err(|error| cannot("write", &path, error))
@@ -263,8 +184,9 @@ impl Records {
         modified: Option<SystemTime>,
     ) -> bool {
         let path = self.path(&record.network, &record.at);
-        let recorded = || fs::metadata(path).and_then(|file| file.modified()).ok();
-        record.may_have_reserved(address) && (record.made.is_empty() || modified <= recorded())
+        has_reserved(record, address, modified, || {
+            fs::metadata(path).and_then(|file| file.modified()).ok()
+        })
     }
 
     /// The record of an attachment. `None` only if there is none: an unreadable record is an error, and proves nothing.
@@ -333,7 +255,13 @@ impl Records {
         remove(&self.directory.join(&unreadable.file))
     }
 
-    fn remove_old(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+    /// Removes the files of an attachment beside its record: those of killed processes and of earlier releases.
+    pub(super) fn remove_leftovers(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+        file::sweep_of(&self.path(network, at));
+        self.remove_old(network, at)
+    }
+
+    pub(super) fn remove_old(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         old_paths(network, at).iter().try_for_each(|path| remove(path))
     }
 
@@ -396,96 +324,14 @@ impl Records {
     }
 }
 
-/// Writes the record of an ADD that begins, or replaces an earlier one. `limit` is for the lock of the earlier one; `None` if the
-/// caller has it.
-fn create(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Begun> {
-    let content = record.content();
-    let mut directories = Vec::new();
-    for _ in 0..ATTEMPTS_MAX {
-        match create_new(path, &content, &mut directories) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            created => {
-                return created.map(|file| Begun { directories, ..Begun::new(path, file) });
-            }
-        }
-        if let Some(begun) = replace(record, path, limit)? {
-            return Ok(begun);
-        }
-    }
-    Err(io::Error::new(ErrorKind::TimedOut, held::BUSY))
-}
-
-/// Replaces the record at a path by that of an ADD that begins. `None` if another process has removed or replaced the record
-/// meanwhile. An unreadable record stays: its attachment may live, and then needs its claims.
-fn replace(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Option<Begun>> {
-    let unknown = |reason: &dyn Display| unknown_record(record, reason);
-    fault::file_operation()?;
-    let opened = file::open_regular(file::writing().read(true).append(true), path);
-    let opened = file::found(opened).map_err(|error| unknown(&sys::reason(&error)))?;
-    let Some((file, open)) = opened else { return Ok(None) };
-    let read = || {
-        let content =
-            file::read_open(&file, BYTES_MAX).map_err(|error| unknown(&sys::reason(&error)))?;
-        Record::parse(&content).map(|known| (known, content)).map_err(|error| unknown(&error))
-    };
-    // The writer of a record holds the lock until its ADD ends. A reconcile has a shared lock.
-    let (known, _) = read()?;
-    if known.identity.is(&record.identity) && !flock::try_lock(&file, Mode::Shared)? {
-        return Ok(Some(Begun { is_of_caller: true, ..Begun::new(path, file) }));
-    }
-    // A GC that removes the earlier attachment of this name would remove the new interface, too.
-    if let Some(limit) = limit
-        && !flock::lock_within(&file, Mode::Exclusive, limit)?
-    {
-        return Err(io::Error::new(ErrorKind::TimedOut, held::BUSY));
-    }
-    if !file::is_at(&open, path)? {
-        return Ok(None);
-    }
-    (&file).rewind()?;
-    let (known, replaced) = read()?;
-    remove_file(path)?;
-    // Take over the claims of the replaced record, so that DEL removes them, too.
-    let content = [record.content(), Note::of_claims(&known.claims).line()].concat();
-    match create_new(path, &content, &mut Vec::new()) {
-        // A process that waited for the same record was faster.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
-        created => Ok(Some(Begun { replaced: Some(replaced), ..Begun::new(path, created?) })),
-    }
-}
-
-/// Writes a new file under a temporary name and links it to its name, so a reader never finds an incomplete file. Fails if the
-/// name exists. Puts the directories that it made into `directories`.
-fn create_new(path: &Path, content: &[u8], directories: &mut Vec<PathBuf>) -> io::Result<File> {
-    match file::create(path, content, 0o600) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let directory = path.parent().unwrap_or(path);
-            orphans::list(directory)?;
-            *directories = make_directories(directory)?;
-            file::create(path, content, 0o600)
-        }
-        created => created,
-    }
-}
-
-/// Makes a directory with mode 0700, and its parent with mode 0755 as the reference does. Returns the directories that were
-/// missing.
-fn make_directories(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut made = Vec::new();
-    for (path, mode) in
-        directory.parent().map(|above| (above, 0o755)).into_iter().chain([(directory, 0o700)])
-    {
-        fault::file_operation()?;
-        match DirBuilder::new().mode(mode).create(path) {
-            Ok(()) => made.push(path.into()),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                DirBuilder::new().recursive(true).mode(mode).create(path)?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(made)
+/// `recorded` is the time of the last write of the record.
+pub(super) fn has_reserved(
+    record: &Record,
+    address: IpAddr,
+    modified: Option<SystemTime>,
+    recorded: impl FnOnce() -> Option<SystemTime>,
+) -> bool {
+    record.may_have_reserved(address) && (record.made.is_empty() || modified <= recorded())
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -499,12 +345,14 @@ fn remove(path: &Path) -> Result<()> {
 
 /// Removes the file of a record. If the file has a second name, its writer was killed between link(2) and the removal of the
 /// temporary name: removes the temporary name, too.
-fn remove_file(path: &Path) -> io::Result<()> {
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     fault::file_operation()?;
-    let has_one_name = fs::symlink_metadata(path).is_ok_and(|file| file.nlink() == 1);
+    let found = fs::symlink_metadata(path);
     let removed = fs::remove_file(path);
-    if !has_one_name {
-        file::sweep_of(path);
+    match found {
+        Ok(found) if found.nlink() == 1 => {}
+        Ok(found) => file::sweep_after(path, &found),
+        Err(_) => file::sweep_of(path),
     }
     removed
 }
@@ -519,14 +367,6 @@ fn file_name(network: &NetworkName, at: &Attachment) -> String {
 fn old_paths(network: &NetworkName, at: &Attachment) -> Vec<PathBuf> {
     let nodes = fs::read_dir(OLD_DIRECTORY).into_iter().flatten().flatten();
     nodes.map(|node| node.path().join(file_name(network, at))).collect()
-}
-
-/// The reason why a record cannot be written: the present one cannot be read.
-fn unknown_record(record: &Record, reason: impl Display) -> io::Error {
-    let remover = owner::remover(Some((record.network.clone(), record.at.clone())));
-    io::Error::other(format!(
-        "the record of an attachment that may live is there, and cannot be read: {reason}; {remover} removes it"
-    ))
 }
 
 fn read_within_limit(path: &Path) -> io::Result<Vec<u8>> {

@@ -6,16 +6,20 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::file;
-use crate::kernel::flock::{self, Mode};
+use crate::kernel::flock::{self, Limit, Mode};
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::record::{Note, Record, Records, cannot};
 
 /// The reason why a lock cannot be taken.
 pub(super) const BUSY: &str = "another operation has it";
+
+/// The longest wait of an ADD or DEL for a reconcile or a GC.
+pub(super) const HOLD_MAX: Duration = Duration::from_secs(5);
 
 /// A record whose lock this process has. The lock ends when this is dropped.
 pub struct Held {
@@ -48,28 +52,49 @@ pub enum Hold {
     Busy(Error),
 }
 
+/// The lock that a DEL or GC of a plugin has while it unlinks a record.
+pub(super) enum Shared {
+    /// The lock ends when the file is dropped.
+    Locked(File),
+    /// The attachment has no record.
+    Missing,
+    /// Another process has the exclusive lock: a GC, which removes the record itself and last, or the ADD of a later attachment,
+    /// to which the record belongs.
+    Held,
+}
+
 impl Records {
     /// Locks the record of an attachment for a reconcile. `Busy` while an ADD, a DEL or a GC has the lock. The lock is a shared
     /// one, which tells an ADD that its caller is not the holder.
     pub fn hold(&self, network: &NetworkName, at: &Attachment) -> Result<Hold> {
-        self.lock(network, at, Mode::Shared)
+        self.lock(network, at, (Mode::Shared, Duration::ZERO))
     }
 
     /// Locks the record of an attachment for a GC. `Busy` while any other process has the lock.
     pub fn hold_for_removal(&self, network: &NetworkName, at: &Attachment) -> Result<Hold> {
-        self.lock(network, at, Mode::Exclusive)
+        self.lock(network, at, (Mode::Exclusive, Duration::ZERO))
     }
 
-    /// Whether another process has the exclusive lock of an attachment's record: a GC, which removes the record itself and last,
-    /// or the ADD of a later attachment, to which the record belongs.
-    pub(super) fn is_held(&self, network: &NetworkName, at: &Attachment) -> Result<bool> {
-        let locked = self.lock_file(&self.path(network, at), Mode::Shared)?;
-        Ok(locked.is_some_and(|(_, is_locked)| !is_locked))
+    /// `hold_for_removal` for the DEL of a runtime, which removes the record last. Waits while another process has the lock: a
+    /// reconcile, a GC, or an ADD that takes the address of an ended container.
+    pub fn hold_for_del(&self, network: &NetworkName, at: &Attachment) -> Result<Hold> {
+        self.lock(network, at, (Mode::Exclusive, HOLD_MAX))
     }
 
-    fn lock(&self, network: &NetworkName, at: &Attachment, mode: Mode) -> Result<Hold> {
+    /// Keeps other processes from locking the record of an attachment for a removal, for the DEL or GC of a plugin that unlinks the
+    /// record. Other DELs can have this lock, too.
+    pub(super) fn share(&self, network: &NetworkName, at: &Attachment) -> Result<Shared> {
+        let locked = self.lock_file(&self.path(network, at), (Mode::Shared, Duration::ZERO))?;
+        Ok(match locked {
+            None => Shared::Missing,
+            Some((file, true)) => Shared::Locked(file),
+            Some((_, false)) => Shared::Held,
+        })
+    }
+
+    fn lock(&self, network: &NetworkName, at: &Attachment, how: (Mode, Duration)) -> Result<Hold> {
         let path = self.path(network, at);
-        match self.lock_file(&path, mode)? {
+        match self.lock_file(&path, how)? {
             None => Ok(Hold::Missing),
             Some((file, true)) => {
                 let record = self.read(network, at)?;
@@ -80,19 +105,30 @@ impl Records {
         }
     }
 
-    /// Tries to lock the file of a record. The second value is false while another process has the lock. `None` if there is no
-    /// file.
-    fn lock_file(&self, path: &Path, mode: Mode) -> Result<Option<(File, bool)>> {
+    /// Locks the file of a record. The second value is false if another process still has the lock after the timeout. `None` if
+    /// there is no file.
+    fn lock_file(
+        &self,
+        path: &Path,
+        (mode, timeout): (Mode, Duration),
+    ) -> Result<Option<(File, bool)>> {
+        let limit = Limit::new(timeout);
         let open = || -> io::Result<(File, bool)> {
-            fault::file_operation()?;
-            let options = &mut file::writing();
-            let options = match mode {
-                Mode::Shared => &mut file::reading(),
-                Mode::Exclusive => options.read(true).append(true),
-            };
-            let (file, open) = file::open_regular(options, path)?;
-            let is_locked = flock::try_lock(&file, mode)? && file::is_at(&open, path)?;
-            Ok((file, is_locked))
+            loop {
+                fault::file_operation()?;
+                let options = &mut file::writing();
+                let options = match mode {
+                    Mode::Shared => &mut file::reading(),
+                    Mode::Exclusive => options.read(true).append(true),
+                };
+                let (file, open) = file::open_regular(options, path)?;
+                let is_locked = flock::lock_within(&file, mode, &limit)?;
+                let is_current = is_locked && file::is_at(&open, path)?;
+                // The process that had the lock can have replaced the file.
+                if is_current || limit.left().is_zero() {
+                    return Ok((file, is_current));
+                }
+            }
         };
         file::found(open()).map_err(|error| cannot("lock", path, error))
     }

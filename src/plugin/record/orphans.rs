@@ -19,7 +19,7 @@ use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::ip_of;
 use crate::netlink::nft::{Datum, Element, Nft, Table};
 use crate::plugin::owner::Owner;
-use crate::plugin::record;
+use crate::plugin::record::{self, Record, Records};
 
 /// The name of the tables of cnibox.
 pub const TABLE: &str = "cnibox";
@@ -33,16 +33,26 @@ pub struct Orphan {
     pub address: IpAddr,
 }
 
+/// The content of the file if the rules could not be listed: who reads it lists them.
+const UNLISTED: &[u8] = b"unlisted\n";
+
 /// Lists the orphans of the node. `directory` is that of the records, which does not exist. Without the permission to read the rules
 /// there is no list.
 pub(super) fn list(directory: &Path) -> io::Result<()> {
-    let Ok(orphans) = on_host() else { return Ok(()) };
-    write(&path_of(directory), &orphans)
+    let path = path_of(directory);
+    without_record().map_or_else(|_| write_bytes(&path, UNLISTED), |orphans| write(&path, &orphans))
 }
 
-/// The orphans of a network that have one of these addresses.
-pub fn of_addresses(network: &NetworkName, addresses: &[IpAddr]) -> Result<Vec<Orphan>> {
-    let mut orphans = read(&path_of(record::DIRECTORY.path()))?;
+/// The orphans of a network that have one of these addresses. `is_unlisted`: the file could not be written.
+pub fn of_addresses(
+    network: &NetworkName,
+    addresses: &[IpAddr],
+    is_unlisted: bool,
+) -> Result<Vec<Orphan>> {
+    let mut orphans = match is_unlisted {
+        true => without_record()?,
+        false => read(&path_of(record::DIRECTORY.path()))?,
+    };
     orphans.retain(|orphan| orphan.network == *network && addresses.contains(&orphan.address));
     Ok(orphans)
 }
@@ -81,6 +91,12 @@ fn path_of(directory: &Path) -> PathBuf {
 fn read(path: &Path) -> Result<Vec<Orphan>> {
     let content = file::found(file::read(path)).map_err(Error::of_file("read", path))?;
     let content = content.unwrap_or_default();
+    if content == UNLISTED {
+        let orphans = without_record()?;
+        // If it cannot be written, the next ADD lists the rules again.
+        let _ = write(path, &orphans);
+        return Ok(orphans);
+    }
     let lines = content.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines
         .map(|line| {
@@ -96,13 +112,33 @@ fn write(path: &Path, orphans: &[Orphan]) -> io::Result<()> {
         return file::found(fs::remove_file(path)).map(drop);
     }
     let lines: Vec<String> = orphans.iter().map(|orphan| json::compact(orphan) + "\n").collect();
+    write_bytes(path, lines.concat().as_bytes())
+}
+
+fn write_bytes(path: &Path, content: &[u8]) -> io::Result<()> {
     file::make_directory(path.parent().unwrap_or(path), 0o755)?;
-    file::replace_private(path, lines.concat().as_bytes())
+    file::replace_private(path, content)
+}
+
+/// The attachments in the rules of the node that have no record. None without the permission to read the rules.
+fn without_record() -> Result<Vec<Orphan>> {
+    let nft = match Nft::open_if_supported() {
+        Err(error) if error.is_not_permitted() => None,
+        opened => opened?,
+    };
+    let mut orphans = nft.as_ref().map_or(Ok(Vec::new()), in_rules)?;
+    let all = Records::of_host().all()?;
+    let has_record = |orphan: &Orphan| {
+        let is_of =
+            |record: &Record| (&record.network, &record.at) == (&orphan.network, &orphan.at);
+        all.records.iter().any(is_of)
+    };
+    orphans.retain(|orphan| !has_record(orphan));
+    Ok(orphans)
 }
 
 /// The owners in the rules of cnibox, with the addresses that their elements have in the key or the value.
-fn on_host() -> Result<Vec<Orphan>> {
-    let Some(nft) = Nft::open_if_supported()? else { return Ok(Vec::new()) };
+fn in_rules(nft: &Nft) -> Result<Vec<Orphan>> {
     let mut orphans = Vec::new();
     for family in IpFamily::ALL {
         let table = Table { family: family.into(), name: TABLE };

@@ -84,9 +84,13 @@ impl Asked<'_> {
     /// Releases the addresses of an earlier attachment of this name, which has ended.
     fn release_own(&self, locked: &mut Locked<'_>) -> Result<()> {
         let Some(earlier) = self.cx.session.ended_before() else { return Ok(()) };
+        let is_of_earlier = |address: &IpAddr| {
+            held::read(self.data_dir, &self.cx.request.network, *address)
+                .is_some_and(|held| earlier.has_reserved(*address, held.modified))
+        };
         let held = locked.held_by(self.at)?;
         held.into_iter()
-            .filter(|address| earlier.may_have_reserved(*address))
+            .filter(is_of_earlier)
             .try_for_each(|address| locked.release_address(address, self.at))
     }
 

@@ -12,7 +12,8 @@ use crate::plugin::{Context, Expected, Scope};
 use crate::steps::flow::orphans;
 use crate::steps::undo::Undo;
 
-/// Calls ADD of the IPAM plugin, if the network has one; `undo` releases the addresses. If `link` is given, claims the
+/// Calls ADD of the IPAM plugin, if the network has one; `undo` releases the addresses, unless the container may have them from an
+/// earlier ADD. If `link` is given, claims the
 /// addresses on that link of the node, and fails if another container has one of them on the link.
 pub fn add_ipam<'a>(
     cx: &'a Context<'a>,
@@ -22,7 +23,9 @@ pub fn add_ipam<'a>(
 ) -> Result<Success> {
     let Some(kind) = ipam(cx)? else { return Ok(Success::default()) };
     let mut success = add(cx, kind, at).map_err(|failed| failed.error)?;
-    undo.push("release the addresses", || clean_ipam(cx, Scope::One(at)));
+    if !cx.session.is_repeated.get() {
+        undo.push("release the addresses", || clean_ipam(cx, Scope::One(at)));
+    }
     if success.ips.is_empty() {
         return Err(Error::internal("IPAM plugin returned missing IP config"));
     }
@@ -35,7 +38,7 @@ pub fn add_ipam<'a>(
             };
             refused.get_or_insert(error);
             let before: Vec<_> = success.ips.iter().map(|ip| ip.address.addr()).collect();
-            if kind != GIVES_THE_NEXT {
+            if kind != GIVES_THE_NEXT || cx.session.is_repeated.get() {
                 break;
             }
             cx.session.note_refused(&before);
@@ -88,7 +91,9 @@ pub fn add(cx: &Context<'_>, kind: &str, at: &Attachment) -> Result<Success, Del
         Ok(_) => Ok(true),
         Err(error) => Err(format!("cannot undo the failed ADD of plugin {kind}: {error}")),
     };
-    let is_undone = matches!(program, Program::Ours(_)) || cx.or_warn(sys::despite_interrupt(undo));
+    // That DEL would also remove what an earlier ADD of a living container has got.
+    let leaves_nothing = matches!(program, Program::Ours(_)) || cx.session.is_repeated.get();
+    let is_undone = leaves_nothing || cx.or_warn(sys::despite_interrupt(undo));
     Err(DelegateFailure { error, is_undone })
 }
 

@@ -20,18 +20,24 @@ use crate::steps::nft::masquerade;
 pub fn take_over(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -> Result<()> {
     let network = &cx.request.network;
     let addresses: Vec<_> = success.ips.iter().map(|ip| ip.address.addr()).collect();
-    let mut orphans = cx.or_warn(orphans::of_addresses(network, &addresses));
-    if orphans.is_empty() {
+    let is_unlisted = cx.session.is_unlisted.get();
+    let found = orphans::of_addresses(network, &addresses, is_unlisted)?;
+    if found.is_empty() {
         return Ok(());
     }
     for address in addresses {
-        if orphans.iter().any(|other| other.address == address && other.at != *at) {
+        if found.iter().any(|other| other.address == address && other.at != *at) {
             ask(cx, link, address)?;
         }
     }
     let records = Records::of_host();
-    // The record of a later attachment of the name is proof enough.
-    orphans.retain(|orphan| orphan.at == *at || records.read(network, &orphan.at) == Ok(None));
+    let mut orphans = Vec::new();
+    for orphan in found {
+        // The record of a later attachment of the name is proof enough.
+        if orphan.at == *at || records.read(network, &orphan.at)?.is_none() {
+            orphans.push(orphan);
+        }
+    }
     for Orphan { at: of, address, .. } in orphans.iter().filter(|orphan| orphan.at != *at) {
         cx.remove_rules(network, of)?;
         let owners = Owners::in_network(network, Scope::One(of));

@@ -126,3 +126,35 @@ fn an_address_that_somebody_on_the_link_has_is_not_given() {
     asked.run().fails(999, &[&format!("cannot use {address}: nobody on link cni0 can be asked")]);
     assert_eq!(before, of_living());
 }
+
+/// Whatever request fails in the first ADD of a cleaned node: no ADD gets the address of the living container.
+#[test]
+fn a_list_that_fails_is_made_later() {
+    let world = World::new();
+    let [living, other, next] = ["living", "other", "next"].map(|name| world.container(name));
+    let address = first_address(&attempt(&living, 8080).unwrap());
+    let faults = (1..=25).map(|number| ("CNIBOX_FAIL_KERNEL", number));
+    for (variable, number) in faults.chain((1..=25).map(|number| ("CNIBOX_FAIL_FILE", number))) {
+        world.host(["sh", "-c", "rm -rf /var/lib/cni/*"]);
+        let add = |container: &Container<'_>, about: &str| {
+            let call = container.call("bridge", "ADD", &network());
+            let outcome = call.env(variable, &number.to_string()).run();
+            if outcome.status == 0 {
+                let result = outcome.success();
+                assert_ne!(first_address(&result), address, "{about}: {variable}={number}");
+            }
+        };
+        add(&other, "the first ADD");
+        // The list is read again, and fails again.
+        world.host([
+            "sh",
+            "-c",
+            "mkdir -p /var/lib/cni/attachments; echo unlisted >/var/lib/cni/orphans",
+        ]);
+        add(&next, "the second ADD");
+        next.del("bridge", &network());
+        assert_ne!(first_address(&next.add("bridge", &network())), address);
+        other.del("bridge", &network());
+        next.del("bridge", &network());
+    }
+}

@@ -98,3 +98,47 @@ fn gc_and_add_wait_for_each_other() {
     add.finish().success();
     assert_eq!(host.titles(), ["one ADD"]);
 }
+
+/// Another ADD can be removing the rules of the attachment. Without the file of the lock, an ADD of this name would not wait for it.
+#[test]
+fn a_del_waits_for_the_lock_of_the_record() {
+    let host = host();
+    let record = "/var/lib/cni/attachments/net+a+eth0";
+    let locks = ["flock", "-F", record, "sh", "-c", "echo >/run/held; exec cat"];
+    let holder = host.world.tool(&locks, None).keeping_stdin_open().start();
+    host.world.eventually("it is locked", || host.world.path("/run/held").exists());
+    let del = host.cnibox(&["del", "net", "c1", "--container-id", "a"]);
+    let refused = del.env("CNIBOX_LIMIT_LOCK", "2").run();
+    assert_eq!(refused.status, 1, "{}", refused.report());
+    let said = format!("cannot lock {record}: another operation has it");
+    assert!(refused.stderr.contains(&said), "{}", refused.report());
+    assert_eq!(host.titles(), [""; 0]);
+    assert!(host.world.path(record).exists());
+    drop(holder);
+    host.cnibox(&["del", "net", "c1", "--container-id", "a"]).run().silence();
+    assert!(!host.world.path(record).exists());
+}
+
+/// While the ADD waits for the lock, the ADD of a later container replaces the record that was judged.
+#[test]
+fn an_add_that_waited_for_a_lock_deletes_nothing_that_came_meanwhile() {
+    let host = host();
+    host.world.host(["sh", "-c", "umount /run/netns/c1 && rm /run/netns/c1"]);
+    let c1 = host.world.container("c1");
+    let record = "/var/lib/cni/attachments/net+a+eth0";
+    let locks = ["flock", "-F", record, "sh", "-c", "echo >/run/held; exec cat"];
+    let holder = host.world.tool(&locks, None).keeping_stdin_open().start();
+    host.world.eventually("it is locked", || host.world.path("/run/held").exists());
+    let add = host.cnibox(&["add", "net", &c1.netns(), "--container-id", "a"]).start();
+    let open = || fs::read_dir(format!("/proc/{}/fd", add.pid())).into_iter().flatten().flatten();
+    let is_record = |path: PathBuf| fs::read_link(path).is_ok_and(|to| to == Path::new(record));
+    host.world.eventually("it waits", || open().any(|file| is_record(file.path())));
+    let other = host.world.read(record).replace("\"generation\":\"", "\"generation\":\"f");
+    host.world.write("/var/lib/cni/other", other.as_str());
+    host.world.host(["mv", "/var/lib/cni/other", record]);
+    drop(holder);
+    let outcome = add.finish();
+    assert!(outcome.stderr.contains("another ADD has just attached it"), "{}", outcome.report());
+    assert_eq!(host.world.read(record), other);
+    assert_eq!(host.titles(), [""; 0]);
+}

@@ -1,3 +1,5 @@
+use std::time::{Duration, SystemTime};
+
 use super::*;
 use crate::names::{ContainerId, IfName, Mac};
 use crate::netlink::rtnl::Nsid;
@@ -37,6 +39,7 @@ fn record(boot_and_cookie: &str) -> Record {
         plugins: vec!["bridge".into()],
         starter: None,
         is_deleting: false,
+        is_repeated: false,
     }
 }
 
@@ -82,7 +85,7 @@ fn a_record_has_the_addresses_of_the_add_and_the_later_ones() {
 fn the_file_of_a_record_has_one_document_per_line() {
     let (_dir, records) = Scratch::records("format");
     let begun = records.begin(&record("b 7")).unwrap();
-    let path = begun.path.clone();
+    let path = records.path(&record("b 7").network, &record("b 7").at);
     records.note_claims(&path, &["@10.1.0.2@cni0".into()]).unwrap();
     begun.finish(&made("10.1.0.2")).unwrap();
     let header = r#"{"version":1,"network":"net","containerID":"c1","ifname":"eth0","netns":"/run/netns/c1","identity":"b 7","observer":1,"number":1073741831,"generation":"0123456789abcdef","maker":"plugin"}"#;
@@ -121,13 +124,38 @@ fn a_failed_add_leaves_the_earlier_record() {
     assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
     records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.2")).unwrap();
     let before = read(&records);
+    let Record { network, at, .. } = record("b 7");
+    let path = records.path(&network, &at);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
     // Another namespace, and the same one again.
     for identity in ["b 8", "b 7"] {
         let begun = records.begin(&record(identity)).unwrap();
-        assert_eq!(read(&records), Some(record(identity)));
+        let is_repeated = identity == "b 7";
+        assert_eq!(read(&records), Some(Record { is_repeated, ..record(identity) }));
         begun.undo().unwrap();
         assert_eq!(read(&records), before);
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), time);
     }
+}
+
+#[test]
+fn an_add_repeats_an_earlier_one_until_one_succeeds() {
+    let (_dir, records) = Scratch::records("repeated");
+    let begin = |identity: &str| records.begin(&record(identity)).unwrap();
+    // The first ADDs are killed.
+    assert!(!begin("b 7").is_repeated && !begin("b 7").is_repeated);
+    let begun = begin("b 7");
+    // A plugin that this one delegates to.
+    assert!(!begin("b 7").is_repeated);
+    begun.finish(&made("10.1.0.2")).unwrap();
+    assert!(begin("b 7").is_repeated && begin("b 7").is_repeated);
+    let begun = begin("b 7");
+    assert!(begin("b 7").is_repeated, "a delegate");
+    drop(begun);
+    // `life` tells whether the other namespace has ended.
+    assert!(begin("b 8").is_repeated);
+    assert!(!begin("b 8").is_repeated);
 }
 
 #[test]
