@@ -44,7 +44,7 @@
 //! uplink and no such bridge. ADD and `cnibox reconcile` note the uplinks. `isolated`: packets within the bridge from or to the port of this container are dropped, too,
 //! except those of its gateway on this host. A pair without a bridge counts as a separate bridge, and so does the gateway link
 //! of a VLAN: the bridge is the link of the host's route to the container. A policy applies to a bridge while one of its
-//! containers has this policy.
+//! containers has this policy, for IPv4 and IPv6, also if its containers have addresses of one of them only.
 //!
 //! A port that `portmap` published answers other networks also with a policy, in any order of the plugins. Packets that
 //! another program translates are accepted to a published port of a container, and to no other port. Neighbours of an isolated
@@ -187,7 +187,10 @@ impl Plugin for Firewall {
             wanted.remove_former_sources(cx, at, firewalld)?;
         }
         let put = &mut || wanted.put_rules(nft);
-        for listing in wanted.listings().iter().filter(|listing| !listing.addresses.is_empty()) {
+        let needs_rules = |listing: &&Listing<'_>| {
+            !listing.addresses.is_empty() || wanted.closed.contains(&listing.family)
+        };
+        for listing in wanted.listings().iter().filter(needs_rules) {
             parts.ensure(&|| wanted.check_listing(nft, listing), put)?;
         }
         match &wanted.policy_links {
@@ -266,6 +269,10 @@ impl Firewall {
         let settings = self.settings()?;
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let addresses = addresses(&result);
+        let closed = match settings.policy {
+            Policy::Open => Vec::new(),
+            _ => closed_families(cx.session.nft()?, &addresses)?,
+        };
         Ok(Wanted {
             firewalld: settings.firewalld(cx)?,
             zone: self.zone(),
@@ -273,6 +280,7 @@ impl Firewall {
             policy_links: PolicyLinks::of(cx, settings.policy, at, &addresses)?,
             owner: shared_rules::comment(&Owner::new(&cx.request.network, at))?,
             addresses,
+            closed,
             former: Vec::new(),
             result,
         })
@@ -361,22 +369,28 @@ struct Wanted<'a> {
     zone: &'a str,
     accept: Accept<'a>,
     policy_links: Option<PolicyLinks>,
+    /// The families that have no addresses, and in which the policy applies.
+    closed: Vec<IpFamily>,
     owner: Comment,
 }
 
 impl Wanted<'_> {
-    /// The addresses of each family that has addresses, or had some.
+    /// The addresses of each family that has addresses, had some, or in which a policy applies.
     fn listings(&self) -> Vec<Listing<'_>> {
-        let listing = |(family, _): (IpFamily, _)| Listing {
+        let has_any = |family: IpFamily| {
+            self.addresses.iter().chain(&self.former).any(|address| family.has(*address))
+        };
+        let accepts = |family| self.firewalld.is_none() && has_any(family);
+        let listing = |family| Listing {
             family,
             addresses: self.addresses.iter().copied().filter(|ip| family.has(*ip)).collect(),
             former: self.former.iter().copied().filter(|ip| family.has(*ip)).collect(),
             policy_links: self.policy_links.as_ref(),
-            mark: self.firewalld.is_none().then_some(self.accept.mark),
+            mark: accepts(family).then_some(self.accept.mark),
             owner: &self.owner,
         };
-        let all = [self.addresses.as_slice(), &self.former].concat();
-        by_family(&all).into_iter().map(listing).collect()
+        let is_listed = |family: &IpFamily| self.closed.contains(family) || has_any(*family);
+        IpFamily::ALL.into_iter().filter(is_listed).map(listing).collect()
     }
 
     fn add_sources<'a>(&'a self, firewalld: &'a Firewalld, undo: &mut Undo<'a>) -> Result<()> {
@@ -413,6 +427,9 @@ impl Wanted<'_> {
         nft.transact(|nft, batch| {
             for listing in &self.listings() {
                 ruleset::add(nft, batch, listing)?;
+                if listing.addresses.is_empty() && listing.former.is_empty() {
+                    continue;
+                }
                 match self.firewalld {
                     Some(_) => sources::record(nft, batch, listing, self.zone)?,
                     None => forward::add(nft, batch, listing, &self.accept)?,
@@ -435,7 +452,10 @@ impl Wanted<'_> {
             return Ok(());
         }
         ruleset::check(nft, listing)?;
-        if uses_firewalld { Ok(()) } else { forward::check(nft, listing, &self.accept) }
+        match uses_firewalld || addresses.is_empty() {
+            true => Ok(()),
+            false => forward::check(nft, listing, &self.accept),
+        }
     }
 }
 
@@ -463,6 +483,20 @@ fn addresses(result: &Success) -> Vec<IpAddr> {
     addresses.sort_unstable();
     addresses.dedup();
     addresses
+}
+
+/// The families in which a policy applies although the container has no address of them, because it can give itself addresses. A
+/// kernel without the features for the policy in such a family is accepted.
+fn closed_families(nft: &Nft, addresses: &[IpAddr]) -> Result<Vec<IpFamily>> {
+    let mut closed = Vec::new();
+    for family in IpFamily::ALL {
+        let is_other = !addresses.is_empty() && !addresses.iter().any(|ip| family.has(*ip));
+        let needed = [Feature::Conntrack, Feature::Fib].map(|feature| (family.into(), feature));
+        if is_other && nft.missing(&needed)?.is_empty() {
+            closed.push(family);
+        }
+    }
+    Ok(closed)
 }
 
 fn by_family(addresses: &[IpAddr]) -> Vec<(IpFamily, Vec<IpAddr>)> {

@@ -82,8 +82,13 @@ impl PolicyLinks {
         let bridge = master.unwrap_or(end);
         let macvlans = source_links::macvlans(host)?;
         let [v4, v6] = IpFamily::ALL.map(|family| {
-            let of_family = addresses.iter().filter(|address| family.has(**address));
-            GatewayLink::find(host, &bridge, &macvlans, of_family)
+            let (mut of_family, others): (Vec<IpAddr>, Vec<IpAddr>) =
+                addresses.iter().partition(|address| family.has(**address));
+            // In a family without addresses the policy applies to the same link.
+            if of_family.is_empty() {
+                of_family = others;
+            }
+            GatewayLink::find(host, &bridge, &macvlans, &of_family)
         });
         let uplinks = match policy {
             Policy::Strict => names(&uplinks::uplinks(host)?)?,
@@ -149,12 +154,7 @@ impl PolicyLinks {
 impl GatewayLink {
     /// Finds the link of the host's route to the addresses, if that link is the bridge or is connected to it. Otherwise returns
     /// the bridge: without a gateway on this host, the route to a container leads to another host.
-    fn find<'a>(
-        host: &Rtnl,
-        bridge: &Link,
-        macvlans: &[Link],
-        addresses: impl Iterator<Item = &'a IpAddr>,
-    ) -> Result<Self> {
+    fn find(host: &Rtnl, bridge: &Link, macvlans: &[Link], addresses: &[IpAddr]) -> Result<Self> {
         for address in addresses {
             let Some(index) = host.link_towards(*address, None)? else { continue };
             if index == bridge.index {

@@ -45,7 +45,7 @@
 //! `acceptPublished`.
 //!
 //! `firewall-addresses` and the maps have an element for each address, with the owner as comment. The maps have the bridge
-//! of the address, by policy. The other three sets are computed from the maps, and packets are looked up in them: `bridges` has
+//! of the address, by policy; in a family in which the attachment has no address, an element for a stand-in. The other three sets are computed from the maps, and packets are looked up in them: `bridges` has
 //! all bridges with a policy, `within` has a pair of each bridge with itself, and `alone` has the bridges without traffic
 //! between their ports. `portmap` maintains `portmap-targets`, the targets of published ports, which are accepted between
 //! bridges. Here, a bridge is the link of the host's route to the addresses. `strict` has the rules of that policy.
@@ -55,7 +55,7 @@
 //! the route to their source. The route decides, and not `firewall-addresses`: a container can have addresses that no ADD had
 //! in its result.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::ingress::{CHAIN, Policy, PolicyLinks};
 use super::mark::{ADDRESSES, Mark, PUBLISHED};
@@ -67,8 +67,8 @@ use crate::netlink::nft::{
     Base, Batch, Comment, Condition, Datum, Element, Expr, Field, Hook, NewSet, Nft, Object, Table,
     Type, Value, Verdict, in_set, pack,
 };
-use crate::netlink::octets;
-use crate::plugin::owner::Owners;
+use crate::netlink::{ip_of, octets};
+use crate::plugin::owner::{Owners, hash};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 use crate::steps::nft::shared_set::{Changed, SharedSet};
 use crate::steps::nft::targets;
@@ -79,6 +79,8 @@ const MAPS: [(&str, Policy); 3] = [
     ("firewall-isolated", Policy::Isolated),
     ("firewall-strict", Policy::Strict),
 ];
+/// The bytes of a stand-in address that are not zero.
+const STAND_IN_BYTES: usize = 3;
 const BRIDGES: &str = "firewall-bridges";
 const WITHIN: &str = "firewall-within";
 const ALONE: &str = "firewall-alone";
@@ -105,13 +107,35 @@ pub(super) struct Listing<'a> {
 impl Listing<'_> {
     /// An element for each address, with the owner as comment.
     pub(super) fn elements(&self, data: Option<Datum>) -> Vec<Element> {
+        self.elements_of(&self.addresses, data)
+    }
+
+    fn elements_of(&self, addresses: &[IpAddr], data: Option<Datum>) -> Vec<Element> {
         let comment = Some(self.owner.clone());
         let element = |address: &IpAddr| Element {
             key: octets(*address),
             data: data.clone(),
             comment: comment.clone(),
         };
-        self.addresses.iter().map(element).collect()
+        addresses.iter().map(element).collect()
+    }
+
+    /// The addresses in the map of the policy: those of the attachment, or in a family without addresses the stand-in.
+    fn policy_addresses(&self) -> Vec<IpAddr> {
+        match self.policy_links {
+            Some(_) if self.addresses.is_empty() => vec![self.stand_in()],
+            _ => self.addresses.clone(),
+        }
+    }
+
+    /// An address that no packet has, in 0.0.0.0/8 or ::/104. A container can give itself addresses of the family, so its bridge has
+    /// the policy in this family, too. Two attachments can have the same stand-in, as they can have the same address.
+    fn stand_in(&self) -> IpAddr {
+        let number = u32::try_from(hash(self.owner) & 0x00ff_ffff).unwrap_or_default();
+        match self.family {
+            IpFamily::V4 => Ipv4Addr::from_bits(number).into(),
+            IpFamily::V6 => Ipv6Addr::from_bits(number.into()).into(),
+        }
     }
 
     /// The elements in the map of a policy. Empty if the attachment has another one: then the map must not have these addresses.
@@ -119,13 +143,14 @@ impl Listing<'_> {
         match self.policy_links {
             Some(policy_links) if policy_links.policy == policy => {
                 let bridge = pack(&[Value::IfName(policy_links.bridge(self.family))]);
-                self.elements(Some(Datum::Value(bridge)))
+                self.elements_of(&self.policy_addresses(), Some(Datum::Value(bridge)))
             }
             _ => Vec::new(),
         }
     }
 
-    /// Adds the missing elements to a set, and removes other elements of the owner at these addresses and the former ones.
+    /// Adds the missing elements to a set, and removes other elements of the owner at these addresses, the former ones and, with a
+    /// policy, the stand-in.
     pub(super) fn put(
         &self,
         nft: &Nft,
@@ -133,23 +158,28 @@ impl Listing<'_> {
         set: SharedSet<'_>,
         elements: &[Element],
     ) -> Result<Option<Changed>> {
-        let keys: Vec<Vec<u8>> =
-            self.addresses.iter().chain(&self.former).copied().map(octets).collect();
+        let stand_in = self.policy_links.map(|_| self.stand_in());
+        let addresses = self.addresses.iter().chain(&self.former).copied();
+        let keys: Vec<Vec<u8>> = addresses.chain(stand_in).map(octets).collect();
         set.put(nft, batch, self.owner, &keys, elements)
     }
 
-    /// Fails if a set or map, as which the error names it, lacks one of `elements`, which are in the order of the addresses.
+    /// Fails if a set or map, as which the error names it, lacks one of `elements`.
     pub(super) fn check(
         &self,
         nft: &Nft,
         (kind, set): (&str, SharedSet<'_>),
         elements: &[Element],
     ) -> Result<()> {
-        for (address, element) in self.addresses.iter().zip(elements) {
+        for element in elements {
             if !set.has(nft, element)? {
                 let SharedSet { table, name } = set;
+                let what = match ip_of(self.family.number(), &element.key) {
+                    Some(address) if !is_stand_in(&element.key) => format!("address {address}"),
+                    _ => format!("the bridge of {}", &**self.owner),
+                };
                 let missing = Error::difference(format_args!(
-                    "address {address} is missing from {kind} {name} of table {table}"
+                    "{what} is missing from {kind} {name} of table {table}"
                 ));
                 return Err(shared_rules::missing_in_set(nft, table, name, missing)?);
             }
@@ -162,6 +192,8 @@ impl Listing<'_> {
         let Some(policy_links) = self.policy_links else { return Vec::new() };
         let bridge = pack(&[Value::IfName(policy_links.bridge(self.family))]);
         let more = match policy_links.policy {
+            // Each bridge has IPv6 routes on the link. In a family without addresses the table bridge isolates the port.
+            Policy::Isolated if self.addresses.is_empty() => None,
             Policy::Isolated => Some(ALONE),
             Policy::Strict => Some(strict::APART),
             Policy::Open | Policy::SameBridge => None,
@@ -233,8 +265,11 @@ fn remove_unused_bridges(
     table: Table<'_>,
     needed: Vec<Vec<Element>>,
 ) -> Result<()> {
+    let with_address = needed.get(1).into_iter().flatten();
+    let alone = with_address.filter(|element| !is_stand_in(&element.key)).cloned().collect();
+    let alone = &bridges(alone);
     let needed: Vec<Bridges> = needed.into_iter().map(bridges).collect();
-    let [_, alone, apart] = needed.as_slice() else { return Ok(()) };
+    let [_, _, apart] = needed.as_slice() else { return Ok(()) };
     let all: Bridges = needed.iter().flatten().cloned().collect();
     let twice = all.iter().map(|bridge| bridge.repeat(2)).collect();
     for (set, needed) in [(BRIDGES, &all), (WITHIN, &twice), (ALONE, alone), (strict::APART, apart)]
@@ -250,6 +285,11 @@ fn remove_unused_bridges(
         }
     }
     Ok(())
+}
+
+/// Whether the key of an element is a stand-in.
+fn is_stand_in(key: &[u8]) -> bool {
+    key.len() >= STAND_IN_BYTES && key[..key.len() - STAND_IN_BYTES].iter().all(|byte| *byte == 0)
 }
 
 fn bridges(elements: Vec<Element>) -> Bridges {

@@ -234,3 +234,70 @@ fn an_add_that_asks_for_no_policy_ends_the_isolation_of_an_earlier_one() {
     c1.add("firewall", &firewall("net", json!({}), &result));
     assert!(!ports().contains("elements"), "{}", ports());
 }
+
+/// Regression: a container gave itself an address of the family that its network does not have, and the policy did not hold for it.
+#[test]
+fn a_policy_holds_for_the_family_without_addresses() {
+    for name in ["same-bridge", "isolated", "strict", "open"] {
+        let world = World::new();
+        let [c4, c6, both] = ["c4", "c6", "both"].map(|name| world.container(name));
+        let single = |number: u8, family: usize| {
+            let range = bridge("", number)["ipam"]["ranges"][family].clone();
+            with(&bridge(&format!("net{number}"), number), json!({"ipam": {"ranges": [range]}}))
+        };
+        attach(&c4, &single(1, 0), policy(name));
+        attach(&c6, &single(2, 1), policy(name));
+        let to = attach(&both, &bridge("both", 3), policy(name));
+        let [to_v4, to_v6] = addresses(&to);
+        world.host([
+            "sh",
+            "-ec",
+            "ip address add fd00:1::1/64 dev br1 nodad; ip address add 10.2.0.1/24 dev br2",
+        ]);
+        for (container, own, gateway) in
+            [(&c4, "fd00:1::9/64", "fd00:1::1"), (&c6, "10.2.0.9/24", "10.2.0.1")]
+        {
+            let script = format!(
+                "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0; ip address add {own} dev eth0 $(case {own} in *:*) echo nodad;; esac); \
+                 ip route add default via {gateway}"
+            );
+            container.exec(["sh", "-c", &script]);
+        }
+        for (from, address) in [(&c4, &to_v6), (&c6, &to_v4)] {
+            match name {
+                "open" => assert_reaches(from, &[address]),
+                _ => assert_does_not_reach(from, &[address]),
+            }
+        }
+        assert_connected(&c4, &json!({"ips": [to["ips"][0], to["ips"][0]]}), name == "open");
+        for (container, network) in [(&c4, "net1"), (&c6, "net2"), (&both, "both")] {
+            forget(container, network);
+        }
+        for family in ["ip", "ip6"] {
+            let left = world.host(["nft", "list", "table", family, "cnibox"]);
+            assert!(!left.contains("\"br1") && !left.contains("\"br2"), "{name}: {left}");
+        }
+    }
+}
+
+/// The routes of each bridge for IPv6 match every frame on it: only the container's port is isolated.
+#[test]
+fn an_isolated_container_without_ipv6_leaves_that_of_its_neighbours() {
+    let world = World::new();
+    let [isolated, one, two] = ["isolated", "one", "two"].map(|name| world.container(name));
+    let on_bridge = |name: &str, ranges: Value| {
+        json!({"cniVersion": "1.1.0", "name": name, "type": "bridge", "bridge": "br1",
+            "ipam": {"type": "host-local", "ranges": ranges}})
+    };
+    let both = json!([[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:2::/64"}]]);
+    let open = on_bridge("open", both);
+    one.add("bridge", &open);
+    let to = two.add("bridge", &open);
+    let single = on_bridge("single", json!([[{"subnet": "10.1.0.0/24"}]]));
+    attach(&isolated, &single, policy("isolated"));
+    set_br_netfilter(&world, "1");
+    assert_connected(&one, &to, true);
+    assert!(!world.host(["nft", "list", "table", "ip6", "cnibox"]).contains("firewall-mark"));
+    isolated.exec(["ip", "address", "add", "fd00:2::9/64", "dev", "eth0", "nodad"]);
+    assert_does_not_reach(&isolated, &["fd00:2::3"]);
+}
