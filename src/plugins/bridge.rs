@@ -44,7 +44,8 @@
 //! no other network, whatever routes they add; nobody else reaches them, also not at published ports. A drop in the tables
 //! `cnibox` does this for the bridge, or with `vlan` for the link of the gateway, for both families, while the network has a
 //! container. The host does not enable IP forwarding. Another port of the bridge that leads to other hosts is not cut off. ADD fails
-//! with code 7 if the containers are in other VLANs, too: with `vlanTrunk`, or with `vlan` and `preserveDefaultVlan`.
+//! with code 7 if the containers are in other VLANs, too: with `vlanTrunk`, or with `vlan` and `preserveDefaultVlan`. On the bridge
+//! of an internal network, ADD of another network with a gateway fails with code 7, and CHECK of a container that was there before.
 //!
 //! **VLANs.** A port is in the listed VLANs only. A trunk without `vlan` therefore drops untagged frames. A bridge
 //! that exists must have VLAN filtering enabled; a new one gets it. With `isGateway` the gateway of VLAN 10 on `cni0`
@@ -193,13 +194,18 @@ impl Plugin for Bridge {
         let mut undo = Undo::new(cx);
 
         let bridge = self.ensure_bridge(&host_state, &mut undo)?;
+        let owner = Owner::new(&cx.request.network, at);
+        if let Some(link) = self.ordinary_link(cx, &validated, &bridge)
+            && let Some(nft) = cx.session.nft_if_any()?
+        {
+            internal::release(nft, &IfName::new(link)?, &owner)?;
+        }
         let mut addressing = Addressing::default();
         let needs_link = delegate::ipam_needs_link(cx);
         if !needs_link {
             // Before the pair is made: if the IPAM plugin fails, there is no link to remove.
             addressing = self.allocate(cx, at, &host_state, &bridge, &mut undo)?;
         }
-        let owner = Owner::new(&cx.request.network, at);
         let new = veth::NewPair {
             owner: &owner,
             ifname: &at.ifname,
@@ -415,6 +421,18 @@ impl Bridge {
         self.internal.then(|| IfName::new(link)).transpose()
     }
 
+    /// The link through which the host forwards the packets of a network that is not internal. `None` if it forwards none.
+    fn ordinary_link<'a>(
+        &self,
+        cx: &Context<'_>,
+        validated: &'a Validated,
+        bridge: &'a Link,
+    ) -> Option<&'a str> {
+        let is_forwarded =
+            !self.internal && self.is_gateway() && !cx.request.conf.ipam.kind.is_empty();
+        is_forwarded.then(|| validated.vlan_gateway.as_deref().unwrap_or(&bridge.name))
+    }
+
     fn masquerades(&self, cx: &Context<'_>) -> bool {
         self.ip_masq && !cx.request.conf.ipam.kind.is_empty()
     }
@@ -462,7 +480,18 @@ impl Bridge {
             checked: Some((&pair.host.name, mac)),
             internal: internal.as_ref(),
         };
-        rules.add(cx, at, undo)
+        rules.add(cx, at, undo)?;
+        if self.internal && self.vlan == 0 {
+            let ports = cx.session.host()?.links_with_master(bridge.index)?;
+            let others = internal::count_others(cx.session.nft()?, &ports)?;
+            if others > 0 {
+                cx.warn(format_args!(
+                    "internal: the host forwards no packet of bridge {}: it has {others} ports of other networks",
+                    bridge.name
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Enables or disables duplicate address detection of the interface. Must run in the container's namespace.

@@ -6,11 +6,13 @@ use ipnet::IpNet;
 use super::{Bridge, HostState, LOCK_TIMEOUT, Validated, vlan_gateway};
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
-use crate::names::{Attachment, Mac};
+use crate::names::{Attachment, IfName, Mac};
 use crate::netlink::rtnl::Link;
 use crate::plugin::Context;
+use crate::plugin::owner::Owner;
 use crate::plugin::parts::Parts;
 use crate::steps::link::{chained, forwarding, host_link, verify};
+use crate::steps::nft::internal;
 use crate::steps::nft::rules::Rules;
 use crate::steps::undo::Undo;
 
@@ -44,6 +46,13 @@ impl Bridge {
         let gateway = validated.vlan_gateway.as_deref().unwrap_or(&bridge.name);
         if !self.internal {
             forwarding::reconcile(host, gateway, &addresses, parts)?;
+        }
+        if let Some(link) = self.ordinary_link(cx, validated, bridge)
+            && let Some(nft) = cx.session.nft_if_any()?
+        {
+            let (link, owner) = (IfName::new(link)?, Owner::new(&cx.request.network, at));
+            let compare = || internal::check_released(nft, &link, &owner);
+            parts.ensure(&compare, &mut || internal::release(nft, &link, &owner))?;
         }
         self.reconcile_host_routes(host, gateway, &own, parts)?;
         host_link::reconcile_accept_ra(host, &port.name, parts)?;

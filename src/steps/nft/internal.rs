@@ -23,6 +23,8 @@ use crate::netlink::nft::{
     Base, Batch, Datum, Element, Family, Feature, Field, Hook, NewSet, Nft, Table, Type, Value,
     Verdict, in_set, pack,
 };
+use crate::netlink::rtnl::Link;
+use crate::plugin::life;
 use crate::plugin::owner::{Owner, Owners};
 use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 
@@ -93,6 +95,67 @@ impl Internal<'_> {
 /// The element of a port, if its network is internal: its table, map and key. The other family has the same elements.
 pub fn port_element(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
     (shared_rules::table(IpFamily::V4), PORTS, port_key(port))
+}
+
+/// The elements of a link that is that of an internal network, one for each port. `None` if the link is that of no such network.
+/// Fails with code 7 if one is of another attachment than `own` that may live: the host forwards no packet of the link.
+fn former(nft: &Nft, link: &IfName, own: &Owner) -> Result<Option<Vec<Element>>> {
+    let (table, key) = (shared_rules::table(IpFamily::V4), port_key(link));
+    if nft.elements_at(table, LINKS, std::slice::from_ref(&key))? == [None] {
+        return Ok(None);
+    }
+    let mut of_link = nft.elements(table, PORTS)?;
+    of_link.retain(|element| element.data == Some(Datum::Value(key.clone())));
+    let may_live = |of: &&str| **of != *own.as_str() && !life::has_ended(of);
+    match of_link.iter().filter_map(|element| element.comment.as_deref()).find(may_live) {
+        Some(owner) => Err(Error::config(format_args!(
+            "internal: the host forwards no packet of link {link}, because the network of {owner} on it is internal"
+        ))
+        .with_details("an internal network and another one need a bridge each")),
+        None => Ok(Some(of_link)),
+    }
+}
+
+/// Prepares a link for a network that is not internal: removes what attachments left that have ended, and the element of `own`.
+/// Fails with code 7 if another attachment, which may live, makes it the link of an internal network.
+pub fn release(nft: &Nft, link: &IfName, own: &Owner) -> Result<()> {
+    if former(nft, link, own)?.is_none() {
+        return Ok(());
+    }
+    nft.transact(|nft, batch| {
+        let Some(former) = former(nft, link, own)? else { return Ok(()) };
+        let key = port_key(link);
+        for family in families() {
+            let table = shared_rules::table(family);
+            batch.delete_elements(table, PORTS, &former);
+            for (set, key) in [(LINKS, key.clone()), (WITHIN, key.repeat(2))] {
+                let found = nft.elements_at(table, set, &[key])?;
+                batch.delete_elements(table, set, &found.into_iter().flatten().collect::<Vec<_>>());
+            }
+        }
+        Ok(())
+    })
+}
+
+/// For CHECK of a network that is not internal.
+pub fn check_released(nft: &Nft, link: &IfName, own: &Owner) -> Result<()> {
+    match former(nft, link, own)? {
+        None => Ok(()),
+        Some(_) => Err(Error::difference(format_args!(
+            "link {link} is cut off: it is in set {LINKS}, as the link of an internal network that has ended"
+        ))),
+    }
+}
+
+/// The number of veth links of `ports` that are not in an internal network.
+pub fn count_others(nft: &Nft, ports: &[Link]) -> Result<usize> {
+    let known = nft.elements(shared_rules::table(IpFamily::V4), PORTS)?;
+    let is_other = |port: &&Link| {
+        let Ok(name) = IfName::new(port.name.as_str()) else { return false };
+        port.kind.as_deref() == Some("veth")
+            && known.iter().all(|element| element.key != port_key(&name))
+    };
+    Ok(ports.iter().filter(is_other).count())
 }
 
 fn port_key(port: &IfName) -> Vec<u8> {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::dbnet_with;
+use crate::firewall::outside;
 use crate::world::{Container, Outcome, PLUGIN_DIR, World, with};
 
 fn cnibox(world: &World, args: &[&str]) -> Outcome {
@@ -82,4 +83,45 @@ fn other_vlans_of_a_port_are_refused() {
         write_list(&world, &internal(keys));
         cnibox(&world, &["lint", "/run/net.d"]).silence();
     }
+}
+
+/// One bridge cannot be internal for one network and not for another.
+#[test]
+fn another_network_on_the_bridge_is_refused() {
+    let world = World::new();
+    let [c1, c2, c3] = ["c1", "c2", "c3"].map(|name| world.container(name));
+    let on =
+        |name: &str, keys: Value| with(&network(1, json!({"bridge": "br1", "name": name})), keys);
+    let (ordinary, internal) = (on("open", json!({})), on("inner", json!({"internal": true})));
+    let first = c1.add("bridge", &ordinary);
+    let added = c2.call("bridge", "ADD", &internal).run();
+    let warning = "the host forwards no packet of bridge br1: it has 1 ports of other networks";
+    assert!(added.stderr.contains(warning), "{}", added.report());
+    let result = added.success();
+    let texts = ["the host forwards no packet of link br1, because the network of inner c2 eth0"];
+    for keys in [json!({}), json!({"macspoofchk": true}), json!({"ipMasq": true})] {
+        c3.call("bridge", "ADD", &with(&ordinary, keys)).run().fails(7, &texts);
+    }
+    let checked = with(&ordinary, json!({"prevResult": first}));
+    c1.call("bridge", "CHECK", &checked).run().fails(7, &texts);
+    // A network of which the host is not the gateway, and the internal one itself.
+    let layer2 = json!({"cniVersion": "1.0.0", "name": "l2", "type": "bridge", "bridge": "br1"});
+    c3.add("bridge", &layer2);
+    c3.del("bridge", &layer2);
+    c2.check("bridge", &internal, &result);
+    let gateways = || world.host(["ip", "-br", "address", "show", "dev", "br1"]);
+    let before = gateways();
+    let other = with(
+        &network(2, json!({"bridge": "br1", "name": "other", "forceAddress": true})),
+        json!({}),
+    );
+    c3.call("bridge", "ADD", &other).run().fails(7, &texts);
+    assert_eq!(gateways(), before, "nothing on the bridge is touched");
+    // The container has ended without a DEL.
+    c2.destroy();
+    let outside = outside(&world);
+    c3.add("bridge", &ordinary);
+    c1.ping("192.0.2.2");
+    c1.call("bridge", "CHECK", &checked).run().silence();
+    drop(outside);
 }
