@@ -14,6 +14,7 @@ mod installed;
 mod kernel;
 mod leaks;
 mod limits;
+mod marks;
 mod packets;
 mod replies;
 mod timer;
@@ -83,6 +84,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("the reverse path filter", forwarding::reverse_path_filter),
     ("the replies of published ports", replies::replies),
     ("the rules for forwarded packets", drops::drops),
+    ("the bits of the packet mark", marks::marks),
     ("the limits of the kernel", limits::limits),
     ("the remains of containers", leaks::leaks),
     ("the DHCP daemon", host::dhcp_daemon),

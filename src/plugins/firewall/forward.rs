@@ -164,7 +164,7 @@ fn jumps_to(rule: &Rule, chain: &str) -> bool {
 }
 
 /// Whether the comment is that of a rule of this plugin that accepts packets.
-fn is_accept(rule: &Rule) -> bool {
+pub(super) fn is_accept(rule: &Rule) -> bool {
     rule.comment.as_deref().is_some_and(|comment| comment.starts_with(OWN_COMMENT))
 }
 

@@ -8,7 +8,7 @@ use super::{Accept, Backend, Firewall, Firewalld, Mark, forward};
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::nft::{Chain, Field, Program, Table};
+use crate::netlink::nft::{Chain, Field, Nft, Program, Table};
 
 /// The rules that ADD adds to accept the packets of its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,11 @@ pub fn passed(
         forward::add_published(&mut program);
     }
     Ok(program)
+}
+
+/// Fails with code 7 if a rule of another program uses this bit of the packet mark.
+pub fn check_mark(nft: &Nft, bit: u8) -> Result<()> {
+    Mark { bit, accepts_published: false }.check_unused(nft, &forward::is_accept)
 }
 
 /// The base chain that ADD adds to a table with these chains: FORWARD of iptables, if it is missing. Its policy is accept.

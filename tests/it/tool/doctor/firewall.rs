@@ -3,10 +3,10 @@
 
 use serde_json::{Value, json};
 
-use super::healthy;
 use super::rulesets::{
     AS_TRAFFIC, DROPPED, FLOWS, Says, Site, Traffic, UNPUBLISHED, V4_DROPPED, network,
 };
+use super::{attach, configure, faults, healthy, only_fault};
 use crate::firewall::firewalld::start_firewalld;
 use crate::world::World;
 
@@ -271,4 +271,20 @@ fn the_addresses_of_other_networks_accept_nothing() {
     let fault =
         "chain FORWARD of table ip filter drops the packets of b (published ports): its policy";
     assert!(outcome.stdout.contains(fault), "{}", outcome.report());
+}
+
+#[test]
+fn a_rule_with_the_bit_of_the_plugin_firewall_is_found() {
+    let mut own = super::network("a", 1);
+    own["plugins"].as_array_mut().unwrap().push(json!({"type": "firewall"}));
+    let world = healthy(std::slice::from_ref(&own));
+    attach(&world, &own);
+    let others = "table inet other { chain c { type filter hook prerouting priority 0; meta mark set 0x1000; }; }";
+    world.tool(&["nft", "-f", "-"], None).stdin(others).output_of_success();
+    let texts = ["network a: markAcceptBit: a rule of chain c of table inet other uses bit 12"];
+    let fix = only_fault(&world, "broken", &texts);
+    assert_eq!(fix, "set markAcceptBit in /run/net.d/a.conflist");
+    own["plugins"][1] = json!({"type": "firewall", "markAcceptBit": 11});
+    configure(&world, "a", &own);
+    assert_eq!(faults(&world), [json!(null); 0]);
 }
