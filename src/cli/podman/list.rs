@@ -63,7 +63,7 @@ pub fn network(runtime: &Runtime, object: &Object, ips: &[String]) -> Result<Net
             let name = NetworkName::new(object.name.as_str())?;
             let mut list = new.list(&name, &subnets, bridge)?;
             // podman does not say that a network was removed. A bridge that the user named can be somebody else's.
-            if bridge == own_bridge(object) {
+            if bridge == own_bridge(object, new.vlan) {
                 set_keys(&mut list, vec![Key::new("bridge", "removeUnused", Json::Bool(true))])?;
             }
             set_keys(&mut list, keys)?;
@@ -369,7 +369,7 @@ fn set_at(plugin: &mut Json, kind: &str, path: &str, value: Json) -> Result<(), 
 /// Chooses what the object leaves open: the bridge, and subnets.
 pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Result<()> {
     if new.kind == Kind::Bridge && new.bridge.is_none() {
-        new.bridge = Some(IfName::new(own_bridge(object))?);
+        new.bridge = Some(IfName::new(own_bridge(object, new.vlan))?);
     }
     if new.subnets.is_empty() && new.kind == Kind::Macvlan && object.ipam_driver().is_none() {
         new.addresses = Addresses::Dhcp;
@@ -396,9 +396,10 @@ pub fn complete(runtime: &Runtime, object: &Object, new: &mut NewNetwork) -> Res
 }
 
 /// The bridge of a network without `network_interface`. Other networks of podman may have a bridge that does not exist yet, so
-/// its name is from the id of the network.
-fn own_bridge(object: &Object) -> String {
-    let id: String = object.id.chars().take(12).collect();
+/// its name is from the id of the network. The gateway of a VLAN is a link with the name `BRIDGE.NUMBER`.
+fn own_bridge(object: &Object, vlan: Option<u32>) -> String {
+    let length = if vlan.is_some() { 7 } else { 12 };
+    let id: String = object.id.chars().take(length).collect();
     format!("cnb{id}")
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Host, network};
 use crate::world::connection::{Connection, echo};
-use crate::world::{Container, Outcome, all_at_once, executable, parse, with};
+use crate::world::{Container, Outcome, all_at_once, executable, parse, runs_with, with};
 
 const ID: &str = "407c0dffaae17890a81501a93e6971e3649210a36492b8ff7b2e4916c7b4668e";
 
@@ -654,4 +654,23 @@ fn the_commands_of_podman_for_the_networks_of_files_are_printed() {
     assert!(missing.status == 1 && missing.stderr.contains("no file configures network gone"));
     let created = host.created(&with_options("mynet", json!({"network": "mynet"})));
     assert_eq!(created["options"], json!({"network": "mynet"}));
+}
+
+#[test]
+fn a_network_in_a_vlan_has_a_bridge_with_room_for_its_gateway() {
+    let host = Host::new();
+    let network = host.created(&with_options("a", json!({"vlan": "4094"})));
+    let bridge = network["network_interface"].as_str().unwrap();
+    assert!(format!("{bridge}.4094").len() < 16, "{bridge}");
+    let c1 = host.world.container("c1");
+    let own = request("c1", &network);
+    if !runs_with("CONFIG_BRIDGE_VLAN_FILTERING") {
+        let refused = error_of(&host.driver(&["setup", &c1.netns()], &own));
+        assert!(refused.contains("the kernel lacks CONFIG_BRIDGE_VLAN_FILTERING"), "{refused}");
+        return;
+    }
+    let answer = host.set_up(&c1, &own);
+    c1.ping(answer["interfaces"]["eth0"]["subnets"][0]["gateway"].as_str().unwrap());
+    host.tear_down(&c1.netns(), &own);
+    assert!(!host.world.links().iter().any(|link| link.starts_with(bridge)));
 }
