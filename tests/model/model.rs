@@ -246,6 +246,12 @@ pub fn is_reservation(key: &Key, line: &str) -> bool {
         && line.ends_with(&format!("'{} {}'", key.id, key.interface))
 }
 
+/// Whether a line is the reservation of an address by another attachment.
+pub fn is_reservation_of_another(key: &Key, line: &str) -> bool {
+    let is_file = line.contains(&format!("/networks/{}/", key.network)) && !line.contains("/.");
+    is_file && line.ends_with('\'') && !line.ends_with("''") && !is_reservation(key, line)
+}
+
 /// The address without the length of its prefix.
 pub fn bare(address: &str) -> &str {
     address.split('/').next().unwrap_or(address)

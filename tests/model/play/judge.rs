@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, Play};
 use crate::look::{Seen, names};
-use crate::model::{Attachment, Holds, Key, State, bare, fails};
+use crate::model::{Attachment, Holds, Key, State, bare, fails, is_reservation_of_another};
 use crate::node::Outcome;
 use crate::step::{Action, By, Fault, Step};
 
@@ -162,6 +162,8 @@ impl Play {
             left.retain(|line| !line.contains("/run/cnibox/"));
         }
         left.retain(|line| !self.model.is_of_go(line));
+        // Another program removed the reservation, and another attachment got the address.
+        left.retain(|line| !is_reservation_of_another(key, line));
         let unsound = |address: &String| self.seen.host.has_address(address);
         left.retain(|line| {
             !addresses
