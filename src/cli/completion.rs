@@ -11,7 +11,8 @@ use crate::runtime::NAMED_NAMESPACES;
 use super::help_of_command;
 use super::output::usage_error;
 use super::output::{print_line, print_text};
-use super::parameters::{self, TIMEOUT_S};
+use super::parameters::TIMEOUT_S;
+use super::podman;
 
 /// Print the script with which a shell completes command lines.
 #[derive(FromArgs)]
@@ -104,13 +105,13 @@ fn commands() -> Vec<String> {
 }
 
 fn networks() -> Vec<String> {
-    let listed = parameters::runtime(TIMEOUT_S).networks();
+    let listed = podman::runtime(TIMEOUT_S).networks();
     let (all, _) = listed.unwrap_or_default();
     all.iter().map(|listed| listed.name.to_string()).collect()
 }
 
 fn reserved() -> Vec<String> {
-    let Ok(survey) = parameters::runtime(TIMEOUT_S).survey() else { return Vec::new() };
+    let Ok(survey) = podman::runtime(TIMEOUT_S).survey() else { return Vec::new() };
     survey.reservations().map(|owned| owned.reservation.address.to_string()).collect()
 }
 

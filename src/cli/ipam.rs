@@ -14,7 +14,8 @@ use crate::runtime::Runtime;
 use crate::runtime::reservations::{OwnedReservation, OwnerState, Pod, Pool, RangeUse, Survey};
 
 use super::output::{Done, print_json, print_json_list, print_line, usage_error};
-use super::parameters::{self, TIMEOUT_S};
+use super::parameters::TIMEOUT_S;
+use super::podman;
 use super::table::Table;
 
 /// List the addresses of host-local and their owners, release leaked addresses, reserve addresses.
@@ -77,7 +78,7 @@ impl Ipam {
         }
         let addresses = self.addresses.iter().map(|text| address(text));
         let addresses = addresses.collect::<Result<Vec<IpAddr>>>()?;
-        let runtime = parameters::runtime(TIMEOUT_S);
+        let runtime = podman::runtime(TIMEOUT_S);
         let mut survey = runtime.survey()?;
         if let Some(name) = &self.network {
             survey.pools.retain(|pool| *pool.network == **name);

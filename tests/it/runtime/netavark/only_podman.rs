@@ -87,6 +87,11 @@ fn the_commands_know_a_network_that_only_podman_has() {
     let metrics = host.of_user(&["metrics"]).output();
     assert!(metrics.contains("cnibox_pool_size{network=\"web\",range=\"10.89.0.1-"), "{metrics}");
 
+    let ranges = host.of_user(&["ipam", "list"]).output();
+    assert!(ranges.contains(" web ") && ranges.contains("10.89.0.1-10.89.0.254"), "{ranges}");
+    let words = host.of_user(&["completion", "words", "status", ""]).output();
+    assert!(words.lines().any(|word| word == "web"), "{words}");
+
     // A file of CNI with a part of the subnet, and one with the bridge.
     let plugin = json!({
         "type": "bridge", "bridge": "cnb407c0dffaae1", "isGateway": true,
