@@ -19,7 +19,6 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::life::{Life, Witness};
 use crate::plugin::record::{AllRecords, Begun, Held, Hold, Made, Maker, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Operation};
@@ -180,113 +179,13 @@ impl Runtime {
         Ok(entry)
     }
 
-    /// Deletes the remains of ended attachments of the interface, to any network, and of an interrupted operation. Fails if an
-    /// attachment is alive or, in this network, may be alive.
-    fn delete_stale_of(&self, netns: &NetNs, new: &CacheEntry, network: &Network) -> Result<()> {
-        let witness = Witness::new()?;
-        self.refuse_shared_file(&witness, new)?;
-        let pending = self.interrupted(&new.network, &new.at)?;
-        let known = match self.cache.read(&new.network, &new.at) {
-            Ok(known) => known,
-            Err(error) => {
-                if netns.rtnl()?.link(&new.at.ifname)?.is_some() {
-                    return Err(error.context(format!("cannot add {}", new.title())));
-                }
-                // The file of another attachment, which has ended, says nothing about this one.
-                if self.cache.holder(&new.network, &new.at)?.is_none() {
-                    self.require_end_by_record(&witness, new, &error)?;
-                }
-                warn(format_args!("{error}; deleting the attachment of this name"));
-                Some(new.clone())
-            }
-        };
-        let judged = self.generation(new);
-        let mut gone = Vec::new();
-        for other in self.cache.of_interface(&new.at)? {
-            let is_of_network = other.network == new.network;
-            let generation = self.generation(&other);
-            match self.life_for_add(&witness, &other) {
-                _ if is_of_network && pending.is_some() => {}
-                Life::Alive => return Err(already_attached(&other)),
-                Life::Unknown(reason) if is_of_network => {
-                    return Err(may_be_attached(&other, &reason));
-                }
-                Life::Ended(_) if !is_of_network => gone.push((other, generation)),
-                Life::Unknown(_) | Life::Ended(_) => {}
-            }
-        }
-        for (other, generation) in gone {
-            if let Some(_lock) = Lock::network_without_gc(&self.locks, &other.network)? {
-                self.delete_stale(&other, &other.network_of_add()?, &generation)?;
-            }
-        }
-        let Some(rest) = known.or(pending) else { return self.refuse_recorded(&witness, new) };
-        let old = rest.network_of_add();
-        self.delete_stale(&rest, old.as_ref().unwrap_or(network), &judged)
-    }
-
-    /// The generation of the record of an attachment. Empty if it has none, or an unreadable one.
-    fn generation(&self, of: &CacheEntry) -> String {
-        let record = self.records.read(&of.network, &of.at).ok().flatten();
-        record.map_or_else(String::new, |record| record.generation)
-    }
-
-    /// Fails if the attachment lives that another runtime has made: only a record tells of it. A failing ADD would delete it.
-    fn refuse_recorded(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
-        // `begin` replaces no unreadable record.
-        let record = self.records.read(&new.network, &new.at).ok().flatten();
-        let is_attached = |record: &Record| {
-            !record.made.is_empty() && witness.settled_life(record) == Life::Alive
-        };
-        if record.as_ref().is_some_and(is_attached) { Err(already_attached(new)) } else { Ok(()) }
-    }
-
-    /// Fails unless the record of an attachment, of which the cache entry cannot be read because of `error`, proves its end.
-    fn require_end_by_record(
-        &self,
-        witness: &Witness,
-        of: &CacheEntry,
-        error: &Error,
-    ) -> Result<()> {
-        let life = match self.records.read(&of.network, &of.at)? {
-            Some(record) => witness.settled_life(&record),
-            None => Life::Unknown("it has no record".into()),
-        };
-        match life {
-            Life::Ended(_) => Ok(()),
-            Life::Alive => Err(already_attached(of)),
-            Life::Unknown(reason) => Err(may_be_attached(of, &format!("{error}; {reason}"))),
-        }
-    }
-
-    /// Two attachments can have the same file name in libcni's cache: network `a-b` with container `c`, and network `a` with
-    /// container `b-c`. Fails if the file belongs to another attachment that may be alive.
-    fn refuse_shared_file(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
-        let Some(other) = self.cache.holder(&new.network, &new.at)? else { return Ok(()) };
-        if self.life_for_add(witness, &other).is_ended() {
-            return Ok(());
-        }
-        let msg = format!("cannot add {}: {} has its cache file", new.title(), other.title());
-        let path = self.cache.path(&new.network, &new.at);
-        Err(Error::internal(msg).with_details(path.display().to_string()))
-    }
-
-    /// Deletes the remains of an attachment that has ended. `judged` is the generation of the record that was judged.
-    fn delete_stale(&self, rest: &CacheEntry, network: &Network, judged: &str) -> Result<()> {
-        let held = self.hold_for_del(&rest.network, &rest.at)?;
-        if held.as_ref().is_some_and(|held| held.record.generation != judged) {
-            let msg = format!("cannot add {}: another ADD has just attached it", rest.title());
-            return Err(Error::new(Code::TRY_AGAIN_LATER, msg));
-        }
-        let netns = self.netns_of_del(rest, Unrecorded::HasInterface);
-        self.delete_held(rest, network, &netns, held).map_err(|error| {
-            error.context(format!("cannot delete the remains of {}", rest.title()))
-        })
-    }
-
     /// Locks the record of an attachment until its DEL has removed it. Fails with code 11 if another process has the lock. An
     /// unreadable record does not prevent the DEL.
-    fn hold_for_del(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Box<Held>>> {
+    pub(super) fn hold_for_del(
+        &self,
+        network: &NetworkName,
+        at: &Attachment,
+    ) -> Result<Option<Box<Held>>> {
         match self.records.hold_for_del(network, at) {
             Ok(Hold::Held(held)) => Ok(Some(held)),
             Ok(Hold::Busy(error)) => Err(error),
@@ -438,7 +337,7 @@ impl Runtime {
 
     /// `delete`. `held` has the lock of the record until the end, unless it cannot be noted there that the attachment is deleted: then
     /// the DEL of an executed plugin would wait for this lock.
-    fn delete_held(
+    pub(super) fn delete_held(
         &self,
         entry: &CacheEntry,
         network: &Network,
@@ -621,20 +520,4 @@ fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry
         entry.capability_args.clone_from(target.capability_args);
     }
     entry
-}
-
-fn may_be_attached(entry: &CacheEntry, reason: &str) -> Error {
-    let msg = format!("cannot add {}: it may be attached already", entry.title());
-    Error::internal(msg).with_details(format_args!("{reason}; cnibox del removes it"))
-}
-
-fn already_attached(entry: &CacheEntry) -> Error {
-    let success = entry.success().unwrap_or_default().unwrap_or_default();
-    let addresses: Vec<String> = success.nets().iter().map(ToString::to_string).collect();
-    let has = match addresses.as_slice() {
-        [] => String::new(),
-        addresses => format!(", with {}", addresses.join(", ")),
-    };
-    let msg = format!("cannot add {}: it is attached already{has}", entry.title());
-    Error::internal(msg).with_details(format_args!("its namespace is {}", entry.netns.display()))
 }

@@ -23,6 +23,7 @@ pub(crate) mod reconcile;
 pub mod request;
 #[cfg(feature = "tool")]
 pub(crate) mod reservations;
+mod stale;
 #[cfg(feature = "tool")]
 pub(crate) mod watch;
 
