@@ -68,7 +68,7 @@ machine_a_kernel_without_ipvlan_is_found() {
 
 lacks_nf_tables() {
     doctor 1
-    same "broken: the kernel lacks CONFIG_NF_TABLES (module nf_tables); needed by bridge (ipMasq), bridge (macspoofchk), veth (ipMasq), ptp (ipMasq), firewall, portmap" \
+    same "broken: the kernel lacks CONFIG_NF_TABLES (module nf_tables); needed by bridge (ipMasq), bridge (macspoofchk), bridge (internal), veth (ipMasq), ptp (ipMasq), firewall, portmap" \
         "$(head -n 1 /tmp/faults)"
     grep -qx '    fix: modprobe nf_tables' /tmp/faults
     same 1 "$(grep -c ^broken: /tmp/faults)"

@@ -101,7 +101,8 @@ pub fn port_element(port: &IfName) -> (Table<'static>, &'static str, Vec<u8>) {
 /// Fails with code 7 if one is of another attachment than `own` that may live: the host forwards no packet of the link.
 fn former(nft: &Nft, link: &IfName, own: &Owner) -> Result<Option<Vec<Element>>> {
     let (table, key) = (shared_rules::table(IpFamily::V4), port_key(link));
-    if nft.elements_at(table, LINKS, std::slice::from_ref(&key))? == [None] {
+    // A kernel without nf_tables has no element.
+    if !nft.has_any_element(&[(table, LINKS, key.clone())])? {
         return Ok(None);
     }
     let mut of_link = nft.elements(table, PORTS)?;
