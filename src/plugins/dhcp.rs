@@ -139,49 +139,46 @@ impl Ipam for Dhcp {
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
         match scope {
-            Scope::One(at) => {
-                self.remove(cx, &Request::Release(key(cx, at)), Some(at), &[]);
-            }
+            Scope::One(at) => self.remove(cx, &Request::Release(key(cx, at)), Some(at), &[]),
             Scope::Each(all) => {
-                all.iter().try_for_each(|at| self.clean(cx, Scope::One(at)))?;
+                let cleaned = all.iter().map(|at| self.clean(cx, Scope::One(at)));
+                Error::joined(cleaned.filter_map(Result::err).collect())
             }
             Scope::AllExcept(keep) => {
                 let network = cx.request.network.clone();
-                self.remove(cx, &Request::Gc { network, keep: keep.to_vec() }, None, keep);
+                self.remove(cx, &Request::Gc { network, keep: keep.to_vec() }, None, keep)
             }
         }
-        Ok(())
     }
 }
 
 impl Dhcp {
     /// Releases the lease of one attachment, or all leases of the network except those of `keep`. If the daemon is down, marks
-    /// the leases in the journal, so that the next daemon releases them.
+    /// the leases in the journal, so that the next daemon releases them. Fails if neither can be done: nothing else remembers
+    /// the lease.
     fn remove(
         &self,
         cx: &Context<'_>,
         request: &Request,
         one: Option<&Attachment>,
         keep: &[Attachment],
-    ) {
+    ) -> Result<()> {
         // DEL and GC remove something even if the key is invalid.
         let path = self.socket().unwrap_or_else(|_| SOCKET.into());
         let journal = Journal::of(Path::new(""), &path);
         let asked = socket::ask(&path, request, REMOVAL_TIMEOUT, Some(REMOVAL_TIMEOUT));
-        let Err(failure) = asked else { return };
+        let Err(failure) = asked else { return Ok(()) };
         if let (Failure::Down(_), Some(at)) = (&failure, one)
             && cx.or_warn(self.release_without_daemon(cx, at, &journal))
         {
-            return;
+            return Ok(());
         }
         let marked = match one {
             Some(at) => journal.mark(&key(cx, at)).map(usize::from),
             None => journal.mark_all_except(&cx.request.network, keep),
         };
-        let has_none = matches!(marked, Ok(0));
-        cx.or_warn(marked);
         let asked = match failure {
-            Failure::Down(_) if has_none => Ok(()),
+            Failure::Down(_) if marked == Ok(0) => Ok(()),
             // A daemon that started meanwhile may have read the journal before the leases were marked. A lease without its mark
             // would be adopted.
             Failure::Down(_) => {
@@ -189,10 +186,13 @@ impl Dhcp {
             }
             failure => Err(failure),
         };
-        if let Err(failure) = asked {
-            let error = failure.into_error();
-            cx.warn(format_args!("{error}; the daemon releases marked leases when it starts"));
+        let Err(failure) = asked else { return Ok(()) };
+        let error = failure.into_error();
+        if let Err(unmarked) = marked {
+            return Err(error.also(&unmarked));
         }
+        cx.warn(format_args!("{error}; the daemon releases marked leases when it starts"));
+        Ok(())
     }
 
     /// Sends the request to the daemon. Starts the daemon if it is down and `daemon` is `auto`.

@@ -195,23 +195,6 @@ test_the_gateway_goes_with_the_last_container_of_its_vlan() {
     del bridge c3 "$twenty_gateway"
 }
 
-test_a_failing_add_takes_back_the_gateway_of_its_vlan_where_addresses_come_through_the_interface() {
-    container c1 c2
-    add bridge c2 "$twenty_gateway"
-    mkdir /tmp/bin
-    ln -s "$cni_bin/bridge" /tmp/bin/bridge
-    cat >/tmp/bin/dhcp <<'END'
-#!/bin/sh
-echo '{"cniVersion": "1.1.0", "ips": [{"address": "10.10.0.2/24"}], "routes": [{"dst": "10.99.0.0/16", "gw": "192.168.77.1", "scope": 254}]}'
-END
-    chmod 755 /tmp/bin/dhcp
-    cni_bin=/tmp/bin
-    expect_fail 999 ADD bridge c1 "${ten_gateway%\"ipam\"*}\"ipam\": {\"type\": \"dhcp\"}}"
-    said_contains 10.99.0.0/16
-    not has_link cni0.10
-    has_link cni0.20
-}
-
 test_one_without_a_gateway_keeps_the_gateway_of_its_vlan() {
     local layer2='{"cniVersion": "1.1.0", "name": "l2", "type": "bridge", "bridge": "cni0", "vlan": 10}'
     local trunk='{"cniVersion": "1.1.0", "name": "trunk", "type": "bridge", "bridge": "cni0", "vlanTrunk": [{"minID": 2, "maxID": 11}]}'

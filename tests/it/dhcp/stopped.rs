@@ -30,6 +30,30 @@ fn a_del_does_not_hang_with_a_daemon_that_hangs() {
     assert_eq!(of_kind(&capture.finish(), "RELEASE").len(), 1);
 }
 
+/// A read-only journal: the daemon cannot remove the lease, and the DEL cannot mark it.
+#[test]
+fn a_del_fails_if_nothing_remembers_the_lease() {
+    let world = World::new();
+    let site = Site::with_bridge(&world);
+    let kea = Kea::start(&site.outside, "sw", long_lease());
+    let _daemon = Daemon::new(&world);
+    let c1 = world.container("c1");
+    let gc = with(&bridge(), json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": []}));
+    for (verb, config) in [("DEL", &bridge()), ("GC", &gc)] {
+        let held = address(&c1.add("bridge", &bridge()));
+        site.script(
+            "mount --bind /run/cnibox/dhcp /run/cnibox/dhcp; mount -o remount,bind,ro /run/cnibox/dhcp",
+        );
+        let texts = ["cannot remove ", ".released", "Read-only file system"];
+        c1.call("bridge", verb, config).run().fails(5, &texts);
+        assert!(site.has_records(), "{verb}");
+        site.script("umount /run/cnibox/dhcp");
+        c1.call("bridge", verb, config).run().silence();
+        kea.wait_for_release(&held);
+        world.eventually("the daemon keeps no lease", || !site.has_records());
+    }
+}
+
 #[test]
 fn a_status_and_an_add_do_not_hang_with_a_daemon_that_hangs() {
     let world = World::new();

@@ -130,7 +130,8 @@ impl Play {
         };
         let made = Made { list, capabilities, by: step.by, container };
         let was_up = known.is_some_and(|attachment| attachment.state == State::Up);
-        let effect = self.learn_add(key.clone(), &made, listed, was_up)?;
+        let mut effect = self.learn_add(key.clone(), &made, listed, was_up)?;
+        self.perturb_with_same_ifb(&key, step.by, &mut effect);
         report.map_or(Ok(()), |report| self.has_left_nothing(&key, &before, &report))?;
         Ok(effect)
     }
@@ -293,6 +294,7 @@ impl Play {
         }
         self.learn_del(key, by, listed)?;
         let mut effect = Effect::of(key.clone());
+        self.perturb_with_same_ifb(key, by, &mut effect);
         // An interface of the Go plugins names no owner, and goes by its name.
         let of_name = self.model.attachments.iter().filter(|(other, attachment)| {
             let is_there = other.id == key.id || attachment.path == path;
@@ -306,6 +308,20 @@ impl Play {
             effect.touched.insert(other);
         }
         Ok(effect)
+    }
+
+    /// The Go plugin `bandwidth` names an ifb by network and container: it deletes that of another interface.
+    fn perturb_with_same_ifb(&mut self, key: &Key, by: By, effect: &mut Effect) {
+        if by != By::Go {
+            return;
+        }
+        for (other, attachment) in &mut self.model.attachments {
+            let has_same = other.network == key.network && other.id == key.id && other != key;
+            if has_same && attachment.has_plugin("bandwidth") {
+                attachment.is_perturbed = true;
+                effect.touched.insert(other.clone());
+            }
+        }
     }
 
     fn runtime_del(&mut self, key: &Key, path: &str, fault: &Fault) -> Holds<Listed> {
