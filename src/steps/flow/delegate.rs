@@ -13,8 +13,8 @@ use crate::steps::flow::orphans;
 use crate::steps::undo::Undo;
 
 /// Calls ADD of the IPAM plugin, if the network has one; `undo` releases the addresses, unless the container may have them from an
-/// earlier ADD. If `link` is given, claims the
-/// addresses on that link of the node, and fails if another container has one of them on the link.
+/// earlier ADD. If `link` is given, claims the addresses on that link of the node, and fails if another container has one of them on
+/// the link.
 pub fn add_ipam<'a>(
     cx: &'a Context<'a>,
     at: &'a Attachment,
