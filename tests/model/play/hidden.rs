@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Effect, Play};
-use crate::model::{Container, Holds, Key, State, fails};
+use crate::model::{Attachment, Container, Holds, Key, State, fails};
 use crate::node::{Call, TOOLS};
 use crate::step::Step;
 
@@ -104,14 +104,15 @@ impl Play {
     }
 
     /// Whether an attachment has left its interface in a namespace that no DEL finds by its path. The end of a veth on the host
-    /// takes the other end with it.
-    pub(super) fn may_leave_interface(&self, key: &Key, space: usize) -> bool {
-        let is_veth = self.seen.spaces.get(&self.model.spaces[space].path).is_some_and(|space| {
+    /// takes the other end with it. A device of the host comes back when the namespace ends; here devices are veths, too.
+    pub(super) fn may_leave_interface(&self, key: &Key, known: &Attachment) -> bool {
+        let path = &self.model.spaces[known.space].path;
+        let is_veth = self.seen.spaces.get(path).is_some_and(|space| {
             space
                 .lines
                 .iter()
                 .any(|line| line.starts_with(&format!("link {} kind veth ", key.interface)))
         });
-        self.model.is_left(space) && !is_veth
+        self.model.is_left(known.space) && (!is_veth || known.has_plugin("host-device"))
     }
 }

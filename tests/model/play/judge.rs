@@ -177,7 +177,7 @@ impl Play {
         let space = space.and_then(|space| self.seen.spaces.get(&space.path));
         if let (Some(space), Some(known)) = (space, known)
             && !known.is_perturbed
-            && !self.may_leave_interface(key, known.space)
+            && !self.may_leave_interface(key, known)
             && space.has_link(&key.interface)
         {
             left.push(format!("the interface {} in the container", key.interface));
