@@ -269,6 +269,10 @@ impl Play {
                 .filter(|path| !self.model.strangers.contains(path))
                 .unwrap_or_default(),
         };
+        // The Go plugins delete an interface by its name, also in the namespace of another program.
+        if by == By::Go && self.model.strangers.contains(&path) {
+            return Ok(Effect::none());
+        }
         let listed = if by == By::Runtime {
             self.runtime_del(key, &path, fault)?
         } else {
