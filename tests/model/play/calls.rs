@@ -269,8 +269,9 @@ impl Play {
                 .filter(|path| !self.model.strangers.contains(path))
                 .unwrap_or_default(),
         };
-        // The Go plugins delete an interface by its name, also in the namespace of another program.
-        if by == By::Go && self.model.strangers.contains(&path) {
+        // The Go plugins delete an interface by its name, also in the namespace of another program or container.
+        let space = known.as_ref().map(|attachment| attachment.space);
+        if by == By::Go && self.leads_to_another(&path, space) {
             return Ok(Effect::none());
         }
         let listed = if by == By::Runtime {
@@ -348,10 +349,15 @@ impl Play {
     /// Whether a DEL counts as that of an earlier container of the id: the attachment lives, and another namespace is at its path.
     fn is_late(&self, key: &Key) -> bool {
         let Some(known) = self.model.attachments.get(key) else { return false };
-        let mut others = self.model.containers.values();
-        let is_of_another = self.model.strangers.contains(&known.path)
-            || others.any(|other| other.path == known.path && other.space != known.space);
+        let is_of_another = self.leads_to_another(&known.path, Some(known.space));
         self.model.lives(known) && self.model.is_left(known.space) && is_of_another
+    }
+
+    /// Whether a path leads to the namespace of another program or container.
+    fn leads_to_another(&self, path: &str, space: Option<usize>) -> bool {
+        let mut others = self.model.containers.values();
+        self.model.strangers.contains(path)
+            || others.any(|other| other.path == path && Some(other.space) != space)
     }
 
     pub(super) fn learn_del(&mut self, key: &Key, by: By, listed: Listed) -> Holds {
