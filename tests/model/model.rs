@@ -206,6 +206,10 @@ impl Model {
             self.host_lines(key, &addresses, seen).into_iter().collect();
         // A source of published ports names one of the containers behind it.
         facts.retain(|line| !line.contains("/run/cnibox/") && !line.contains(" portmap-sources-"));
+        // The Go plugins make nothing in a table of cnibox: an earlier attachment of this name left it.
+        facts.retain(|line| {
+            attachment.by != By::Go || !line.starts_with("nft ") || !line.contains(" cnibox ")
+        });
         let Some(space) = self.spaces.get(attachment.space).filter(|space| space.is_alive) else {
             return facts;
         };

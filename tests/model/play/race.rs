@@ -24,12 +24,18 @@ impl Play {
         let Some(list) = self.list(step.network) else { return Ok(Effect::none()) };
         let mut racers =
             vec![(Racer::Gc, cnibox(&["gc"])), (Racer::Reconcile, cnibox(&["reconcile"]))];
+        let mut spaces = Vec::new();
         let containers: Vec<usize> = self.model.containers.keys().copied().collect();
         for container in
             containers.into_iter().filter(|container| step.number >> container & 1 == 1)
         {
-            let step = Step { container, ..step.clone() };
-            racers.extend(self.racer(&step, &list));
+            let space = self.model.containers[&container].space;
+            // No runtime adds an interface twice to one namespace.
+            if !spaces.contains(&space) {
+                let step = Step { container, ..step.clone() };
+                racers.extend(self.racer(&step, &list));
+                spaces.push(space);
+            }
         }
         if racers.len() < 4 || list["plugins"][0]["device"].is_string() {
             return Ok(Effect::none());
