@@ -361,12 +361,16 @@ impl<'w> Container<'w> {
     }
 }
 
-/// Unmounts a namespace. The kernel ends it a moment after the last process that used it: waits for that, up to a second, since
-/// a process can still be in it.
+/// Unmounts a namespace, which is busy while a watcher has it open. The kernel ends it a moment after the last process that used
+/// it: waits for that, up to a second, since a process can still be in it.
 const UNMOUNT: &str = r#"
     ip netns set "$1" auto 2>/dev/null
     number=$(ip netns list-id 2>/dev/null | sed -n "s/^nsid \([0-9]*\) .* name: $1)$/\1/p")
-    umount "/run/netns/$1" || exit
+    for try in $(seq 100); do
+        umount "/run/netns/$1" && break
+        [ "$try" -lt 100 ] || exit
+        sleep 0.01
+    done
     for _ in $(seq 100); do
         [ -n "$number" ] && ip netns list-id nsid "$number" >/dev/null 2>&1 || exit 0
         sleep 0.01
