@@ -198,7 +198,9 @@ impl Play {
         // An interface that was there before is another's, and a DEL leaves it.
         let space = self.seen.spaces.get(&made.container.path);
         let was_there = space.is_some_and(|space| space.has_link(&key.interface));
-        let attachment = Attachment {
+        let earlier = self.model.attachments.get(&key).cloned();
+        let entry = self.seen.files.get(&key.cache()).cloned();
+        let mut attachment = Attachment {
             state,
             by: made.by,
             space: made.container.space,
@@ -210,8 +212,15 @@ impl Play {
             is_perturbed: state != State::Up && was_there,
             facts: BTreeSet::new(),
         };
-        self.model.attachments.insert(key.clone(), attachment);
         self.seen = self.look();
+        // Before it has changed the entry of the cache, other runtimes know the list of the earlier ADD.
+        if let (State::Unsure, Some(earlier), Some(_)) = (state, earlier, &entry)
+            && self.seen.files.get(&key.cache()) == entry.as_ref()
+        {
+            attachment.config = earlier.config;
+            attachment.capabilities = earlier.capabilities;
+        }
+        self.model.attachments.insert(key.clone(), attachment);
         if state == State::Up && made.by != By::Go {
             self.is_made(&key)?;
         }
