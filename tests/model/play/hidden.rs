@@ -18,8 +18,11 @@ impl Play {
         let Some(container) = self.model.containers.get(&step.container).cloned() else {
             return Ok(Effect::none());
         };
-        let Container { path, space, pid, runner, .. } = container;
-        if pid.is_some() || runner.is_some() || self.model.is_left(space) {
+        let Container { path, space, pid, .. } = container;
+        // `cnibox run` has the file open until its end.
+        let mut shared = self.model.containers.values().filter(|other| other.space == space);
+        let is_run = shared.any(|other| other.runner.is_some());
+        if pid.is_some() || is_run || self.model.is_left(space) {
             return Ok(Effect::none());
         }
         let holder = self.start(json!({"netns": path}));
