@@ -3,10 +3,9 @@
 //! Each check is a function that reads the host and changes nothing. The kernel may load modules, as it does for plugins.
 
 mod conflicts;
-mod drops;
 mod files;
+mod filters;
 mod finding;
-mod fixes;
 mod forwarding;
 mod host;
 #[cfg(feature = "install")]
@@ -14,10 +13,11 @@ mod installed;
 mod kernel;
 mod leaks;
 mod limits;
+mod links;
 mod marks;
-mod packets;
 mod replies;
 mod timer;
+mod traffic;
 mod watcher;
 
 use std::io::{BufRead, IsTerminal, Read, stdin};
@@ -83,7 +83,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("router advertisements", forwarding::advertisements),
     ("the reverse path filter", forwarding::reverse_path_filter),
     ("the replies of published ports", replies::replies),
-    ("the rules for forwarded packets", drops::drops),
+    ("the filters of other programs", filters::filters),
     ("the bits of the packet mark", marks::marks),
     ("the limits of the kernel", limits::limits),
     ("the remains of containers", leaks::leaks),
@@ -120,7 +120,7 @@ impl Doctor {
         if self.json {
             output::print_json(&JsonOutput { findings: &findings, done: self.fix.then_some(done) });
         }
-        fixed.map(|()| u8::from(findings.iter().any(|finding| finding.harm != Harm::Note)))
+        fixed.map(|()| u8::from(findings.iter().any(|finding| finding.harm.is_fault())))
     }
 }
 
@@ -143,7 +143,7 @@ fn ask(fixable: &[Harm]) -> Result<bool> {
 
 /// Runs all checks. Returns their findings, the most harmful first.
 fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
-    let host = Host::read(runtime)?;
+    let host = Host::read(runtime, false)?;
     let mut found = Findings::default();
     for (object, check) in CHECKS {
         if let Err(error) = check(&host, &mut found) {

@@ -14,10 +14,18 @@ pub(super) enum Harm {
     Insecure,
     /// Containers get no network, or packets are lost.
     Broken,
+    /// A filter of another program may drop packets.
+    May,
     /// The host will run out of addresses, or packets go to a removed container.
     Leaked,
     /// Not a fault.
     Note,
+}
+
+impl Harm {
+    pub(super) fn is_fault(self) -> bool {
+        !matches!(self, Self::May | Self::Note)
+    }
 }
 
 impl Display for Harm {
@@ -35,6 +43,9 @@ pub(super) struct Finding {
     pub(super) why: &'static str,
     /// The command that fixes the fault. Empty if it is unknown whether there is a fault.
     pub(super) fix: String,
+    /// What the finding is about, if that is more than one thing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) lines: Vec<String>,
     /// Whether `doctor --fix` removes the fault.
     #[serde(skip)]
     pub(super) is_fixable: bool,
@@ -54,15 +65,26 @@ impl Findings {
         fix: impl Display,
     ) {
         let (what, fix) = (what.to_string(), fix.to_string());
-        self.0.push(Finding { harm, what, why, fix, is_fixable: harm == Harm::Leaked });
+        let is_fixable = harm == Harm::Leaked;
+        self.0.push(Finding { harm, what, why, fix, lines: Vec::new(), is_fixable });
+    }
+
+    /// Adds the filters that may drop packets, a line for each.
+    pub(super) fn may_drop(&mut self, what: String, lines: Vec<String>) {
+        if !lines.is_empty() {
+            let why = "Containers do not reach other networks, or their ports do not answer, if one of them drops their packets.";
+            let fix = "cnibox doctor --probe".into();
+            self.0.push(Finding { harm: Harm::May, what, why, fix, lines, is_fixable: false });
+        }
     }
 }
 
 impl Finding {
     pub(super) fn print(&self) {
-        let Self { harm, what, why, fix, .. } = self;
+        let Self { harm, what, why, fix, lines, .. } = self;
         let is_fault = *harm != Harm::Note;
         print_finding(is_fault, format_args!("{harm}: {what}"));
+        lines.iter().for_each(|line| print_finding(is_fault, format_args!("    - {line}")));
         print_finding(is_fault, format_args!("    {why}"));
         if !fix.is_empty() {
             print_finding(is_fault, format_args!("    fix: {fix}"));

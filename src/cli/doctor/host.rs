@@ -8,7 +8,7 @@ use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::netns::NetNs;
-use crate::names::IpFamily;
+use crate::names::{IpFamily, NetworkName};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
@@ -20,6 +20,7 @@ use crate::runtime::networks;
 use crate::runtime::reservations::Survey;
 
 use super::finding::{Findings, Harm};
+use crate::cli::attachments::mappings;
 
 /// A snapshot of the host, read once.
 pub(super) struct Host<'a> {
@@ -28,6 +29,9 @@ pub(super) struct Host<'a> {
     pub(super) networks: Vec<ConfiguredNetwork>,
     pub(super) home: NetNs,
     pub(super) rtnl: Rtnl,
+    pub(super) links: Vec<Link>,
+    /// Also what concerns no network here is examined.
+    pub(super) is_verbose: bool,
     pub(super) survey: Result<Survey>,
 }
 
@@ -47,10 +51,14 @@ pub(super) struct ConfiguredNetwork {
     /// How the plugin `firewall` of the network accepts packets. `None` without the plugin, an error if the system bus does not
     /// answer.
     pub(super) passage: Result<Option<Passage>>,
+    /// The ports of the host that living containers publish.
+    pub(super) published: Vec<u16>,
+    /// A container publishes a port, or may: the cache has none of its containers.
+    pub(super) publishes: bool,
 }
 
 impl<'a> Host<'a> {
-    pub(super) fn read(runtime: &'a Runtime) -> Result<Self> {
+    pub(super) fn read(runtime: &'a Runtime, is_verbose: bool) -> Result<Self> {
         let home = NetNs::own()?;
         let rtnl = Rtnl::open()?;
         let links = rtnl.links()?;
@@ -64,7 +72,7 @@ impl<'a> Host<'a> {
             let Ok(network) = network else { continue };
             networks.push(ConfiguredNetwork::new(network, &rtnl, &links, attachments)?);
         }
-        Ok(Self { runtime, networks, home, rtnl, survey })
+        Ok(Self { runtime, networks, home, rtnl, links, is_verbose, survey })
     }
 
     /// CNI_PATH.
@@ -114,26 +122,43 @@ impl ConfiguredNetwork {
             subnets.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.trunc()));
         }
         subnets.retain(|net| !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local()));
-        let prefix = Owner::prefix(&network.name);
-        let is_of_network = |link: &Link| {
-            let owner = link.alias.as_deref().and_then(Owner::in_alias);
-            owner.is_some_and(|owner| owner.starts_with(&prefix))
-        };
         let is_alive = |(entry, life): &(CacheEntry, Life)| {
             entry.network == network.name && matches!(life, Life::Alive)
         };
-        let is_used =
-            link.is_some() || attachments.iter().any(is_alive) || links.iter().any(is_of_network);
+        let is_used = link.is_some()
+            || attachments.iter().any(is_alive)
+            || links.iter().any(|link| is_owned(link, &network.name));
+        let of_network = attachments.iter().filter(|attachment| is_alive(attachment));
+        let is_unknown = of_network.clone().count() == 0 && network.plugin("portmap").is_some();
+        let mappings = of_network.flat_map(|(entry, _)| mappings(entry));
+        let published = mappings.filter_map(host_port);
+        let published: Vec<u16> = published.collect();
+        let publishes = is_unknown || !published.is_empty();
         let bus = std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS").filter(|bus| !bus.is_empty());
         let passage = match network.plugin("firewall") {
             Some(plugin) => Passage::of(plugin, bus.as_deref()),
             None => Ok(None),
         };
-        Ok(Self { network, bridge, is_gateway, is_routed, subnets, is_used, passage })
+        Ok(Self {
+            network,
+            bridge,
+            is_gateway,
+            is_routed,
+            subnets,
+            is_used,
+            passage,
+            published,
+            publishes,
+        })
     }
 
     pub(super) fn passage(&self) -> Option<&Passage> {
         self.passage.as_ref().ok().and_then(Option::as_ref)
+    }
+
+    /// Whether a plugin made the link on the host for a container of the network.
+    pub(super) fn owns(&self, link: &Link) -> bool {
+        is_owned(link, &self.network.name)
     }
 
     /// Whether the network has addresses of a family. Without a known subnet, IPv4 is assumed.
@@ -142,6 +167,18 @@ impl ConfiguredNetwork {
             [] => family == IpFamily::V4,
             subnets => subnets.iter().any(|net| family.has(net.addr())),
         }
+    }
+}
+
+fn is_owned(link: &Link, network: &NetworkName) -> bool {
+    let owner = link.alias.as_deref().and_then(Owner::in_alias);
+    owner.is_some_and(|owner| owner.starts_with(&Owner::prefix(network)))
+}
+
+fn host_port(mapping: &Json) -> Option<u16> {
+    match mapping.get("hostPort") {
+        Some(Json::Number(port)) => port.as_u64().and_then(|port| u16::try_from(port).ok()),
+        _ => None,
     }
 }
 

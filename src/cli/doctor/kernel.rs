@@ -111,12 +111,11 @@ fn module(option: &str) -> Option<String> {
 }
 
 /// The modules whose name differs from that of the option, by the beginning of the option. Empty: the option builds no module.
-const MODULES: [(&str, &str); 8] = [
+const MODULES: [(&str, &str); 7] = [
     ("NF_TABLES_", ""),
     ("BRIDGE_VLAN_FILTERING", ""),
     ("IP_MULTIPLE_TABLES", ""),
     ("NETFILTER_NETLINK", "nfnetlink"),
-    ("NETFILTER_XT_MATCH_CONNTRACK", "xt_conntrack"),
     ("NETFILTER_XT_MARK", "xt_mark"),
     ("NFT_BRIDGE_REJECT", "nft_reject_bridge"),
     ("VLAN_8021Q", "8021q"),

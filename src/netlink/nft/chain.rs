@@ -5,10 +5,11 @@ use nix::libc::{self, c_int};
 use super::comment::Comment;
 use super::consts::{
     NFTA_CHAIN_HANDLE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TYPE,
-    NFTA_CHAIN_USE, NFTA_CHAIN_USERDATA, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY,
+    NFTA_CHAIN_USE, NFTA_CHAIN_USERDATA, NFTA_DEVICE_NAME, NFTA_HOOK_DEV, NFTA_HOOK_DEVS,
+    NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY,
 };
 use super::wire::{attribute, be32, be32_of, be64_of};
-use crate::netlink::{Attrs, text};
+use crate::netlink::{Attrs, attributes, text};
 
 /// A chain to be added.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +80,8 @@ pub struct Chain {
     /// `None` for a chain that is entered by jumps only.
     pub base: Option<Base>,
     pub comment: Option<Comment>,
+    /// The links of a base chain of hook ingress.
+    pub links: Vec<String>,
 }
 
 impl ChainKind {
@@ -154,8 +157,19 @@ impl Chain {
             uses: be32_of(attribute(list, NFTA_CHAIN_USE)?)?.cast_unsigned(),
             base,
             comment: attribute(list, NFTA_CHAIN_USERDATA).and_then(Comment::read),
+            links: attribute(list, NFTA_CHAIN_HOOK).map(links).unwrap_or_default(),
         })
     }
+}
+
+/// The links in the attributes of a hook: one, or a list.
+fn links(hook: &[u8]) -> Vec<String> {
+    let listed = attribute(hook, NFTA_HOOK_DEVS).unwrap_or_default();
+    let listed = attributes(listed).filter(|(kind, _)| *kind == NFTA_DEVICE_NAME);
+    let all = attribute(hook, NFTA_HOOK_DEV).into_iter().chain(listed.map(|(_, name)| name));
+    let mut names: Vec<String> = all.map(|name| text(name).into_owned()).collect();
+    names.dedup();
+    names
 }
 
 #[cfg(test)]
@@ -183,7 +197,8 @@ mod tests {
         for (base, comment) in [(Some(base), None), (None, Some(&comment))] {
             let bytes = message(&NewChain { name: "postrouting", base, comment });
             let comment = comment.cloned();
-            let expected = Chain { name: "postrouting".into(), handle: 7, uses: 3, base, comment };
+            let (name, links) = ("postrouting".into(), Vec::new());
+            let expected = Chain { name, handle: 7, uses: 3, base, comment, links };
             assert_eq!(Chain::read(&bytes), Some(expected));
             // The name comes last, so a shorter message has no name.
             for end in 0..bytes.len() - 1 {

@@ -30,6 +30,9 @@ pub(super) const NFTA_CHAIN_USERDATA: u16 = 12;
 
 pub(super) const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub(super) const NFTA_HOOK_PRIORITY: u16 = 2;
+pub(super) const NFTA_HOOK_DEV: u16 = 3;
+pub(super) const NFTA_HOOK_DEVS: u16 = 4;
+pub(super) const NFTA_DEVICE_NAME: u16 = 1;
 
 pub(super) const NFT_META_IIFKIND: c_int = 26;
 pub(super) const NFT_META_OIFKIND: c_int = 27;
@@ -47,21 +50,12 @@ pub(super) const NFTA_SET_DATA_TYPE: u16 = 6;
 pub(super) const NFTA_SET_DATA_LEN: u16 = 7;
 pub(super) const NFTA_SET_ID: u16 = 10;
 pub(super) const NFTA_SET_USERDATA: u16 = 13;
-pub(super) const NFTA_SET_DESC: u16 = 9;
-pub(super) const NFTA_SET_DESC_CONCAT: u16 = 2;
-pub(super) const NFTA_SET_FIELD_LEN: u16 = 1;
 
 pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
 pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
-pub(super) const NFTA_SET_ELEM_FLAGS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
-pub(super) const NFTA_SET_ELEM_EXPR: u16 = 7;
-pub(super) const NFTA_SET_ELEM_KEY_END: u16 = 10;
-pub(super) const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
-/// The element is for all keys that no other element has.
-pub(super) const NFT_SET_ELEM_CATCHALL: c_int = 2;
 
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
 pub(super) const NFTA_DATA_VERDICT: u16 = 2;

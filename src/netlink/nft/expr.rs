@@ -226,7 +226,7 @@ pub fn reject_prohibited(family: Family) -> Expr {
     let (kind, code) = match family {
         Family::Ip => (libc::NFT_REJECT_ICMP_UNREACH, ICMP_PKT_FILTERED),
         Family::Ip6 => (libc::NFT_REJECT_ICMP_UNREACH, ICMPV6_ADM_PROHIBITED),
-        Family::Inet | Family::Bridge => {
+        Family::Inet | Family::Netdev | Family::Bridge => {
             (libc::NFT_REJECT_ICMPX_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED)
         }
     };

@@ -14,8 +14,6 @@ pub enum Feature {
     Redirect,
     Fib,
     Conntrack,
-    /// The match `conntrack` of iptables.
-    XtConntrack,
     /// The match `mark` of iptables.
     XtMark,
     Reject,
@@ -41,6 +39,7 @@ impl Feature {
             (Self::Tables, Family::Ip) => "CONFIG_NF_TABLES_IPV4",
             (Self::Tables, Family::Ip6) => "CONFIG_NF_TABLES_IPV6",
             (Self::Tables, Family::Inet) => "CONFIG_NF_TABLES_INET",
+            (Self::Tables, Family::Netdev) => "CONFIG_NF_TABLES_NETDEV",
             (Self::Tables, Family::Bridge) => "CONFIG_NF_TABLES_BRIDGE",
             (Self::Nat, _) => "CONFIG_NFT_NAT",
             (Self::Masquerade, _) => "CONFIG_NFT_MASQ",
@@ -50,7 +49,6 @@ impl Feature {
             (Self::Fib, _) => "CONFIG_NFT_FIB_INET",
             (Self::Conntrack, Family::Bridge) => "CONFIG_NF_CONNTRACK_BRIDGE",
             (Self::Conntrack, _) => "CONFIG_NFT_CT",
-            (Self::XtConntrack, _) => "CONFIG_NETFILTER_XT_MATCH_CONNTRACK",
             (Self::XtMark, _) => "CONFIG_NETFILTER_XT_MARK",
             (Self::Reject, Family::Bridge) => "CONFIG_NFT_BRIDGE_REJECT",
             (Self::Reject, _) => "CONFIG_NFT_REJECT",

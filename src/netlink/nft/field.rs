@@ -156,14 +156,14 @@ impl Field {
         }
     }
 
-    /// The expression that loads the field, the length of the field in bytes, and the notation of nft.
-    fn definition(self) -> (FieldSource, u8, &'static str) {
+    /// The expression that loads the field, and the length of the field in bytes.
+    fn definition(self) -> (FieldSource, u8) {
         if let Self::Payload(header, offset) = self {
-            return (FieldSource::Payload(header, offset), u8::MAX, "payload");
+            return (FieldSource::Payload(header, offset), u8::MAX);
         }
         let found = FIELDS.iter().find(|(field, ..)| *field == self);
-        let (_, source, bytes, text) = *found.expect("FIELDS has every other field");
-        (source, bytes, text)
+        let (_, source, bytes) = *found.expect("FIELDS has every other field");
+        (source, bytes)
     }
 
     pub(super) fn source(self) -> FieldSource {
@@ -173,11 +173,6 @@ impl Field {
     /// The length of the field, in bytes.
     pub fn bytes(self) -> u8 {
         self.definition().1
-    }
-
-    /// The notation of nft, for messages to users.
-    pub(super) fn text(self) -> &'static str {
-        self.definition().2
     }
 
     /// Each field of a concatenation, and the register that it is loaded to.
@@ -207,7 +202,7 @@ impl Field {
         };
         let named = FIELDS.iter().find(|(_, of_field, ..)| *of_field == source);
         match (named, source) {
-            (Some((field, _, whole, _)), _) if is_loaded(field, *whole) => {
+            (Some((field, _, whole)), _) if is_loaded(field, *whole) => {
                 Some((*field, bytes.unwrap_or(*whole)))
             }
             (_, FieldSource::Payload(header, offset)) => {
@@ -228,7 +223,7 @@ impl Field {
 }
 
 /// Each field except `Payload`, with its definition.
-const FIELDS: [(Field, FieldSource, u8, &str); 28] = {
+const FIELDS: [(Field, FieldSource, u8); 28] = {
     use FieldSource::{Ct, Fib, Meta, Payload};
     const LINK: c_int = libc::NFT_PAYLOAD_LL_HEADER;
     const NETWORK: c_int = libc::NFT_PAYLOAD_NETWORK_HEADER;
@@ -239,34 +234,34 @@ const FIELDS: [(Field, FieldSource, u8, &str); 28] = {
     const TO_IIF: FieldSource = Fib(NFTA_FIB_F_DADDR | IIF_EXISTS, NFT_FIB_RESULT_OIF);
     const TYPE: FieldSource = Fib(NFTA_FIB_F_DADDR, NFT_FIB_RESULT_ADDRTYPE);
     [
-        (Field::IpSaddr, Payload(NETWORK, 12), 4, "ip saddr"),
-        (Field::IpDaddr, Payload(NETWORK, 16), 4, "ip daddr"),
-        (Field::Ip6Saddr, Payload(NETWORK, 8), 16, "ip6 saddr"),
-        (Field::Ip6Daddr, Payload(NETWORK, 24), 16, "ip6 daddr"),
-        (Field::EtherSaddr, Payload(LINK, 6), 6, "ether saddr"),
-        (Field::Sport, Payload(TRANSPORT, 0), 2, "sport"),
-        (Field::Dport, Payload(TRANSPORT, 2), 2, "dport"),
-        (Field::Protocol, Meta(libc::NFT_META_L4PROTO), 1, "meta l4proto"),
-        (Field::Nfproto, Meta(libc::NFT_META_NFPROTO), 1, "meta nfproto"),
-        (Field::EtherType, Meta(libc::NFT_META_PROTOCOL), 2, "meta protocol"),
-        (Field::Iif, Meta(libc::NFT_META_IIF), 4, "iif"),
-        (Field::Oif, Meta(libc::NFT_META_OIF), 4, "oif"),
-        (Field::Iifname, Meta(libc::NFT_META_IIFNAME), 16, "iifname"),
-        (Field::Oifname, Meta(libc::NFT_META_OIFNAME), 16, "oifname"),
-        (Field::Iifgroup, Meta(libc::NFT_META_IIFGROUP), 4, "iifgroup"),
-        (Field::Oifgroup, Meta(libc::NFT_META_OIFGROUP), 4, "oifgroup"),
-        (Field::Iifkind, Meta(NFT_META_IIFKIND), 16, "iifkind"),
-        (Field::Oifkind, Meta(NFT_META_OIFKIND), 16, "oifkind"),
-        (Field::Mark, Meta(libc::NFT_META_MARK), 4, "meta mark"),
-        (Field::Pkttype, Meta(libc::NFT_META_PKTTYPE), 1, "meta pkttype"),
-        (Field::CtState, Ct(libc::NFT_CT_STATE), 4, "ct state"),
-        (Field::CtDirection, Ct(libc::NFT_CT_DIRECTION), 1, "ct direction"),
-        (Field::CtStatus, Ct(libc::NFT_CT_STATUS), 4, "ct status"),
-        (Field::CtMark, Ct(libc::NFT_CT_MARK), 4, "ct mark"),
-        (Field::FibDaddrType, TYPE, 4, "fib daddr type"),
-        (Field::FibSaddrIif, FROM_IIF, 4, "fib saddr . iif oif exists"),
-        (Field::FibSaddrOifname, TO_SOURCE, 16, "fib saddr oifname"),
-        (Field::FibDaddrIif, TO_IIF, 4, "fib daddr . iif oif exists"),
+        (Field::IpSaddr, Payload(NETWORK, 12), 4),
+        (Field::IpDaddr, Payload(NETWORK, 16), 4),
+        (Field::Ip6Saddr, Payload(NETWORK, 8), 16),
+        (Field::Ip6Daddr, Payload(NETWORK, 24), 16),
+        (Field::EtherSaddr, Payload(LINK, 6), 6),
+        (Field::Sport, Payload(TRANSPORT, 0), 2),
+        (Field::Dport, Payload(TRANSPORT, 2), 2),
+        (Field::Protocol, Meta(libc::NFT_META_L4PROTO), 1),
+        (Field::Nfproto, Meta(libc::NFT_META_NFPROTO), 1),
+        (Field::EtherType, Meta(libc::NFT_META_PROTOCOL), 2),
+        (Field::Iif, Meta(libc::NFT_META_IIF), 4),
+        (Field::Oif, Meta(libc::NFT_META_OIF), 4),
+        (Field::Iifname, Meta(libc::NFT_META_IIFNAME), 16),
+        (Field::Oifname, Meta(libc::NFT_META_OIFNAME), 16),
+        (Field::Iifgroup, Meta(libc::NFT_META_IIFGROUP), 4),
+        (Field::Oifgroup, Meta(libc::NFT_META_OIFGROUP), 4),
+        (Field::Iifkind, Meta(NFT_META_IIFKIND), 16),
+        (Field::Oifkind, Meta(NFT_META_OIFKIND), 16),
+        (Field::Mark, Meta(libc::NFT_META_MARK), 4),
+        (Field::Pkttype, Meta(libc::NFT_META_PKTTYPE), 1),
+        (Field::CtState, Ct(libc::NFT_CT_STATE), 4),
+        (Field::CtDirection, Ct(libc::NFT_CT_DIRECTION), 1),
+        (Field::CtStatus, Ct(libc::NFT_CT_STATUS), 4),
+        (Field::CtMark, Ct(libc::NFT_CT_MARK), 4),
+        (Field::FibDaddrType, TYPE, 4),
+        (Field::FibSaddrIif, FROM_IIF, 4),
+        (Field::FibSaddrOifname, TO_SOURCE, 16),
+        (Field::FibDaddrIif, TO_IIF, 4),
     ]
 };
 

@@ -19,14 +19,14 @@ pub(super) struct Meaning {
 }
 
 /// A condition or an action of a rule.
-pub(super) enum Step {
+enum Step {
     Require(Constraint),
     Act(Action),
 }
 
 /// A condition on a packet. The order of conditions has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Constraint {
+enum Constraint {
     Is(Bits),
     /// At least one of these bytes differs.
     IsNot(Vec<Bits>),
@@ -40,15 +40,15 @@ pub(super) enum Constraint {
 
 /// `origin & mask == value`, with a mask that is not 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Bits {
-    pub(super) origin: Origin,
-    pub(super) mask: u8,
-    pub(super) value: u8,
+struct Bits {
+    origin: Origin,
+    mask: u8,
+    value: u8,
 }
 
 /// An action of a rule, with the symbolic bytes that it uses.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Action {
+enum Action {
     /// The verdict of a verdict map: the key, and the name of the map.
     VerdictMap(Vec<SymbolicByte>, String),
     Nat(Nat, Family, Option<Vec<SymbolicByte>>, Option<Vec<SymbolicByte>>),
@@ -59,15 +59,15 @@ pub(super) enum Action {
 
 /// A symbolic byte of the registers: `origin & mask ^ xor`. The mask of a constant is 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct SymbolicByte {
-    pub(super) origin: Origin,
-    pub(super) mask: u8,
-    pub(super) xor: u8,
+struct SymbolicByte {
+    origin: Origin,
+    mask: u8,
+    xor: u8,
 }
 
 /// Where a byte of the registers comes from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Origin {
+enum Origin {
     /// The rule did not load the byte, or an unknown expression did.
     Unknown,
     /// A byte of a header or of the kernel's metadata.
@@ -100,7 +100,7 @@ impl SymbolicByte {
 impl Meaning {
     pub(super) fn of(exprs: &[Expr]) -> Self {
         let mut meaning = Self::default();
-        for (step, _) in steps(exprs) {
+        for step in steps(exprs) {
             match step {
                 Step::Require(condition) => drop(meaning.last.insert(condition)),
                 Step::Act(action) => {
@@ -112,45 +112,31 @@ impl Meaning {
     }
 }
 
-/// The conditions and actions of a rule, in the order of its expressions. Each has a name for messages: that of the field that
-/// was loaded last, or of the expression.
-pub(super) fn steps(exprs: &[Expr]) -> Vec<(Step, &str)> {
+/// The conditions and actions of a rule, in the order of its expressions.
+fn steps(exprs: &[Expr]) -> Vec<Step> {
     let mut machine = SymbolicMachine {
         registers: vec![SymbolicByte::UNKNOWN; REGISTERS_BYTES],
         loaded_end: 0,
-        loaded: "",
-        name: "",
         steps: Vec::new(),
     };
     for expr in exprs {
-        machine.name = match expr {
-            Expr::XtMatch(extension) | Expr::XtTarget(extension) => &extension.name,
-            Expr::Other(name) => name,
-            _ if machine.loaded.is_empty() => expr.name(),
-            _ => machine.loaded,
-        };
         machine.execute(expr);
     }
     machine.steps
 }
 
 /// Executes the expressions of a rule with symbolic registers.
-struct SymbolicMachine<'e> {
+struct SymbolicMachine {
     registers: Vec<SymbolicByte>,
     /// The end of the bytes that were loaded last.
     loaded_end: usize,
-    /// The name of the field or expression that was loaded last.
-    loaded: &'e str,
-    /// The name of the steps of the present expression.
-    name: &'e str,
-    steps: Vec<(Step, &'e str)>,
+    steps: Vec<Step>,
 }
 
-impl<'e> SymbolicMachine<'e> {
-    fn execute(&mut self, expr: &'e Expr) {
+impl SymbolicMachine {
+    fn execute(&mut self, expr: &Expr) {
         match expr {
             Expr::Load { field, bytes, to } => {
-                self.loaded = field.text();
                 self.load(field.source(), *bytes, *to);
             }
             Expr::Immediate { value, to } => {
@@ -198,7 +184,6 @@ impl<'e> SymbolicMachine<'e> {
                 self.act(Action::Redirect(port.map(|register| self.bytes(register, 2))));
             }
             Expr::Other(name) => {
-                self.loaded = name;
                 // The expression can load registers.
                 if !is_without_effect(name) {
                     self.registers.fill(SymbolicByte::UNKNOWN);
@@ -242,12 +227,12 @@ impl<'e> SymbolicMachine<'e> {
 
     /// Adds a condition.
     fn require(&mut self, condition: Constraint) {
-        self.steps.push((Step::Require(condition), self.name));
+        self.steps.push(Step::Require(condition));
     }
 
     /// Adds an action.
     fn act(&mut self, action: Action) {
-        self.steps.push((Step::Act(action), self.name));
+        self.steps.push(Step::Act(action));
     }
 
     fn compare(&mut self, register: Register, is_equal: bool, value: &[u8]) {

@@ -12,14 +12,11 @@ mod codec;
 mod comment;
 mod condition;
 mod consts;
-mod contents;
 mod expr;
 mod feature;
 mod field;
 mod meaning;
-mod packet;
 mod probe;
-mod program;
 mod read;
 mod register;
 mod rule;
@@ -44,19 +41,17 @@ pub use chain::{Base, Chain, ChainKind, Hook, NewChain, Policy};
 pub use comment::{COMMENT_BYTES_MAX_IN_NFT, Comment};
 pub use condition::{Condition, CtState};
 pub use expr::{
-    Expr, Lookup, Verdict, XtExtension, change_mark, dnat_to_map, in_range, in_set, not_in_range,
-    not_in_set, verdict_map,
+    Expr, Lookup, Nat, Verdict, XtExtension, change_mark, dnat_to_map, in_range, in_set,
+    not_in_range, not_in_set, verdict_map,
 };
 pub use feature::Feature;
 pub use field::Field;
-pub use packet::{Packet, Side};
-pub use program::{Doubt, DroppedBy, NOT_IN_KERNEL, Outcome, Program, RuleLocation, TableFlags};
 pub use read::Object;
 pub use register::Register;
 pub use rule::{NewRule, Rule};
 pub use set::{Datum, Element, NewSet};
 pub use value::{Transport, Type, Value, pack};
-pub use xt::{xt_ct_state, xt_mark};
+pub use xt::{XT_CT_STATE_DNAT, xt_mark};
 
 use consts::NFTA_GEN_ID;
 use probe::{NF_TABLES, is_without_nf_tables};
@@ -71,6 +66,8 @@ pub enum Family {
     /// IPv4 and IPv6. It has NAT since Linux 5.2.
     Inet = 1,
     Ip = 2,
+    /// The chains get the packets of one link.
+    Netdev = 5,
     Bridge = 7,
     Ip6 = 10,
 }
@@ -235,7 +232,7 @@ impl Family {
     }
 
     fn of(number: u8) -> Option<Self> {
-        let all = [Self::Inet, Self::Ip, Self::Bridge, Self::Ip6];
+        let all = [Self::Inet, Self::Ip, Self::Netdev, Self::Bridge, Self::Ip6];
         all.into_iter().find(|family| family.number() == number)
     }
 }
@@ -254,6 +251,7 @@ impl Display for Family {
         f.write_str(match self {
             Self::Inet => "inet",
             Self::Ip => "ip",
+            Self::Netdev => "netdev",
             Self::Bridge => "bridge",
             Self::Ip6 => "ip6",
         })

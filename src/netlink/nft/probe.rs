@@ -10,7 +10,7 @@ use super::condition::{Condition, CtState};
 use super::expr::{Expr, dnat_to, redirect_to, reject_prohibited};
 use super::feature::Feature;
 use super::rule::NewRule;
-use super::xt::{xt_ct_state, xt_mark};
+use super::xt::xt_mark;
 use super::{Family, Nft, Table};
 use crate::netlink;
 
@@ -111,7 +111,6 @@ fn use_in(batch: &mut Batch, table: Table<'_>, feature: Feature) {
         Feature::Redirect => rule.with(redirect_to(1)),
         Feature::Fib => rule.with(Condition::fib_daddr_type_local()),
         Feature::Conntrack => rule.with(Condition::ct_state(CtState::NEW)),
-        Feature::XtConntrack => rule.then(xt_ct_state(CtState::NEW)),
         Feature::XtMark => rule.then(xt_mark(1)),
         Feature::Reject => rule.then(reject_prohibited(table.family)),
     };

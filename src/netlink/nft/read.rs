@@ -6,12 +6,15 @@ use nix::libc::{self, c_int};
 use super::batch::write_elements;
 use super::chain::Chain;
 use super::consts::{
-    NFTA_CHAIN_NAME, NFTA_RULE_CHAIN, NFTA_SET_ELEM_LIST_SET, NFTA_SET_NAME, NFTA_TABLE_NAME,
+    NFT_TABLE_F_DORMANT, NFTA_CHAIN_NAME, NFTA_RULE_CHAIN, NFTA_SET_ELEM_LIST_SET, NFTA_SET_NAME,
+    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
 };
 use super::probe::is_without_nf_tables;
 use super::rule::Rule;
 use super::set::{Element, Set};
-use super::wire::{self, attribute, attributes_about, attributes_of, header, message_type};
+use super::wire::{
+    self, attribute, attributes_about, attributes_of, be32_of, header, message_type,
+};
 use super::{Family, Nft, Table};
 use crate::error::Result;
 use crate::netlink::{Attrs, Error, REQUESTS_AT_ONCE, Requests, found, text};
@@ -111,6 +114,14 @@ impl Nft {
             Some((table, Chain::read(list)?))
         };
         Ok(found(self.socket.dump(request, read), Error::is_not_found)?.unwrap_or_default())
+    }
+
+    /// Whether the chains of a table get no packets (`flags dormant`).
+    pub fn is_dormant(&self, table: Table<'_>) -> Result<bool> {
+        let doing = format!("cannot read table {table}");
+        let read = |list: &[u8]| attribute(list, NFTA_TABLE_FLAGS).and_then(be32_of);
+        let flags = self.list(table, libc::NFT_MSG_GETTABLE, doing, |_| {}, read)?;
+        Ok(flags.first().is_some_and(|flags| flags & NFT_TABLE_F_DORMANT != 0))
     }
 
     pub fn sets(&self, table: Table<'_>) -> Result<Vec<Set>> {

@@ -4,15 +4,14 @@ use nix::libc::{self, c_int};
 
 use super::comment::Comment;
 use super::consts::{
-    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DESC,
-    NFTA_SET_DESC_CONCAT, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA,
-    NFTA_SET_FIELD_LEN, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME,
-    NFTA_SET_USERDATA, NFTNL_UDATA_SET_DATABYTEORDER, NFTNL_UDATA_SET_KEYBYTEORDER,
+    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_ELEM_DATA,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE,
+    NFTA_SET_NAME, NFTA_SET_USERDATA, NFTNL_UDATA_SET_DATABYTEORDER, NFTNL_UDATA_SET_KEYBYTEORDER,
 };
 use super::expr::Verdict;
-use super::value::{self, Type, WORD_BYTES};
+use super::value::{self, Type};
 use super::wire::{attribute, be32, be32_of, data, data_of, set_elements};
-use crate::netlink::{Attrs, attributes, text};
+use crate::netlink::{Attrs, text};
 
 /// A set or map to be added. Both are hash tables: a lookup takes constant time. Several types are a concatenation:
 /// `inet_proto . inet_service`.
@@ -36,9 +35,6 @@ pub struct Set {
     pub name: String,
     /// NFT_SET_*
     pub(super) flags: c_int,
-    pub(super) key_bytes: usize,
-    /// For a concatenation with intervals: the lengths of the parts of a key.
-    pub(super) parts: Vec<usize>,
     /// The type numbers of keys and of data, which nft and other programs store for their own use.
     pub(super) types: [c_int; 2],
 }
@@ -114,22 +110,20 @@ impl Set {
         self.flags & libc::NFT_SET_MAP != 0
     }
 
+    /// Whether the elements are the ends of intervals.
+    pub fn has_intervals(&self) -> bool {
+        self.flags & libc::NFT_SET_INTERVAL != 0
+    }
+
     /// Reads a set from the attributes of a message; `None` if the message is malformed.
     pub(super) fn read(list: &[u8]) -> Option<Self> {
         // The kernel sends no flags if there are none.
         let flags = attribute(list, NFTA_SET_FLAGS).and_then(be32_of).unwrap_or_default();
-        let length = |list, kind| usize::try_from(be32_of(attribute(list, kind)?)?).ok();
-        let concat = attribute(list, NFTA_SET_DESC)
-            .and_then(|description| attribute(description, NFTA_SET_DESC_CONCAT));
-        let parts = attributes(concat.unwrap_or_default())
-            .map(|(_, part)| Some(length(part, NFTA_SET_FIELD_LEN)?.next_multiple_of(WORD_BYTES)));
         Some(Self {
             name: text(attribute(list, NFTA_SET_NAME)?).into_owned(),
             flags,
-            key_bytes: length(list, NFTA_SET_KEY_LEN)?,
             types: [NFTA_SET_KEY_TYPE, NFTA_SET_DATA_TYPE]
                 .map(|kind| attribute(list, kind).and_then(be32_of).unwrap_or_default()),
-            parts: parts.collect::<Option<_>>()?,
         })
     }
 
@@ -269,8 +263,6 @@ mod tests {
         let expected = Set {
             name: "links".into(),
             flags: libc::NFT_SET_MAP,
-            key_bytes: 16,
-            parts: Vec::new(),
             types: [TYPE_IFNAME, libc::NFT_DATA_VERDICT.cast_signed()],
         };
         assert_eq!(Set::read(attrs.as_slice()), Some(expected));

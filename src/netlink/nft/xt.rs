@@ -1,19 +1,8 @@
 //! Extensions of iptables. iptables calls a chain with an unknown expression "incompatible", and prints a lookup in a set as a
 //! rule without a condition.
 
-use super::condition::CtState;
 use super::expr::{Expr, XtExtension};
-use super::packet::{Fit, Packet, equal};
-use crate::netlink::{fixed, u16_at, u32_of};
-
-/// `-m conntrack --ctstate RELATED,ESTABLISHED`: `ct state` in the form of iptables. It needs
-/// CONFIG_NFT_COMPAT and CONFIG_NETFILTER_XT_MATCH_CONNTRACK.
-pub fn xt_ct_state(state: CtState) -> Expr {
-    let mut info = vec![0; MTINFO3_BYTES.next_multiple_of(align_of::<u64>())];
-    write(&mut info, MTINFO3_MATCH_FLAGS, XT_CONNTRACK_STATE);
-    write(&mut info, MTINFO3_STATE_MASK, state.0);
-    Expr::XtMatch(XtExtension { name: "conntrack".into(), revision: 3, info })
-}
+use crate::netlink::{u16_at, u32_of};
 
 /// `-m mark --mark BITS/BITS`: the packet has all these bits of the mark. It needs CONFIG_NFT_COMPAT and
 /// CONFIG_NETFILTER_XT_MARK. Source: linux/netfilter/xt_mark.h, `struct xt_mark_mtinfo1`.
@@ -26,7 +15,7 @@ pub fn xt_mark(bits: u32) -> Expr {
 impl XtExtension {
     /// The value and the mask of the packet mark that the match or target compares or sets. `None` if it is about something
     /// else.
-    pub(super) fn mark(&self) -> Option<(u32, u32)> {
+    pub fn mark(&self) -> Option<(u32, u32)> {
         let word = |index: usize| u32_of(self.info.get(index * 4..)?.get(..4)?);
         match self.name.as_str() {
             "mark" | "MARK" => Some((word(0)?, word(1)?)),
@@ -35,156 +24,65 @@ impl XtExtension {
             _ => None,
         }
     }
+
+    /// The states of connections that the match `conntrack` or `state` selects, and whether it selects all others instead. The
+    /// states have the bits of `CtState`, and `XT_CT_STATE_DNAT`. `None` for another match, and for one with more conditions.
+    pub fn ct_states(&self) -> Option<(u16, bool)> {
+        let number = |at| u16_at(&self.info, at);
+        match (self.name.as_str(), self.revision) {
+            // Source: linux/netfilter/xt_conntrack.h. Revision 2 differs from revision 3 in the ports only.
+            ("conntrack", 2 | 3) => {
+                let is_state = number(MTINFO3_MATCH_FLAGS)? & !STATE_ALIAS == XT_CONNTRACK_STATE;
+                let is_inverted = number(MTINFO3_INVERT_FLAGS)? & XT_CONNTRACK_STATE != 0;
+                Some((number(MTINFO3_STATE_MASK)?, is_inverted)).filter(|_| is_state)
+            }
+            // Source: linux/netfilter/xt_state.h.
+            ("state", _) => Some((u16::try_from(u32_of(&self.info)?).ok()?, false)),
+            _ => None,
+        }
+    }
+
+    /// The destination ports of the match `tcp` or `udp`, from the first to the last. Source: linux/netfilter/xt_tcpudp.h:
+    /// `spts[2]`, `dpts[2]`.
+    pub fn destination_ports(&self) -> Option<(u16, u16)> {
+        let is_ports = matches!(self.name.as_str(), "tcp" | "udp");
+        let ports = u16_at(&self.info, 4).zip(u16_at(&self.info, 6));
+        ports.filter(|ports| is_ports && *ports != (0, u16::MAX))
+    }
 }
 
-fn write(info: &mut [u8], at: usize, value: u16) {
-    info[at..at + 2].copy_from_slice(&value.to_ne_bytes());
-}
-
-/// `struct xt_conntrack_mtinfo3`: its length in bytes before the padding at its end, and the offsets of its fields. Source:
-/// linux/netfilter/xt_conntrack.h.
-const MTINFO3_BYTES: usize = 164;
+/// The offsets of fields in `struct xt_conntrack_mtinfo3`.
 const MTINFO3_MATCH_FLAGS: usize = 146;
 const MTINFO3_INVERT_FLAGS: usize = 148;
 const MTINFO3_STATE_MASK: usize = 150;
 const XT_CONNTRACK_STATE: u16 = 1;
-const XT_CONNTRACK_STATUS: u16 = 1 << 6;
 const STATE_ALIAS: u16 = 1 << 13;
-/// States in addition to those of `CtState`: the source or the destination was translated.
-const XT_CONNTRACK_STATE_SNAT: u16 = 1 << 6;
-const XT_CONNTRACK_STATE_DNAT: u16 = 1 << 7;
-/// Source: linux/netfilter/xt_tcpudp.h.
-const XT_TCP_INV_FLAGS: u8 = 4;
-
-/// Whether a packet fulfils a match of iptables (`-m`).
-pub(super) fn fit(name: &str, revision: u32, info: &[u8], packet: &Packet) -> Fit {
-    match (name, revision) {
-        ("comment", _) => Some(Fit::Yes),
-        // Revision 2 of this match differs from revision 3 in the ports only.
-        ("conntrack", 2 | 3) => conntrack(info, packet),
-        // Source: linux/netfilter/xt_state.h.
-        ("state", _) => u32_of(info).map(|mask| Fit::of(mask & u32::from(packet.state.0) != 0)),
-        ("tcp", _) => tcp(info, packet),
-        _ => None,
-    }
-    .unwrap_or(Fit::Maybe)
-}
-
-fn conntrack(info: &[u8], packet: &Packet) -> Option<Fit> {
-    let number = |at| u16_at(info, at);
-    let (flags, inverted) = (number(MTINFO3_MATCH_FLAGS)?, number(MTINFO3_INVERT_FLAGS)?);
-    let is_met = |flag: u16, holds: bool| Fit::of(holds != (inverted & flag != 0));
-    let mut fit = match flags & !(XT_CONNTRACK_STATE | XT_CONNTRACK_STATUS | STATE_ALIAS) {
-        0 => Fit::Yes,
-        _ => Fit::Maybe,
-    };
-    if flags & XT_CONNTRACK_STATE != 0 {
-        let mask = number(MTINFO3_STATE_MASK)?;
-        let dnat = if packet.is_dnat { XT_CONNTRACK_STATE_DNAT } else { 0 };
-        let state_fit = is_met(XT_CONNTRACK_STATE, mask & (packet.state.0 | dnat) != 0);
-        // It is unknown whether the source was translated.
-        let is_known = mask & XT_CONNTRACK_STATE_SNAT == 0 || mask & (packet.state.0 | dnat) != 0;
-        fit = fit.and(if is_known { state_fit } else { Fit::Maybe });
-    }
-    if flags & XT_CONNTRACK_STATUS != 0 {
-        fit = fit.and(Fit::Maybe);
-    }
-    Some(fit)
-}
-
-/// Whether the packet fulfils the match `tcp`; `None` if `info` is too short. Source: linux/netfilter/xt_tcpudp.h, `struct
-/// xt_tcp`.
-fn tcp(info: &[u8], packet: &Packet) -> Option<Fit> {
-    let port = |at| u16_at(info, at);
-    let [option, mask, flags, inverted] = fixed(info, 8)?;
-    let mut fit = if option == 0 { Fit::Yes } else { Fit::Maybe };
-    for at in [0, 4] {
-        // The ports of the packet are unknown, so only a condition on all ports is met for sure.
-        let is_any = (port(at)?, port(at + 2)?) == (0, u16::MAX) && inverted & 0x3 == 0;
-        fit = fit.and(if is_any { Fit::Yes } else { Fit::Maybe });
-    }
-    let flags_fit = equal(&[packet.tcp_flags().masked(mask, 0)], &[flags]);
-    Some(fit.and(if inverted & XT_TCP_INV_FLAGS == 0 { flags_fit } else { flags_fit.not() }))
-}
-
-/// The effect of an iptables target on a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum XtEffect {
-    GoesOn,
-    Drops,
-    Unknown,
-}
-
-/// The effect of a target with this name.
-pub(super) fn effect(target: &str) -> XtEffect {
-    match target {
-        "DROP" | "REJECT" => XtEffect::Drops,
-        "AUDIT" | "CHECKSUM" | "CLASSIFY" | "CONNMARK" | "CONNSECMARK" | "CT" | "DSCP" | "HL"
-        | "IDLETIMER" | "LED" | "LOG" | "MARK" | "NFLOG" | "NOTRACK" | "RATEEST" | "SECMARK"
-        | "SET" | "TCPMSS" | "TCPOPTSTRIP" | "TEE" | "TOS" | "TRACE" | "TTL" => XtEffect::GoesOn,
-        _ => XtEffect::Unknown,
-    }
-}
+/// A state of the match in addition to those of `CtState`: the destination was translated.
+pub const XT_CT_STATE_DNAT: u16 = 1 << 7;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::IpFamily;
 
-    /// The bytes that iptables 1.8.9 sends.
+    /// The offsets of the bytes that iptables 1.8.9 sends.
     #[test]
-    fn the_state_stands_where_iptables_puts_it() {
-        let state = xt_ct_state(CtState::ESTABLISHED.or(CtState::RELATED));
-        let Expr::XtMatch(XtExtension { info, .. }) = state else { panic!("it is a match") };
-        let set = info.iter().enumerate().filter(|(_, byte)| **byte != 0);
-        let expected: &[(usize, &u8)] = &[(146, &1), (150, &6)];
-        assert_eq!(set.collect::<Vec<_>>(), expected);
-        assert_eq!(info.len(), 168);
-    }
-
-    #[test]
-    fn states_of_connections_are_evaluated() {
-        let mut packet = Packet {
-            family: IpFamily::V4,
-            from: Default::default(),
-            to: Default::default(),
-            state: CtState::NEW,
-            is_dnat: false,
-        };
-        let info = |state: u16, inverted: u16| {
+    fn the_states_of_a_match_are_read() {
+        let with = |name: &str, bytes: &[(usize, u8)]| {
             let mut info = vec![0; 168];
-            write(&mut info, MTINFO3_MATCH_FLAGS, XT_CONNTRACK_STATE);
-            write(&mut info, MTINFO3_INVERT_FLAGS, inverted);
-            write(&mut info, MTINFO3_STATE_MASK, state);
-            info
+            bytes.iter().for_each(|(at, byte)| info[*at] = *byte);
+            XtExtension { name: name.into(), revision: 3, info }
         };
-        let fit_of = |packet: &Packet, info: &[u8]| fit("conntrack", 3, info, packet);
-        assert_eq!(fit_of(&packet, &info(CtState::NEW.0, 0)), Fit::Yes);
-        assert_eq!(fit_of(&packet, &info(CtState::NEW.0, 1)), Fit::No);
-        assert_eq!(fit_of(&packet, &info(CtState::ESTABLISHED.0, 0)), Fit::No);
-        assert_eq!(fit_of(&packet, &info(XT_CONNTRACK_STATE_DNAT, 0)), Fit::No);
-        packet.is_dnat = true;
-        assert_eq!(fit_of(&packet, &info(XT_CONNTRACK_STATE_DNAT, 0)), Fit::Yes);
-        assert_eq!(fit_of(&packet, &info(XT_CONNTRACK_STATE_SNAT, 0)), Fit::Maybe);
-        assert_eq!(fit_of(&packet, &[0; 9]), Fit::Maybe);
-        assert_eq!(fit("limit", 0, &[], &packet), Fit::Maybe);
-    }
-
-    #[test]
-    fn ports_and_flags_of_tcp_are_evaluated() {
-        let packet = Packet {
-            family: IpFamily::V4,
-            from: Default::default(),
-            to: Default::default(),
-            state: CtState::NEW,
-            is_dnat: false,
+        let (has_state, states) =
+            if cfg!(target_endian = "little") { (146, 150) } else { (147, 151) };
+        let established = [(has_state, 1), (states, 6)];
+        assert_eq!(with("conntrack", &established).ct_states(), Some((6, false)));
+        assert_eq!(with("conntrack", &[(has_state, 5), (states, 6)]).ct_states(), None);
+        assert_eq!(with("limit", &established).ct_states(), None);
+        let ports = XtExtension {
+            name: "tcp".into(),
+            revision: 0,
+            info: [[0, 0xffff], [80, 90]].concat().into_iter().flat_map(u16::to_ne_bytes).collect(),
         };
-        let any = [0, 0, 0xff, 0xff, 0, 0, 0xff, 0xff];
-        let info = |ports: [u8; 8], rest: [u8; 4]| [&ports[..], &rest].concat();
-        // `--syn`
-        assert_eq!(fit("tcp", 0, &info(any, [0, 0x17, 2, 0]), &packet), Fit::Yes);
-        assert_eq!(fit("tcp", 0, &info(any, [0, 0x17, 2, 4]), &packet), Fit::No);
-        let one = [0, 0, 0xff, 0xff, 80, 0, 80, 0];
-        assert_eq!(fit("tcp", 0, &info(one, [0; 4]), &packet), Fit::Maybe);
+        assert_eq!(ports.destination_ports(), Some((80, 90)));
     }
 }

@@ -4,8 +4,11 @@ pub(super) use nix::libc::{
     IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_EXT_MASK, IFLA_GROUP, IFLA_IFALIAS,
     IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND,
     IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD,
-    IFLA_NUM_TX_QUEUES, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
+    IFLA_NUM_TX_QUEUES, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN, IFLA_XDP,
 };
+
+/// An attribute in IFLA_XDP: how a program is attached, 0 if there is none (linux/if_link.h).
+pub(super) const IFLA_XDP_ATTACHED: u16 = 2;
 
 /// Requests for alternative names of a link (linux/rtnetlink.h).
 pub(super) const RTM_NEWLINKPROP: u16 = 108;
@@ -52,6 +55,7 @@ pub const RT_TABLE_MAIN: u32 = 254;
 pub(super) const RTNH_F_ONLINK: u32 = 0x4;
 /// Attributes of a policy rule, and the action that selects a table (linux/fib_rules.h).
 pub(super) const FRA_SRC: u16 = 2;
+pub(super) const FRA_IIFNAME: u16 = 3;
 pub(super) const FRA_PRIORITY: u16 = 6;
 pub(super) const FRA_SUPPRESS_IFGROUP: u16 = 13;
 pub(super) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;

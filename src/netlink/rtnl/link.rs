@@ -11,8 +11,9 @@ use super::consts::{
     IFLA_ALT_IFNAME, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_MODE, IFLA_BRPORT_STATE, IFLA_EXT_MASK,
     IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INET6_CONF, IFLA_INFO_DATA,
     IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
-    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN,
-    IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_ROUTE_LOCALNET, RTEXT_FILTER_SKIP_STATS,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROP_LIST, IFLA_TXQLEN, IFLA_XDP,
+    IFLA_XDP_ATTACHED, IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_ROUTE_LOCALNET,
+    RTEXT_FILTER_SKIP_STATS,
 };
 use super::namespace::Nsid;
 use crate::error::Result;
@@ -66,6 +67,8 @@ pub struct Link {
     pub alt_names: Vec<String>,
     /// `Some` for the port of a bridge.
     pub port: Option<Port>,
+    /// An XDP program gets the received packets.
+    pub has_xdp: bool,
 }
 
 /// The state of a port of a bridge.
@@ -262,6 +265,10 @@ impl Link {
                     let localnet = parameter(value, AF_INET, localnet);
                     link.route_localnet = localnet.is_some_and(|value| value != 0);
                 }
+                IFLA_XDP => {
+                    let attached = attribute(value, IFLA_XDP_ATTACHED).and_then(u8_of);
+                    link.has_xdp = attached.is_some_and(|mode| mode != 0);
+                }
                 IFLA_PROP_LIST => link.alt_names = alt_names(value),
                 _ => {}
             }
@@ -342,10 +349,12 @@ mod tests {
             group: 9,
             alt_names: vec!["one".into(), "other".into()],
             port: Some(Port { state: PortState::Forwarding, hairpin: true, isolated: false }),
+            has_xdp: true,
         };
         let mut reply = Attrs::default();
         reply.raw(&header(7, IFF_UP | IFF_PROMISC | IFF_ALLMULTI, 0));
         reply.string(IFLA_IFNAME, "veth1");
+        reply.nested(IFLA_XDP, |xdp| xdp.u8(IFLA_XDP_ATTACHED, 1));
         reply.bytes(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 7]);
         reply.u32(IFLA_MTU, 1380);
         reply.u32(IFLA_TXQLEN, 1000);

@@ -7,13 +7,15 @@ use neli::consts::nl::NlmF;
 use nix::libc;
 
 use super::consts::{
-    FR_ACT_TO_TBL, FRA_L3MDEV, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC, FRA_SUPPRESS_IFGROUP,
-    FRA_SUPPRESS_PREFIXLEN, FRA_TABLE,
+    FR_ACT_TO_TBL, FRA_IIFNAME, FRA_L3MDEV, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC,
+    FRA_SUPPRESS_IFGROUP, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE,
 };
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::{Attrs, Requests, attributes, fixed, found, ip_of, u8_of, u32_at, u32_of};
+use crate::netlink::{
+    Attrs, Requests, attribute, attributes, fixed, found, ip_of, text, u8_of, u32_at, u32_of,
+};
 
 /// A rule that selects the table for packets from an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,13 +31,34 @@ pub struct Rule {
     pub is_for_vrfs: bool,
 }
 
+/// The packets that a policy rule selects, for messages: `from 10.1.0.0/16 iif eth0`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSelector {
+    pub source: Option<IpNet>,
+    pub incoming: Option<String>,
+    pub priority: u32,
+}
+
 impl Rtnl {
+    /// The packets that each rule of a family selects by their source address or incoming link.
+    pub fn rule_selectors(&self, family: IpFamily) -> Result<Vec<RuleSelector>> {
+        self.list_rules(family, RuleSelector::parse)
+    }
+
     /// The rules of a family. The list is empty if the kernel lacks CONFIG_IP_MULTIPLE_TABLES or the family.
     pub fn rules(&self, family: IpFamily) -> Result<Vec<Rule>> {
+        self.list_rules(family, Rule::parse)
+    }
+
+    fn list_rules<T>(
+        &self,
+        family: IpFamily,
+        parse: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
         let (doing, mut header) = ("cannot list rules", [0; HEADER_BYTES]);
         header[0] = family.number();
         let request = Requests::bare(libc::RTM_GETRULE, NlmF::empty(), doing, &header);
-        let rules = found(self.socket.dump(request, Rule::parse), |error| {
+        let rules = found(self.socket.dump(request, parse), |error| {
             matches!(error.errno, libc::EAFNOSUPPORT | libc::EOPNOTSUPP)
         })?;
         Ok(rules.unwrap_or_default())
@@ -67,6 +90,19 @@ impl Batch {
         let doing = format!("cannot delete {}", rule.title());
         self.requests.push(libc::RTM_DELRULE, NlmF::empty(), doing, |attrs| rule.encode(attrs));
         self.requests.tolerate(libc::ENOENT);
+    }
+}
+
+impl RuleSelector {
+    fn parse(payload: &[u8]) -> Option<Self> {
+        let [family, _, from_len, _] = fixed(payload, 0)?;
+        let list = payload.get(HEADER_BYTES..)?;
+        let source = attribute(list, FRA_SRC).and_then(|source| ip_of(family, source));
+        Some(Self {
+            source: source.and_then(|source| IpNet::new(source, from_len).ok()),
+            incoming: attribute(list, FRA_IIFNAME).map(|name| text(name).into_owned()),
+            priority: attribute(list, FRA_PRIORITY).and_then(u32_of).unwrap_or_default(),
+        })
     }
 }
 

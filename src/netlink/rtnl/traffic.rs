@@ -11,12 +11,15 @@ use super::consts::AF_UNSPEC;
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::kernel::packet::{ETH_P_IP, ETH_P_IPV6};
-use crate::netlink::{Attrs, Requests, attribute, fixed, found, octets, text, u32_at};
+use crate::netlink::{Attrs, Requests, attribute, attributes, fixed, found, octets, text, u32_at};
 
 /// Handles that the kernel defines (linux/pkt_sched.h), and those that cnibox chooses.
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 const INGRESS: u32 = 0xffff_0000;
+/// The parents of the filters of clsact (linux/pkt_sched.h: TC_H_MIN_INGRESS, TC_H_MIN_EGRESS).
+const CLSACT_INGRESS: u32 = 0xffff_fff2;
+const CLSACT_EGRESS: u32 = 0xffff_fff3;
 const ROOT: u32 = 0x0001_0000;
 /// The classes that contain the queue of the bucket: `1:1` of tbf, `1:30` of htb.
 const BUCKET_CLASS: u32 = ROOT | 1;
@@ -47,6 +50,8 @@ const TC_U32_TERMINAL: u8 = 1;
 const TCA_ACT_KIND: u16 = 1;
 const TCA_ACT_OPTIONS: u16 = 2;
 const TC_ACT_STOLEN: u32 = 4;
+const TC_ACT_SHOT: u32 = 2;
+const TCA_GACT_PARMS: u16 = 2;
 /// linux/tc_act/tc_mirred.h
 const TCA_MIRRED_PARMS: u16 = 2;
 const TCA_EGRESS_REDIR: u32 = 1;
@@ -229,6 +234,16 @@ impl Rtnl {
         self.list_filters(header(link, 0, ROOT, 0))
     }
 
+    /// Whether a filter of received or sent packets can drop packets: it has the action `drop`, or it is a BPF program.
+    pub fn has_dropping_filter(&self, link: u32) -> Result<bool> {
+        for parent in [INGRESS, CLSACT_INGRESS, CLSACT_EGRESS, ROOT] {
+            if self.list_filters(header(link, 0, parent, 0))?.iter().any(Traffic::can_drop) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Fails if the kernel lacks the queueing discipline `kind`, tbf or htb. The request changes nothing: the kernel refuses
     /// tbf and htb without parameters.
     pub fn require_discipline(&self, kind: &str) -> Result<()> {
@@ -366,6 +381,24 @@ impl Traffic {
     /// Whether this is a hash table of filters, which the kernel lists, too.
     fn is_hash_table(&self) -> bool {
         attribute(&self.options, TCA_U32_SEL).is_none() && self.kind == "u32"
+    }
+
+    fn can_drop(&self) -> bool {
+        // The attribute with the actions (linux/pkt_cls.h: TCA_U32_ACT, TCA_MATCHALL_ACT, TCA_FLOWER_ACT, TCA_BASIC_ACT).
+        let actions = match self.kind.as_str() {
+            "bpf" => return true,
+            "u32" => TCA_U32_ACT,
+            "matchall" => 2,
+            "flower" | "basic" => 3,
+            _ => return false,
+        };
+        let actions = attribute(&self.options, actions).unwrap_or_default();
+        attributes(actions).any(|(_, action)| {
+            let options = attribute(action, TCA_ACT_OPTIONS).unwrap_or_default();
+            let kind = attribute(action, TCA_ACT_KIND).map(text);
+            let parameters = attribute(options, TCA_GACT_PARMS).unwrap_or_default();
+            kind.as_deref() == Some("gact") && u32_at(parameters, 8) == Some(TC_ACT_SHOT)
+        })
     }
 
     /// Whether this is the root discipline of `Batch::shape`.

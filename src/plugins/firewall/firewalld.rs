@@ -11,7 +11,6 @@ use std::os::unix::ffi::OsStrExt;
 use super::dbus::{Bus, Failure, Message, Method, bus_method};
 use crate::error::{Error, Result};
 use crate::kernel::process;
-use crate::netlink::nft::{NewRule, Program, Verdict};
 use crate::plugin::Context;
 
 /// The address of the system bus without DBUS_SYSTEM_BUS_ADDRESS. Systems without systemd have a link there.
@@ -157,31 +156,6 @@ impl Firewalld {
         self.bus.borrow_mut().call(&method, &[zone, &source])
     }
 }
-
-/// Adds the rules to `program` that firewalld adds for a source of the zone: packets of the source go to the chain of the zone,
-/// before the rules for links. The chain can be missing, because firewalld makes it with the first source. Then the packets are
-/// accepted: the plugin expects a zone that accepts.
-pub(super) fn add_to_program(program: &mut Program, zone: &str) {
-    let names: Vec<String> = program.chain_names().map(str::to_owned).collect();
-    for dispatch in &names {
-        let (prefix, name) = match dispatch.strip_prefix(IN_NFT) {
-            Some(name) => (IN_NFT, name),
-            None => ("", dispatch.as_str()),
-        };
-        if DISPATCHES.contains(&name) {
-            let of_zone = [format!("{prefix}FWD_{zone}"), format!("{prefix}FWDI_{zone}")];
-            let chain = of_zone.into_iter().find(|chain| names.contains(chain));
-            let verdict = chain.map_or(Verdict::Accept, Verdict::Goto);
-            program.add(NewRule::first(dispatch).then(verdict));
-        }
-    }
-}
-
-/// The chains that choose the zone of a forwarded packet: of firewalld since 1.0, since 0.8, and before 0.8. Their rules for
-/// sources come before their rules for links.
-const DISPATCHES: [&str; 3] = ["FORWARD_ZONES", "FORWARD_IN_ZONES", "FORWARD_IN_ZONES_SOURCE"];
-/// The prefix of chain names in the nf_tables table of firewalld. Its chains in the tables of iptables have no prefix.
-const IN_NFT: &str = "filter_";
 
 /// The error of the bus for a service that is not running.
 const NO_OWNER: &str = "org.freedesktop.DBus.Error.NameHasNoOwner";

@@ -23,13 +23,13 @@
 
 use std::collections::BTreeSet;
 
-use super::mark::{ADDRESSES, ANSWER, Mark, PUBLISHED};
+use super::mark::{ADDRESSES, Mark, PUBLISHED};
 use super::ruleset::{self, Listing};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Base, Batch, Comment, Condition, Datum, Expr, Family, Feature, Field, Hook, Lookup, NewChain,
-    NewRule, Nft, Object, Program, Rule, Table, Verdict,
+    Base, Batch, Comment, Datum, Expr, Family, Feature, Field, Hook, Lookup, NewChain, NewRule,
+    Nft, Object, Rule, Table, Verdict,
 };
 use crate::steps::nft::shared_rules::{self, SharedRules};
 use crate::steps::nft::shared_set::{SharedSet, accepted};
@@ -245,49 +245,6 @@ fn remove_former(nft: &Nft, batch: &mut Batch, family: IpFamily, present: &[Rule
         }
     }
     Ok(())
-}
-
-/// Adds the missing rules to `program`, a copy of the host's rules, as ADD adds them to the kernel.
-pub(super) fn add_to_program(
-    program: &mut Program,
-    family: IpFamily,
-    accept: &Accept<'_>,
-) -> Result<()> {
-    for own in own_rules(family, accept)? {
-        if !own.is_in(program.rules_of(own.chain)) {
-            program.add(own.new_rule(true));
-        }
-    }
-    program.add_chain(accept.admin_chain);
-    Ok(())
-}
-
-/// Replaces the conditions of the rules that accept by their result for one packet, also of those of earlier releases. `known`
-/// is the field of the packet whose address an ADD listed: the source or the destination address. `None` if no ADD listed
-/// either address.
-pub(super) fn resolve(program: &mut Program, family: IpFamily, known: Option<Field>) {
-    let [source, destination] = Field::addresses(family);
-    let answers = || Condition::ct_state(ANSWER).into_iter();
-    for rule in program.rules_mut() {
-        let is_marked = is_accept(rule) && rule.exprs.contains(&Verdict::Accept.into());
-        let accepts = |field| is_marked || looks_up(rule, field);
-        let verdict = [Expr::from(Verdict::Accept)];
-        let resolved: Vec<Expr> = match known {
-            Some(field) if field == source && accepts(source) => verdict.into(),
-            Some(field) if field == destination && accepts(destination) => {
-                answers().chain(verdict).collect()
-            }
-            _ if accepts(source) || accepts(destination) => Vec::new(),
-            _ => continue,
-        };
-        rule.exprs = resolved;
-    }
-}
-
-/// Adds a rule to `program` that accepts translated packets, as those to published ports are accepted.
-pub(super) fn add_published(program: &mut Program) {
-    let translated = Condition::ct_status_dnat().into_iter();
-    program.add(NewRule::last(CNI_FORWARD).with(translated).then(Verdict::Accept));
 }
 
 /// Fails if a rule is missing, or an address whose published ports are accepted. Accepts the rules of earlier releases.

@@ -1,6 +1,7 @@
 //! `cnibox doctor`: it finds each fault, names the command that fixes it, and changes nothing.
 
 mod chains;
+mod filters;
 mod firewall;
 mod iptables;
 mod leaks;
@@ -148,141 +149,11 @@ fn forwarding_that_is_off_is_found_if_a_network_is_used() {
     }
 }
 
-#[test]
-fn a_policy_of_iptables_nft_is_found() {
-    let world = healthy(&[network("a", 1)]);
-    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
-    let fix =
-        only_fault(&world, "broken", &["chain FORWARD of table ip filter drops the packets of a"]);
-    is_mended_by(&world, &fix.replace("iptables ", "iptables-nft "));
-}
-
-#[test]
-fn a_policy_of_iptables_legacy_is_found() {
-    let world = healthy(&[network("a", 1)]);
-    world.host(["iptables-legacy", "-P", "FORWARD", "DROP"]);
-    let fix = only_fault(&world, "broken", &["FORWARD of iptables-legacy drops the packets of a"]);
-    is_mended_by(&world, &fix);
-    world.host(["iptables-legacy", "-F", "FORWARD"]);
-    world.host(["iptables-legacy", "-A", "INPUT", "-i", "cni-a", "-j", "ACCEPT"]);
-    world.host(["iptables-legacy", "-A", "FORWARD", "-s", "10.2.0.0/16", "-j", "ACCEPT"]);
-    only_fault(&world, "broken", &["FORWARD of iptables-legacy"]);
-    world.host(["iptables-legacy", "-N", "MINE"]);
-    world.host(["iptables-legacy", "-A", "FORWARD", "-j", "MINE"]);
-    world.host(["iptables-legacy", "-A", "MINE", "-s", "10.0.0.0/8", "-j", "ACCEPT"]);
-    assert_eq!(faults(&world), [] as [Value; 0]);
-}
-
-#[test]
-fn the_policy_of_ip6tables_is_about_networks_with_ipv6() {
-    let world = healthy(&[network("a", 1)]);
-    world.host(["ip6tables-nft", "-P", "FORWARD", "DROP"]);
-    world.host(["ip6tables-legacy", "-P", "FORWARD", "DROP"]);
-    assert_eq!(faults(&world), [] as [Value; 0]);
-    let mut v6 = network("b", 2);
-    v6["plugins"][0]["ipam"]["subnet"] = "fd00:2::/64".into();
-    configure(&world, "b", &v6);
-    let faults = faults(&world);
-    assert_eq!(faults.len(), 2, "{faults:#?}");
-    for fault in &faults {
-        let fix = fault["fix"].as_str().unwrap();
-        assert!(fault["what"].as_str().unwrap().contains("drops the packets of b ("), "{fault}");
-        world.host(["sh", "-c", &fix.replace("ip6tables ", "ip6tables-nft ")]);
-    }
-    assert_eq!(self::faults(&world), [] as [Value; 0]);
-}
-
-#[test]
-fn rules_that_accept_a_network_are_exceptions() {
-    let world = healthy(&[network("a", 1)]);
-    for rules in [
-        "chain forward { type filter hook forward priority 0; policy drop; ct state established accept; iifname cni-a accept; }",
-        "chain forward { type filter hook forward priority 0; policy drop; oifname { wan, cni-a } accept; }",
-        "chain forward { type filter hook forward priority 0; policy drop; ct state established accept; ip saddr 10.0.0.0/8 accept; }",
-        "chain forward { type filter hook forward priority 0; policy drop; counter accept; }",
-        "chain input { type filter hook input priority 0; policy drop; }",
-    ] {
-        nft(&world, rules);
-        let faults = faults(&world);
-        assert_eq!(faults.len(), 0, "{rules}: {faults:#?}");
-    }
-    for rules in [
-        "chain forward { type filter hook forward priority 0; policy drop; ct state established accept; }",
-        "chain forward { type filter hook forward priority 0; policy drop; iifname cni-a accept; }",
-        "chain forward { type filter hook forward priority 0; policy drop; iifname cni-b accept; iifname cni-a drop; }",
-        "chain forward { type filter hook forward priority 0; drop; accept; }",
-        "chain mine { }; chain forward { type filter hook forward priority 0; ip daddr 10.1.0.0/16 jump mine; reject; }",
-        "chain forward { type filter hook forward priority 0; counter reject with icmpx admin-prohibited; }",
-    ] {
-        nft(&world, rules);
-        let fix = only_fault(&world, "broken", &["chain forward of table inet mine"]);
-        is_mended_by(&world, &fix);
-    }
-}
-
 /// Loads a table with these chains in place of the one before.
 fn nft(world: &World, chains: &str) {
     let table =
         format!("table inet mine\ndelete table inet mine\ntable inet mine {{ {chains}; }}\n");
     world.tool(&["nft", "-f", "-"], None).stdin(table).output_of_success();
-}
-
-#[test]
-fn the_command_names_the_subnets_of_a_network_without_a_bridge() {
-    let mut network = network("a", 1);
-    let ranges = json!([[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]);
-    network["plugins"][0] =
-        json!({"type": "ptp", "ipam": {"type": "host-local", "ranges": ranges}});
-    let world = healthy(&[network]);
-    for commands in [
-        "iptables-nft -P FORWARD DROP",
-        "ip6tables-legacy -P FORWARD DROP",
-        "nft add table inet mine; nft 'add chain inet mine forward { type filter hook forward priority 0; policy drop; }'",
-    ] {
-        world.host(["sh", "-c", commands]);
-        let fix = only_fault(&world, "broken", &["drops the packets of a"]);
-        assert!(fix.contains("10.1.0.0/16") || fix.contains("fd00:1::/64"), "{fix}");
-        is_mended_by(&world, &fix.replace("iptables ", "iptables-nft "));
-    }
-}
-
-/// The name of a container's link on the host is not known, but it begins with `veth`.
-#[test]
-fn rules_for_another_link_are_not_about_a_network_without_a_bridge() {
-    let mut network = network("a", 1);
-    network["plugins"][0] =
-        json!({"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.1.0.0/16"}});
-    let world = healthy(&[network]);
-    for (link, is_known) in [("docker0", true), ("docker*", true), ("veth0", false)] {
-        let chain = "chain forward { type filter hook forward priority 0;";
-        nft(
-            &world,
-            &format!("{chain} iifname != wan oifname {link} drop; oifname {link} drop; }}"),
-        );
-        let outcome = doctor(&world, &[]);
-        assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
-        let has_note = outcome.stderr.contains("cannot tell whether chain forward");
-        assert_eq!(has_note, !is_known, "{link}: {}", outcome.report());
-    }
-}
-
-#[test]
-fn a_bridge_without_a_gateway_needs_the_rules_if_netfilter_sees_its_frames() {
-    let mut network = network("a", 1);
-    network["plugins"][0]["isGateway"] = false.into();
-    let world = healthy(&[network]);
-    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
-    let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-    // The module br_netfilter may not be there.
-    let sees = |value: &str| {
-        let command = format!("test ! -e {path} || {{ echo {value} >{path}; cat {path}; }}");
-        world.host(["sh", "-c", &command]).trim() == "1"
-    };
-    assert!(!sees("0"));
-    assert_eq!(faults(&world), [] as [Value; 0]);
-    if sees("1") {
-        only_fault(&world, "broken", &["drops the packets of a"]);
-    }
 }
 
 #[test]
@@ -298,58 +169,6 @@ fn the_rules_of_kube_proxy_have_to_see_the_frames_of_bridges() {
         == "1\n"
     {
         assert_eq!(faults(&world), [] as [Value; 0]);
-    }
-}
-
-#[test]
-fn the_plugin_firewall_is_the_exception_of_iptables() {
-    let mut network = network("a", 1);
-    network["plugins"].as_array_mut().unwrap().push(json!({"type": "firewall"}));
-    let world = healthy(&[network]);
-    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
-    assert_eq!(faults(&world), [] as [Value; 0]);
-    world.host(["iptables-legacy", "-P", "FORWARD", "DROP"]);
-    only_fault(&world, "broken", &["FORWARD of iptables-legacy"]);
-}
-
-#[test]
-fn the_command_is_that_of_the_program_that_made_the_chain() {
-    let world = healthy(&[network("a", 1)]);
-    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
-    for chain in ["DOCKER-USER", "ufw-user-forward"] {
-        world.host(["iptables-nft", "-N", chain]);
-        world.host(["iptables-nft", "-A", "FORWARD", "-j", chain]);
-        let answers = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT";
-        let expected = format!(
-            "iptables-nft -A FORWARD -i cni-a -o wan -j ACCEPT && iptables-nft -A FORWARD {answers}"
-        );
-        assert_eq!(only_fault(&world, "broken", &["FORWARD"]), expected);
-    }
-    world.host(["nft", "flush ruleset"]);
-    world.host(["nft", "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; ct state established accept; reject; }; }"]);
-    let fix = only_fault(&world, "broken", &["chain filter_FORWARD of table inet firewalld"]);
-    assert_eq!(fix, "add the plugin firewall to /run/net.d/a.conflist");
-}
-
-#[test]
-fn without_a_link_to_other_networks_there_is_no_command() {
-    let world = healthy(&[network("a", 1)]);
-    world.host(["ip", "link", "delete", "wan"]);
-    nft(&world, "chain forward { type filter hook forward priority 0; policy drop; }");
-    let fix = only_fault(&world, "broken", &["chain forward of table inet mine"]);
-    assert_eq!(fix, "edit chain forward of table inet mine: accept the packets of network a");
-}
-
-/// nft and iptables take `*` and `+` for patterns, and a shell expands `$()`.
-#[test]
-fn names_that_are_no_words_are_not_in_commands() {
-    for name in ["a*", "a+", "$(id)", "a\"b", "a;b"] {
-        let mut network = network("a", 1);
-        network["plugins"][0]["bridge"] = name.into();
-        let world = healthy(&[network]);
-        nft(&world, "chain forward { type filter hook forward priority 0; policy drop; }");
-        let fix = only_fault(&world, "broken", &["chain forward of table inet mine"]);
-        assert_eq!(fix, "edit chain forward of table inet mine: accept the packets of network a");
     }
 }
 

@@ -1,14 +1,13 @@
 //! Rulesets of a host with the plugin `firewall`, judged by traffic. Rules before those of the plugin can drop the packets that it
-//! would accept. The doctor finds that before the first ADD in the network, and after it.
+//! would accept.
 
 use serde_json::{Value, json};
 
 use super::rulesets::{
-    AS_TRAFFIC, DROPPED, FLOWS, Says, Site, Traffic, UNPUBLISHED, V4_DROPPED, network,
+    AS_TRAFFIC, DROPPED, FLOWS, Site, Traffic, UNPUBLISHED, V4_DROPPED, network,
 };
 use super::{attach, configure, faults, healthy, only_fault};
 use crate::firewall::firewalld::start_firewalld;
-use crate::world::World;
 
 const V6_DROPPED: Traffic = Traffic { out: [true, false], published: true };
 const NO_CONNECTION: Traffic = Traffic { out: [false, false], published: true };
@@ -35,24 +34,7 @@ fn judge_with(keys: Value, cases: &[Case<'_>]) {
         let load = || world.host(["sh", "-ec", commands]);
         site.flush();
         load();
-        let [faults, notes] = site.findings();
-        let about = format!("before ADD: {commands}\n{faults:#?}\n{notes:#?}");
-        assert!(faults.is_empty() == (*before == FLOWS) && notes.is_empty(), "{about}");
-        for fault in &faults {
-            world.host(["sh", "-ec", fault["fix"].as_str().unwrap()]);
-        }
         site.add();
-        if !faults.is_empty() {
-            assert_eq!(site.traffic(FLOWS), FLOWS, "after a fix and ADD: {about}");
-            assert_eq!(
-                site.findings(),
-                [[], []] as [[Value; 0]; 2],
-                "after a fix and ADD: {about}"
-            );
-            site.flush();
-            load();
-            site.add();
-        }
         site.judge(commands, *before, AS_TRAFFIC);
         site.flush();
         site.add();
@@ -217,7 +199,6 @@ fn firewalld_accepts_in_its_own_table_only() {
     let network = with_firewall(json!({}));
     let world = healthy(std::slice::from_ref(&network));
     let _running = start_firewalld(&world);
-    assert_no_findings(&world, "before the first ADD");
     let site = Site::of(&world, &network);
     site.judge("firewalld", FLOWS, AS_TRAFFIC);
     world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
@@ -231,17 +212,7 @@ fn firewalld_with_the_backend_iptables() {
     let world = healthy(std::slice::from_ref(&network));
     let _running = start_firewalld(&world);
     let site = Site::of(&world, &network);
-    site.judge(
-        "firewalld",
-        NO_CONNECTION,
-        Says::Words("set backend to firewalld in the plugin firewall of /run/net.d/a.conflist"),
-    );
-}
-
-fn assert_no_findings(world: &World, about: &str) {
-    let outcome = super::doctor(world, &[]);
-    assert!(!outcome.stdout.contains(" packets of a"), "{about}: {}", outcome.report());
-    assert!(!outcome.stderr.contains(" packets of a"), "{about}: {}", outcome.report());
+    site.judge("firewalld", NO_CONNECTION, AS_TRAFFIC);
 }
 
 /// ADD cannot ask it for sources, and its rules drop packets still.
@@ -251,26 +222,7 @@ fn the_rules_of_firewalld_without_firewalld() {
     let world = healthy(std::slice::from_ref(&network));
     world.host(["nft", "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; ct state established accept; ct status dnat accept; jump filter_FORWARD_ZONES; reject; }; chain filter_FORWARD_ZONES { }; }"]);
     let site = Site::of(&world, &network);
-    site.judge("firewalld is dead", NO_CONNECTION, Says::Words("systemctl start firewalld"));
-}
-
-/// The map of the plugin has addresses of its networks only.
-#[test]
-fn the_addresses_of_other_networks_accept_nothing() {
-    let network = with_firewall(json!({}));
-    let mut other = super::network("b", 2);
-    let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
-    other["plugins"].as_array_mut().unwrap().push(portmap);
-    let world = healthy(&[network.clone(), other]);
-    let _site = Site::of(&world, &network);
-    for rule in ["-i cni-b -j ACCEPT", "-m conntrack --ctstate ESTABLISHED -j ACCEPT"] {
-        world.host(["sh", "-c", &format!("iptables-nft -A FORWARD {rule}")]);
-    }
-    world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
-    let outcome = super::doctor(&world, &[]);
-    let fault =
-        "chain FORWARD of table ip filter drops the packets of b (published ports): its policy";
-    assert!(outcome.stdout.contains(fault), "{}", outcome.report());
+    site.judge("firewalld is dead", NO_CONNECTION, AS_TRAFFIC);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Rulesets of iptables, in nf_tables and in the table of iptables-legacy.
 
 use super::rulesets::{
-    AS_TRAFFIC, Case, DROPPED, FLOWS, Says, Site, UNPUBLISHED, V4_DROPPED, host, judge_each,
+    AS_TRAFFIC, Case, DROPPED, FLOWS, MAY_DROP, Site, UNPUBLISHED, V4_DROPPED, host, judge_each,
 };
 
 /// Rules that are loaded with iptables-restore into the table `filter` of one program.
@@ -65,10 +65,10 @@ const CASES: &[Case<'_>] = &[
     (
         ":FORWARD DROP; -A FORWARD -m limit --limit 1000/sec --limit-burst 1000 -j ACCEPT",
         FLOWS,
-        Says::CannotTell("limit"),
+        MAY_DROP,
     ),
-    (":FORWARD DROP; -A FORWARD -m mark --mark 1 -j ACCEPT", DROPPED, Says::CannotTell("mark")),
-    (":FORWARD ACCEPT; -A FORWARD -p tcp -m tcp --dport 25 -j DROP", FLOWS, Says::CannotTell("")),
+    (":FORWARD DROP; -A FORWARD -m mark --mark 1 -j ACCEPT", DROPPED, MAY_DROP),
+    (":FORWARD ACCEPT; -A FORWARD -p tcp -m tcp --dport 25 -j DROP", FLOWS, MAY_DROP),
 ];
 
 #[test]
@@ -78,12 +78,12 @@ fn rules_in_nf_tables() {
 
 #[test]
 fn rules_in_the_table_of_iptables_legacy() {
-    judge("legacy", CASES);
+    let listed = |(rules, traffic, _): &Case<'static>| (*rules, *traffic, MAY_DROP);
+    judge("legacy", &CASES.iter().map(listed).collect::<Vec<_>>());
 }
 
-/// iptables refuses a table with expressions that it does not use.
 #[test]
-fn a_table_of_iptables_with_rules_of_nft_is_mended_by_nft() {
+fn a_table_of_iptables_with_rules_of_nft() {
     let world = host();
     let site = Site::new(&world);
     world.host(["iptables-nft", "-P", "FORWARD", "DROP"]);
