@@ -10,22 +10,27 @@ mod forwarding;
 mod host;
 #[cfg(feature = "install")]
 mod installed;
+mod interfaces;
 mod kernel;
 mod leaks;
 mod limits;
 mod links;
 mod marks;
+mod options;
+mod parts;
 mod replies;
 mod timer;
 mod traffic;
 mod watcher;
 
-use std::io::{BufRead, IsTerminal, Read, stdin};
+use std::io::{BufRead, IsTerminal, Read, stderr, stdin};
 
 use argh::FromArgs;
 use serde::Serialize;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::kernel::sys::warn;
+use crate::plugin::life::Life;
 use crate::runtime::Runtime;
 
 use super::output::{self, print_line, usage_error};
@@ -34,6 +39,7 @@ use super::{parameters, podman};
 pub(super) use finding::quoted;
 use finding::{Finding, Findings, Harm};
 use host::Host;
+use options::ExamineOptions;
 
 /// Find faults of this host that break its networks, and print the command that fixes each. Exit code 1 if there is a fault.
 #[derive(FromArgs)]
@@ -43,9 +49,22 @@ use host::Host;
     help_triggers("-h", "--help", "help"),
     example = "{command_name}",
     example = "{command_name} --fix --dry-run",
-    note = "The most harmful findings come first. Notes on stderr are no faults."
+    example = "{command_name} --port 8080",
+    note = "What is broken comes first, then what may be. Notes on stderr are no faults."
 )]
 pub(super) struct Doctor {
+    /// examine only what concerns a container: its id, the beginning of its id, or the name of its network namespace
+    #[argh(positional)]
+    container: Option<String>,
+    /// examine only what concerns the container that publishes this port of the host
+    #[argh(option)]
+    port: Option<u16>,
+    /// also compare addresses, routes and settings in the containers; a container can have changed them on purpose
+    #[argh(switch)]
+    inside: bool,
+    /// list also notes that concern no network here
+    #[argh(switch, short = 'v')]
+    verbose: bool,
     /// ask, then remove what belongs to ended containers: attachments, reservations, rules, links; and set accept_ra=2 on links
     /// that ignore router advertisements
     #[argh(switch)]
@@ -72,12 +91,19 @@ struct JsonOutput<'a> {
 
 type Check = fn(&Host<'_>, &mut Findings) -> Result<()>;
 
-/// The checks, and what each examines, for messages.
-const CHECKS: &[(&str, Check)] = &[
+/// The checks of the host, and what each examines, for messages. They do not concern a single container.
+const CHECKS_OF_HOST: &[(&str, Check)] = &[
     ("the plugin files", files::files),
     #[cfg(feature = "install")]
     ("the installed plugins", installed::installed),
     ("the network configurations", conflicts::conflicts),
+    ("the remains of containers", leaks::leaks),
+    ("the timer of gc", timer::timer),
+    ("the watcher", watcher::watcher),
+];
+
+/// The checks of networks and attachments.
+const CHECKS: &[(&str, Check)] = &[
     ("the kernel", kernel::features),
     ("IP forwarding", forwarding::forwarding),
     ("router advertisements", forwarding::advertisements),
@@ -86,10 +112,10 @@ const CHECKS: &[(&str, Check)] = &[
     ("the filters of other programs", filters::filters),
     ("the bits of the packet mark", marks::marks),
     ("the limits of the kernel", limits::limits),
-    ("the remains of containers", leaks::leaks),
     ("the DHCP daemon", host::dhcp_daemon),
-    ("the timer of gc", timer::timer),
-    ("the watcher", watcher::watcher),
+    ("the interfaces of containers", interfaces::interfaces),
+    // After it, an interrupt ends no process.
+    ("the attachments", parts::parts),
 ];
 
 impl Doctor {
@@ -98,15 +124,19 @@ impl Doctor {
         if needs_no_answer && !self.fix {
             return Err(usage_error("--yes and --dry-run need --fix"));
         }
+        let is_about_one = self.container.is_some() || self.port.is_some();
+        if is_about_one && self.fix || self.container.is_some() && self.port.is_some() {
+            return Err(usage_error("CONTAINER, --port and --fix exclude each other"));
+        }
         let runtime = podman::runtime(parameters::TIMEOUT_S);
-        let mut findings = examine(&runtime)?;
+        let (mut findings, healthy) = self.examine(&runtime)?;
         if !self.json {
-            findings.iter().for_each(Finding::print);
+            self.print(&findings, &healthy);
         }
         let mut done = Vec::new();
         let mut fixed = Ok(());
-        let fixable: Vec<Harm> =
-            findings.iter().filter(|found| found.is_fixable).map(|found| found.harm).collect();
+        let fixable = findings.iter().filter(|finding| finding.is_fixable());
+        let fixable: Vec<Harm> = fixable.map(|found| found.harm).collect();
         if self.fix && !fixable.is_empty() && (needs_no_answer || ask(&fixable)?) {
             let mut print =
                 |line: &str| if self.json { done.push(line.into()) } else { print_line(line) };
@@ -114,7 +144,7 @@ impl Doctor {
             let set = forwarding::fix_advertisements(self.dry_run, &mut print);
             fixed = removed.and(set);
             if !self.dry_run {
-                findings.retain(|finding| !finding.is_fixable);
+                findings.retain(|finding| !finding.is_fixable());
             }
         }
         if self.json {
@@ -122,6 +152,73 @@ impl Doctor {
         }
         fixed.map(|()| u8::from(findings.iter().any(|finding| finding.harm.is_fault())))
     }
+
+    /// Prints the findings. `healthy` is the line if there is none on stdout.
+    fn print(&self, findings: &[Finding], healthy: &str) {
+        let is_shown = |finding: &&Finding| finding.is_relevant || self.verbose;
+        findings.iter().filter(is_shown).for_each(Finding::print);
+        if findings.iter().all(|finding| finding.harm == Harm::Note) {
+            print_line(healthy);
+        }
+        match findings.iter().filter(|finding| !is_shown(finding)).count() {
+            0 => {}
+            1 => warn(format_args!(
+                "1 kernel feature that no network here uses is missing: -v lists it"
+            )),
+            count => warn(format_args!(
+                "{count} kernel features that no network here uses are missing: -v lists them"
+            )),
+        }
+    }
+
+    /// Runs the checks. Returns their findings, the most harmful first, and the line for a healthy host.
+    fn examine(&self, runtime: &Runtime) -> Result<(Vec<Finding>, String)> {
+        let mut survey = runtime.read_survey();
+        let only = match (&self.container, self.port) {
+            (Some(container), _) => {
+                Some(options::of_container(survey.as_ref().map_err(Error::clone)?, container)?)
+            }
+            (None, Some(port)) => {
+                Some(options::of_port(survey.as_ref().map_err(Error::clone)?, port)?)
+            }
+            (None, None) => None,
+        };
+        let is_verbose = self.verbose || only.is_some();
+        let options = ExamineOptions { is_verbose, is_inside: self.inside, only };
+        if let Ok(survey) = &mut survey {
+            survey.attachments.retain(|(entry, _)| options.concerns(&entry.network, &entry.at));
+        }
+        let of_host = if options.only.is_none() { CHECKS_OF_HOST } else { &[] };
+        let host = Host::read(runtime, survey, options)?;
+        let mut found = Findings::default();
+        let shows_progress = !self.json && stderr().is_terminal();
+        for (object, check) in of_host.iter().chain(CHECKS) {
+            if shows_progress {
+                eprint!("\r\x1b[Kexamining {object} …");
+            }
+            if let Err(error) = check(&host, &mut found) {
+                let why = "The check stopped, so it can have missed a fault.";
+                let what = format_args!("cannot examine {object}: {error}");
+                found.add(Harm::Broken, what, why, "sudo cnibox doctor");
+            }
+        }
+        if shows_progress {
+            eprint!("\r\x1b[K");
+        }
+        Ok((found.finish(), healthy(&host)))
+    }
+}
+
+/// `no fault found in 3 networks and 12 attachments`
+fn healthy(host: &Host<'_>) -> String {
+    let counted = |count: usize, name: &str| match count {
+        1 => format!("1 {name}"),
+        count => format!("{count} {name}s"),
+    };
+    let attachments = host.survey.as_ref().map_or(&[][..], |survey| &survey.attachments);
+    let alive = attachments.iter().filter(|(_, life)| *life == Life::Alive).count();
+    let (networks, alive) = (counted(host.networks.len(), "network"), counted(alive, "attachment"));
+    format!("no fault found in {networks} and {alive}")
 }
 
 /// The most bytes that are read of the answer to `ask`. The answer is one letter.
@@ -139,19 +236,4 @@ fn ask(fixable: &[Harm]) -> Result<bool> {
     // A failed read leaves the answer empty, which means no.
     let _ = stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer);
     Ok(answer.trim().eq_ignore_ascii_case("y"))
-}
-
-/// Runs all checks. Returns their findings, the most harmful first.
-fn examine(runtime: &Runtime) -> Result<Vec<Finding>> {
-    let host = Host::read(runtime, false)?;
-    let mut found = Findings::default();
-    for (object, check) in CHECKS {
-        if let Err(error) = check(&host, &mut found) {
-            let why = "The check stopped, so it can have missed a fault.";
-            let what = format_args!("cannot examine {object}: {error}");
-            found.add(Harm::Broken, what, why, "sudo cnibox doctor");
-        }
-    }
-    found.0.sort_by_key(|finding| finding.harm);
-    Ok(found.0)
 }

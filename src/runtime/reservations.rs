@@ -115,24 +115,34 @@ pub struct Survey {
     records: Vec<(Record, Life)>,
     /// The records that cannot be read.
     pub unreadable: Vec<Unreadable>,
+    /// An error for each reservation, cache entry and pending record that cannot be read.
+    pub damaged: Vec<Error>,
 }
 
 impl Runtime {
-    /// Reads all reservations, attachments and records. The only change is a record for an attachment that is alive and has
-    /// none. Prints a warning for each damaged file.
+    /// `read_survey`, with a warning for each damaged file.
     pub fn survey(&self) -> Result<Survey> {
+        let survey = self.read_survey()?;
+        survey.damaged.iter().for_each(warn_of);
+        Ok(survey)
+    }
+
+    /// Reads all reservations, attachments and records. The only change is a record for an attachment that is alive and has
+    /// none. Prints a warning for each damaged configuration.
+    pub fn read_survey(&self) -> Result<Survey> {
         let (mut pools, unreadable) = self.pools()?;
         unreadable.iter().for_each(warn_of);
         // Before the cache and the records: a reservation that is made later is not judged by older entries.
-        let mut listed = Vec::new();
+        let (mut listed, mut of_reservations) = (Vec::new(), Vec::new());
         for pool in &pools {
-            listed.push(pool.list()?);
+            let (reservations, damaged) = pool.list()?;
+            listed.push(reservations);
+            of_reservations.extend(damaged);
         }
         let witness = Witness::new()?;
         let Entries { entries: pending, mut damaged } = self.pending.all()?;
         let cached = self.cache.all()?;
         damaged.extend(cached.damaged);
-        damaged.iter().for_each(warn_of);
         let with_life = |entry: CacheEntry| {
             let life = self.life(&witness, &entry);
             (entry, life)
@@ -160,8 +170,9 @@ impl Runtime {
             pool.reservations = judged.collect();
             pool.count();
         }
-        let Evidence { attachments, records, unreadable, .. } = evidence;
-        Ok(Survey { pools, attachments, records, unreadable })
+        let Evidence { attachments, records, unreadable, mut damaged, .. } = evidence;
+        damaged.extend(of_reservations);
+        Ok(Survey { pools, attachments, records, unreadable, damaged })
     }
 
     /// Whether `holds` is true for at least one reserved address.
@@ -375,13 +386,12 @@ impl Pool {
         }
     }
 
-    fn list(&self) -> Result<Vec<Reservation>> {
+    /// The reservations, and an error for each file that cannot be read.
+    fn list(&self) -> Result<(Vec<Reservation>, Vec<Error>)> {
         if !exists(&self.data_dir.join(&*self.network))? {
-            return Ok(Vec::new());
+            return Ok(Default::default());
         }
-        let (listed, unreadable) = listed::list(&self.data_dir, &self.network)?;
-        unreadable.iter().for_each(warn_of);
-        Ok(listed)
+        listed::list(&self.data_dir, &self.network)
     }
 
     fn count(&mut self) {

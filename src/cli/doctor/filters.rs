@@ -202,7 +202,7 @@ impl Listing<'_> {
                         ..out
                     });
                 }
-                (Hook::Input, _) if self.host.is_verbose && !is_bridge => {
+                (Hook::Input, _) if self.host.options.is_verbose && !is_bridge => {
                     all.push(Traffic { text: "packets to the host", to: here, ..out });
                 }
                 _ => {}

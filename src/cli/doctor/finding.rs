@@ -46,9 +46,31 @@ pub(super) struct Finding {
     /// What the finding is about, if that is more than one thing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) lines: Vec<String>,
-    /// Whether `doctor --fix` removes the fault.
+    /// The finding is about a network here, or about the host. Others are counted only, unless the operator asks for them.
     #[serde(skip)]
-    pub(super) is_fixable: bool,
+    pub(super) is_relevant: bool,
+    /// The number of findings with the same command that are not listed.
+    #[serde(skip)]
+    pub(super) more: usize,
+    /// `doctor --fix` sets the sysctl.
+    #[serde(skip)]
+    pub(super) sets_sysctl: bool,
+}
+
+impl Default for Finding {
+    fn default() -> Self {
+        let (what, fix, lines) = (String::new(), String::new(), Vec::new());
+        Self {
+            harm: Harm::Note,
+            what,
+            why: "",
+            fix,
+            lines,
+            is_relevant: true,
+            more: 0,
+            sets_sysctl: false,
+        }
+    }
 }
 
 /// The findings of all checks.
@@ -56,7 +78,7 @@ pub(super) struct Finding {
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    /// Adds a finding: the fault, why it matters, and the command that fixes it. `--fix` can fix each leak.
+    /// Adds a finding: the fault, why it matters, and the command that fixes it.
     pub(super) fn add(
         &mut self,
         harm: Harm,
@@ -65,8 +87,39 @@ impl Findings {
         fix: impl Display,
     ) {
         let (what, fix) = (what.to_string(), fix.to_string());
-        let is_fixable = harm == Harm::Leaked;
-        self.0.push(Finding { harm, what, why, fix, lines: Vec::new(), is_fixable });
+        self.0.push(Finding { harm, what, why, fix, ..Finding::default() });
+    }
+
+    /// The same. Of several findings with one command only the first is listed, with the number of the others.
+    pub(super) fn add_one_of(
+        &mut self,
+        harm: Harm,
+        what: impl Display,
+        why: &'static str,
+        fix: impl Display,
+    ) {
+        let fix = fix.to_string();
+        let is_known =
+            |known: &&mut Finding| (known.harm, known.why, &known.fix) == (harm, why, &fix);
+        match self.0.iter_mut().find(is_known) {
+            Some(known) => known.more += 1,
+            None => self.add(harm, what, why, fix),
+        }
+    }
+
+    /// Completes the texts, and sorts the findings: the most harmful first.
+    pub(super) fn finish(mut self) -> Vec<Finding> {
+        for finding in self.0.iter_mut().filter(|finding| finding.more > 0) {
+            finding.what.push_str(&format!(" (and {} more)", finding.more));
+        }
+        self.0.sort_by_key(|finding| finding.harm);
+        self.0
+    }
+
+    /// Adds a note about something that no network here uses.
+    pub(super) fn add_unused(&mut self, what: impl Display, why: &'static str, fix: impl Display) {
+        self.add(Harm::Note, what, why, fix);
+        self.0.last_mut().expect("a finding was added").is_relevant = false;
     }
 
     /// Adds the filters that may drop packets, a line for each.
@@ -74,12 +127,17 @@ impl Findings {
         if !lines.is_empty() {
             let why = "Containers do not reach other networks, or their ports do not answer, if one of them drops their packets.";
             let fix = "cnibox doctor --probe".into();
-            self.0.push(Finding { harm: Harm::May, what, why, fix, lines, is_fixable: false });
+            self.0.push(Finding { harm: Harm::May, what, why, fix, lines, ..Finding::default() });
         }
     }
 }
 
 impl Finding {
+    /// Whether `doctor --fix` removes the fault.
+    pub(super) fn is_fixable(&self) -> bool {
+        self.harm == Harm::Leaked || self.sets_sysctl
+    }
+
     pub(super) fn print(&self) {
         let Self { harm, what, why, fix, lines, .. } = self;
         let is_fault = *harm != Harm::Note;

@@ -143,8 +143,8 @@ pub(super) fn advertisements(host: &Host<'_>, found: &mut Findings) -> Result<()
             format!("{name} ignores router advertisements: it forwards, and its accept_ra is 1");
         let why = "The host loses the IPv6 default route and the addresses that came from them.";
         let fix = format!("sysctl -w {}=2", quoted(accept_ra(&name)));
-        let (harm, lines) = (Harm::Broken, Vec::new());
-        found.0.push(Finding { harm, what, why, fix, lines, is_fixable: true });
+        let (harm, sets_sysctl) = (Harm::Broken, true);
+        found.0.push(Finding { harm, what, why, fix, sets_sysctl, ..Finding::default() });
     }
     Ok(())
 }

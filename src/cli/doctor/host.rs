@@ -20,6 +20,7 @@ use crate::runtime::networks;
 use crate::runtime::reservations::Survey;
 
 use super::finding::{Findings, Harm};
+use super::options::ExamineOptions;
 use crate::cli::attachments::mappings;
 
 /// A snapshot of the host, read once.
@@ -30,8 +31,7 @@ pub(super) struct Host<'a> {
     pub(super) home: NetNs,
     pub(super) rtnl: Rtnl,
     pub(super) links: Vec<Link>,
-    /// Also what concerns no network here is examined.
-    pub(super) is_verbose: bool,
+    pub(super) options: ExamineOptions,
     pub(super) survey: Result<Survey>,
 }
 
@@ -58,11 +58,14 @@ pub(super) struct ConfiguredNetwork {
 }
 
 impl<'a> Host<'a> {
-    pub(super) fn read(runtime: &'a Runtime, is_verbose: bool) -> Result<Self> {
+    pub(super) fn read(
+        runtime: &'a Runtime,
+        survey: Result<Survey>,
+        options: ExamineOptions,
+    ) -> Result<Self> {
         let home = NetNs::own()?;
         let rtnl = Rtnl::open()?;
         let links = rtnl.links()?;
-        let survey = runtime.survey();
         // The check `leaks` reports the error.
         let attachments = survey.as_ref().map_or(&[][..], |survey| &survey.attachments);
         let mut networks = Vec::new();
@@ -70,9 +73,12 @@ impl<'a> Host<'a> {
         for network in others.chain(Network::all(&runtime.configurations)?) {
             // The check `conflicts` reports unusable configurations.
             let Ok(network) = network else { continue };
+            if !options.concerns_network(&network.name) {
+                continue;
+            }
             networks.push(ConfiguredNetwork::new(network, &rtnl, &links, attachments)?);
         }
-        Ok(Self { runtime, networks, home, rtnl, links, is_verbose, survey })
+        Ok(Self { runtime, networks, home, rtnl, links, options, survey })
     }
 
     /// CNI_PATH.
@@ -175,7 +181,8 @@ fn is_owned(link: &Link, network: &NetworkName) -> bool {
     owner.is_some_and(|owner| owner.starts_with(&Owner::prefix(network)))
 }
 
-fn host_port(mapping: &Json) -> Option<u16> {
+/// The port of the host in a port mapping.
+pub(super) fn host_port(mapping: &Json) -> Option<u16> {
     match mapping.get("hostPort") {
         Some(Json::Number(port)) => port.as_u64().and_then(|port| u16::try_from(port).ok()),
         _ => None,

@@ -47,12 +47,13 @@ pub(super) fn features(host: &Host<'_>, found: &mut Findings) -> Result<()> {
                 add_missing(&mut missing, option, plugin, key, host.uses(plugin, key));
             }
             if options.is_empty() {
-                found.add(
-                    if host.uses(plugin, key) { Harm::Broken } else { Harm::Note },
-                    format_args!("{plugin} {key} does not work in an empty namespace: {text}"),
-                    "ADD will fail in the same way.",
-                    format_args!("cnibox help {plugin}"),
-                );
+                let what = format!("{plugin} {key} does not work in an empty namespace: {text}");
+                let (why, fix) =
+                    ("ADD will fail in the same way.", format!("cnibox help {plugin}"));
+                match host.uses(plugin, key) {
+                    true => found.add(Harm::Broken, what, why, fix),
+                    false => found.add_unused(what, why, fix),
+                }
             }
         }
     }
@@ -137,13 +138,12 @@ impl MissingOption {
             _ => format!("install a kernel with {option}, or the package with its modules"),
         };
         let module = module.map_or_else(String::new, |module| format!(" (module {module})"));
-        let (harm, why) = match self.is_used {
-            true => (Harm::Broken, "ADD fails in networks with the plugin."),
-            false => (Harm::Note, "No network uses it."),
-        };
         let plugins = self.plugins.join(", ");
         let what = format_args!("the kernel lacks {option}{module}; needed by {plugins}");
-        found.add(harm, what, why, fix);
+        match self.is_used {
+            true => found.add(Harm::Broken, what, "ADD fails in networks with the plugin.", fix),
+            false => found.add_unused(what, "No network uses it.", fix),
+        }
     }
 }
 

@@ -13,18 +13,17 @@ use super::host::Host;
 
 pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let survey = host.survey.as_ref().map_err(Clone::clone)?;
-    // One finding for all leaks that the same command removes: it names the first leak, and has the number of the others.
-    let mut leaks: Vec<(String, &str, String, usize)> = Vec::new();
-    let mut add = |what: String, why, fix: String| match leaks.iter_mut().find(|leak| leak.2 == fix)
-    {
-        Some((.., more)) => *more += 1,
-        None => leaks.push((what, why, fix, 0)),
-    };
     for unreadable in &survey.unreadable {
         let fix = unreadable.named().map_or_else(String::new, |named| owner::remover(Some(named)));
         let why = "Its attachment may live, so gc removes nothing of it.";
         found.add(Harm::Broken, &unreadable.error, why, fix);
     }
+    for error in &survey.damaged {
+        let why = "Its container may live, so gc removes nothing of it.";
+        let fix = "restore the file, or remove it if its container has ended";
+        found.add(Harm::Broken, error, why, fix);
+    }
+    let mut add = |what, why, fix: String| found.add_one_of(Harm::Leaked, what, why, fix);
     let mut gone = Vec::new();
     for (entry, life) in &survey.attachments {
         let Life::Ended(reason) = life else { continue };
@@ -57,10 +56,6 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             "Another container can get the address that they apply to.",
             "cnibox gc".into(),
         );
-    }
-    for (what, why, fix, more) in leaks {
-        let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-        found.add(Harm::Leaked, format_args!("{what}{more}"), why, fix);
     }
     owners.map(drop)
 }

@@ -1,5 +1,6 @@
 //! `cnibox doctor`: it finds each fault, names the command that fixes it, and changes nothing.
 
+mod attachments;
 mod chains;
 mod filters;
 mod firewall;
@@ -51,6 +52,13 @@ fn doctor(world: &World, args: &[&str]) -> Outcome {
     call.env("NETCONFPATH", CONFIGURATIONS).run()
 }
 
+#[track_caller]
+fn assert_no_fault(outcome: &Outcome) {
+    let is_one_line = outcome.stdout.starts_with("no fault found in ");
+    assert!(outcome.status == 0 && is_one_line, "{}", outcome.report());
+    assert_eq!(outcome.stdout.lines().count(), 1, "{}", outcome.report());
+}
+
 /// The findings of `--json` that are no notes. The exit code is 1 if there is one.
 fn faults(world: &World) -> Vec<Value> {
     let outcome = doctor(world, &["--json"]);
@@ -90,7 +98,7 @@ fn attach(world: &World, network: &Value) {
 fn a_healthy_host_has_no_faults() {
     let world = healthy(&[network("a", 1), network("b", 2)]);
     let outcome = doctor(&world, &[]);
-    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    assert_no_fault(&outcome);
     // A kernel can lack a feature. Each other attempt succeeds.
     assert!(
         !outcome.stderr.contains("does not work in an empty namespace"),
@@ -100,7 +108,7 @@ fn a_healthy_host_has_no_faults() {
     attach(&world, &network("a", 1));
     let before = world.state();
     let outcome = doctor(&world, &[]);
-    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    assert_no_fault(&outcome);
     before.assert_same(&world.state(), "after doctor");
     assert!(!world.path("/run/cnibox").exists());
 }
@@ -124,7 +132,7 @@ fn without_capabilities_it_is_a_fault_that_the_kernel_cannot_be_examined() {
 fn a_host_without_networks_has_no_faults() {
     let world = World::new();
     let outcome = doctor(&world, &[]);
-    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    assert_no_fault(&outcome);
 }
 
 #[test]
@@ -134,7 +142,7 @@ fn forwarding_that_is_off_is_found_if_a_network_is_used() {
     network["plugins"][0]["ipam"] = json!({"type": "host-local", "ranges": both});
     let world = healthy(std::slice::from_ref(&network));
     let note = doctor(&world, &[]);
-    assert_eq!((note.status, note.stdout.as_str()), (0, ""), "{}", note.report());
+    assert_no_fault(&note);
     assert!(note.stderr.contains("net.ipv4.ip_forward is 0"), "{}", note.report());
     attach(&world, &network);
     assert_eq!(faults(&world), [] as [Value; 0]);
@@ -279,7 +287,7 @@ fn foreign_plugins_in_a_directory_of_their_own_are_no_faults() {
     }
     let call = cnibox(&world, &["doctor"]).env("CNI_PATH", "/run/other");
     let outcome = call.env("NETCONFPATH", CONFIGURATIONS).run();
-    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
+    assert_no_fault(&outcome);
     let note = "note: bridge portmap in /run/other: it is another program";
     assert!(outcome.stderr.contains(note), "{}", outcome.report());
 }

@@ -91,13 +91,6 @@ fn each_place_where_packets_can_be_dropped_is_listed() {
     has(&["ip rule 9: from 10.1.0.0/24: selects another routing table for packets of a"]);
     world.host(["ip", "rule", "delete", "priority", "9"]);
     assert_eq!(lines(&world), [""; 0]);
-    world.host([
-        "sh",
-        "-ec",
-        "tc qdisc add dev cni-a clsact
-        tc filter add dev cni-a ingress protocol ip u32 match u32 0 0 action drop",
-    ]);
-    has(&["tc: a filter on cni-a"]);
 }
 
 /// Each chain has the name of the program that made it.

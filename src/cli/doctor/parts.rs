@@ -1,0 +1,73 @@
+//! Compares what living attachments have with what their ADD made, as `cnibox reconcile --dry-run` does. An attachment with an
+//! operation in progress is left out, because its objects change.
+
+use std::collections::BTreeSet;
+
+use crate::error::Result;
+use crate::names::NetworkName;
+use crate::plugin::parts::Parts;
+use crate::runtime::reconcile::{Busy, Restored};
+
+use super::finding::{Findings, Harm};
+use super::host::Host;
+
+/// The differences of one plugin.
+struct Group<'a> {
+    first: &'a Restored,
+    count: usize,
+    attachments: BTreeSet<String>,
+    networks: BTreeSet<&'a NetworkName>,
+}
+
+pub(super) fn parts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    let new = |_: &_, _: &_, _: &str| Parts::to_restore(true, host.options.is_inside);
+    let is_chosen = |network: &_, at: &_| host.options.concerns(network, at);
+    let mut reconciled = host.runtime.reconcile(Busy::Skip, &new, is_chosen)?;
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for restored in &reconciled.restored {
+        let title = restored.at.title(&restored.network);
+        match groups.iter_mut().find(|group| group.first.plugin == restored.plugin) {
+            Some(group) => {
+                group.count += 1;
+                group.attachments.insert(title);
+                group.networks.insert(&restored.network);
+            }
+            None => groups.push(Group {
+                first: restored,
+                count: 1,
+                attachments: [title].into(),
+                networks: [&restored.network].into(),
+            }),
+        }
+    }
+    let inside = if host.options.is_inside { " --inside" } else { "" };
+    for Group { first, count, attachments, networks } in &groups {
+        let names: Vec<&str> = networks.iter().map(|name| &***name).collect();
+        let network = if let [name] = names[..] { format!(" {name}") } else { String::new() };
+        let more = if *count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
+        let (plugin, difference) = (&first.plugin, &first.difference);
+        let counted = match attachments.len() {
+            1 => "1 attachment".into(),
+            number => format!("{number} attachments"),
+        };
+        found.add(
+            Harm::Broken,
+            format_args!(
+                "{plugin}: what it made for {counted} of {} is missing or different: {difference}{more}",
+                names.join(", ")
+            ),
+            "Another program changed it. The containers do not reach other networks, or their ports do not answer.",
+            format_args!("cnibox reconcile{inside}{network}"),
+        );
+    }
+    for failed in &reconciled.failed {
+        let why = "It is unknown whether something of the attachment is missing.";
+        found.add(Harm::Broken, &failed.error, why, "cnibox reconcile --dry-run");
+    }
+    // Other checks report attachments that have ended, or may have.
+    reconciled.skipped.retain(|skipped| skipped.plugin.is_some());
+    for reason in reconciled.reasons() {
+        found.add(Harm::Note, reason, "reconcile restores nothing of it.", "");
+    }
+    Ok(())
+}
