@@ -113,7 +113,6 @@ const CHECKS: &[(&str, Check)] = &[
     ("the bits of the packet mark", marks::marks),
     ("the limits of the kernel", limits::limits),
     ("the DHCP daemon", host::dhcp_daemon),
-    ("the interfaces of containers", interfaces::interfaces),
     // After it, an interrupt ends no process.
     ("the attachments", parts::parts),
 ];

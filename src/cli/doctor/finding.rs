@@ -102,7 +102,7 @@ impl Findings {
         let is_known =
             |known: &&mut Finding| (known.harm, known.why, &known.fix) == (harm, why, &fix);
         match self.0.iter_mut().find(is_known) {
-            Some(known) => known.more += 1,
+            Some(known) => known.more += usize::from(known.what != what.to_string()),
             None => self.add(harm, what, why, fix),
         }
     }

@@ -1,6 +1,8 @@
 //! Finds living attachments whose interface, address or default route is gone in the container, or whose link or bridge on the
 //! host is gone, down, or connected to another link.
 
+use std::collections::BTreeSet;
+
 use crate::cni::success::Success;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
@@ -14,39 +16,46 @@ use crate::runtime::networks;
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
 
-pub(super) fn interfaces(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+/// Returns the titles of the attachments with a finding.
+pub(super) fn interfaces(host: &Host<'_>, found: &mut Findings) -> Result<BTreeSet<String>> {
+    let mut titles = BTreeSet::new();
     // The check `leaks` reports this error.
-    let Ok(survey) = &host.survey else { return Ok(()) };
+    let Ok(survey) = &host.survey else { return Ok(titles) };
     for (entry, life) in &survey.attachments {
         let Ok(Some(result)) = entry.success() else { continue };
-        if *life == Life::Alive {
-            on_host(host, entry, &result, found);
-            let id = &entry.at.container_id;
-            // An error says that another namespace is at its path.
-            let netns = host.runtime.namespace_of(id, std::slice::from_ref(entry));
-            if let Ok(Some(netns)) = netns {
-                in_container(entry, &result, &netns, found)?;
-            }
+        if *life != Life::Alive {
+            continue;
+        }
+        let mut is_found = on_host(host, entry, &result, found);
+        // An error says that another namespace is at its path.
+        let id = &entry.at.container_id;
+        let netns = host.runtime.namespace_of(id, std::slice::from_ref(entry));
+        if let Ok(Some(netns)) = netns {
+            is_found |= in_container(entry, &result, &netns, found)?;
+        }
+        if is_found {
+            titles.insert(entry.title());
         }
     }
-    Ok(())
+    Ok(titles)
 }
 
 const WHY: &str = "The container does not reach its network.";
 const AGAIN: &str = "start the container again: it needs a new ADD";
 
+/// Compares the interface in the container with the result of the ADD. Returns whether it differs.
 fn in_container(
     entry: &CacheEntry,
     result: &Success,
     netns: &NetNs,
     found: &mut Findings,
-) -> Result<()> {
+) -> Result<bool> {
     let of_container = |interface: &&crate::cni::success::Interface| {
         interface.name == *entry.at.ifname
             && !interface.sandbox.is_empty()
             && interface.socket_path.is_empty()
     };
-    let Some(interface) = result.interfaces.iter().find(of_container) else { return Ok(()) };
+    let Some(interface) = result.interfaces.iter().find(of_container) else { return Ok(false) };
     let index = result.interface_index(&interface.name, &interface.sandbox).unwrap_or_default();
     let mut add = |fact: &str, fix: &str| {
         let what = format_args!("{}: {fact}", entry.title());
@@ -55,14 +64,14 @@ fn in_container(
     let rtnl = netns.rtnl()?;
     let Some(link) = rtnl.link(&interface.name)? else {
         add("the interface is gone", AGAIN);
-        return Ok(());
+        return Ok(true);
     };
     let (at, name) = (quoted(entry.netns.display()), quoted(&interface.name));
     let restore = format!("cnibox reconcile --inside {}", entry.network);
     if !link.up {
         let up = format!("nsenter --net={at} ip link set {name} up && {restore}");
         add("the interface is down", &up);
-        return Ok(());
+        return Ok(true);
     }
     let present = rtnl.addresses(link.index)?;
     for ip in result.ips_of(index) {
@@ -70,9 +79,10 @@ fn in_container(
             let add_address =
                 format!("nsenter --net={at} ip address add {} dev {name} && {restore}", ip.address);
             add(&format!("its address {} is gone", ip.address), &add_address);
-            return Ok(());
+            return Ok(true);
         }
     }
+    let mut is_found = false;
     for family in IpFamily::ALL {
         let is_default = |route: &&crate::cni::success::Route| {
             route.dst == family.everything() && !route.kind.rejects() && route.table.is_none()
@@ -82,14 +92,15 @@ fn in_container(
         {
             let family = if family == IpFamily::V4 { "IPv4" } else { "IPv6" };
             add(&format!("its default route of {family} is gone"), &restore);
+            is_found = true;
         }
     }
-    Ok(())
+    Ok(is_found)
 }
 
-/// Compares the bridge, and the link of the container on the host, with the result of the ADD.
-fn on_host(host: &Host<'_>, entry: &CacheEntry, result: &Success, found: &mut Findings) {
-    let Ok(network) = Network::from_cache(&entry.config) else { return };
+/// Compares the bridge, and the link of the container on the host, with the result of the ADD. Returns whether they differ.
+fn on_host(host: &Host<'_>, entry: &CacheEntry, result: &Success, found: &mut Findings) -> bool {
+    let Ok(network) = Network::from_cache(&entry.config) else { return false };
     let bridge = networks::bridge(&network);
     let link = |name: &str| host.links.iter().find(|link| link.name == name);
     if let Some(name) = bridge {
@@ -102,17 +113,15 @@ fn on_host(host: &Host<'_>, entry: &CacheEntry, result: &Success, found: &mut Fi
         };
         if let Some((state, fix)) = what {
             let what = format_args!("bridge {name} of network {} is {state}", entry.network);
-            if !found.0.iter().any(|known| known.what == what.to_string()) {
-                found.add(Harm::Broken, what, "No container reaches the network.", fix);
-            }
-            return;
+            found.add_one_of(Harm::Broken, what, "No container reaches the network.", fix);
+            return true;
         }
     }
     let is_main = ["bridge", "ptp", "veth"].iter().any(|kind| network.plugin(kind).is_some());
     let on_host = result.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     let mut ends = on_host.filter(|interface| Some(interface.name.as_str()) != bridge);
     // The first one is of the main plugin. Other plugins add theirs after it.
-    let Some(end) = ends.next().filter(|_| is_main) else { return };
+    let Some(end) = ends.next().filter(|_| is_main) else { return false };
     let name = quoted(&end.name);
     let (fact, fix) = match (link(&end.name), bridge.and_then(link)) {
         (None, _) => ("is gone".into(), AGAIN.to_owned()),
@@ -128,10 +137,11 @@ fn on_host(host: &Host<'_>, entry: &CacheEntry, result: &Success, found: &mut Fi
             (not_in(host, end, bridge), fix)
         }
         (Some(end), _) if !end.up => ("is down".into(), format!("ip link set {name} up")),
-        (Some(_), _) => return,
+        (Some(_), _) => return false,
     };
     let what = format_args!("{}: its link {} on the host {fact}", entry.title(), end.name);
     found.add_one_of(Harm::Broken, what, WHY, fix);
+    true
 }
 
 fn not_in(host: &Host<'_>, end: &Link, bridge: &Link) -> String {

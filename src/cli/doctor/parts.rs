@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use crate::error::Result;
 use crate::names::NetworkName;
 use crate::plugin::parts::Parts;
-use crate::runtime::reconcile::{Busy, Restored};
+use crate::runtime::reconcile::{Busy, Failed, Restored};
 
 use super::finding::{Findings, Harm};
 use super::host::Host;
+use super::interfaces::interfaces;
 
 /// The differences of one plugin.
 struct Group<'a> {
@@ -20,6 +21,7 @@ struct Group<'a> {
 }
 
 pub(super) fn parts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    let explained = interfaces(host, found)?;
     let new = |_: &_, _: &_, _: &str| Parts::to_restore(true, host.options.is_inside);
     let is_chosen = |network: &_, at: &_| host.options.concerns(network, at);
     let mut reconciled = host.runtime.reconcile(Busy::Skip, &new, is_chosen)?;
@@ -60,7 +62,8 @@ pub(super) fn parts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             format_args!("cnibox reconcile{inside}{network}"),
         );
     }
-    for failed in &reconciled.failed {
+    let is_new = |failed: &&Failed| !explained.contains(&failed.at.title(&failed.network));
+    for failed in reconciled.failed.iter().filter(is_new) {
         let why = "It is unknown whether something of the attachment is missing.";
         found.add(Harm::Broken, &failed.error, why, "cnibox reconcile --dry-run");
     }

@@ -126,9 +126,13 @@ fn lost_links_addresses_and_routes_are_found_with_a_command() {
         ("ip -n c1 link set eth0 down", "the interface is down", "cnibox reconcile --inside a"),
     ] {
         world.host(["sh", "-ec", loss]);
-        let printed = only_fault(&world, "broken", &[text]);
-        assert!(printed.ends_with(fix), "{loss}: {printed}");
-        is_mended_by(&world, &on_this_host(&printed));
+        let faults = faults(&world);
+        let what = faults[0]["what"].as_str().unwrap();
+        assert!(what.contains(text), "{loss}: {faults:#?}");
+        let printed: Vec<&str> =
+            faults.iter().map(|fault| fault["fix"].as_str().unwrap()).collect();
+        assert!(printed[0].ends_with(fix), "{loss}: {faults:#?}");
+        is_mended_by(&world, &on_this_host(&printed.join(" && ")));
         let inside = doctor(&world, &["--inside"]);
         assert_eq!(inside.status, 0, "{loss}: {}", inside.report());
     }
