@@ -23,13 +23,13 @@ mod timer;
 mod traffic;
 mod watcher;
 
-use std::io::{BufRead, IsTerminal, Read, stderr, stdin};
+use std::io::{BufRead, IsTerminal, Read, stdin};
 
 use argh::FromArgs;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{self, warn};
 use crate::plugin::life::Life;
 use crate::runtime::Runtime;
 
@@ -190,7 +190,7 @@ impl Doctor {
         let of_host = if options.only.is_none() { CHECKS_OF_HOST } else { &[] };
         let host = Host::read(runtime, survey, options)?;
         let mut found = Findings::default();
-        let shows_progress = !self.json && stderr().is_terminal();
+        let shows_progress = !self.json && sys::has_terminal();
         for (object, check) in of_host.iter().chain(CHECKS) {
             if shows_progress {
                 eprint!("\r\x1b[Kexamining {object} …");

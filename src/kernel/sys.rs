@@ -272,6 +272,11 @@ pub fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether stderr is a terminal: a person may wait.
+pub fn has_terminal() -> bool {
+    io::IsTerminal::is_terminal(&io::stderr())
+}
+
 /// Writes one line to stderr. A line end or another control character in it becomes `?`. Errors are ignored: no call depends on
 /// the line.
 pub fn warn(line: fmt::Arguments<'_>) {

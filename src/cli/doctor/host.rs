@@ -21,7 +21,7 @@ use crate::runtime::reservations::Survey;
 
 use super::finding::{Findings, Harm};
 use super::options::ExamineOptions;
-use crate::cli::attachments::mappings;
+use crate::cli::attachments::host_ports;
 
 /// A snapshot of the host, read once.
 pub(super) struct Host<'a> {
@@ -136,9 +136,7 @@ impl ConfiguredNetwork {
             || links.iter().any(|link| is_owned(link, &network.name));
         let of_network = attachments.iter().filter(|attachment| is_alive(attachment));
         let is_unknown = of_network.clone().count() == 0 && network.plugin("portmap").is_some();
-        let mappings = of_network.flat_map(|(entry, _)| mappings(entry));
-        let published = mappings.filter_map(host_port);
-        let published: Vec<u16> = published.collect();
+        let published: Vec<u16> = of_network.flat_map(|(entry, _)| host_ports(entry)).collect();
         let publishes = is_unknown || !published.is_empty();
         let bus = std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS").filter(|bus| !bus.is_empty());
         let passage = match network.plugin("firewall") {
@@ -179,14 +177,6 @@ impl ConfiguredNetwork {
 fn is_owned(link: &Link, network: &NetworkName) -> bool {
     let owner = link.alias.as_deref().and_then(Owner::in_alias);
     owner.is_some_and(|owner| owner.starts_with(&Owner::prefix(network)))
-}
-
-/// The port of the host in a port mapping.
-pub(super) fn host_port(mapping: &Json) -> Option<u16> {
-    match mapping.get("hostPort") {
-        Some(Json::Number(port)) => port.as_u64().and_then(|port| u16::try_from(port).ok()),
-        _ => None,
-    }
 }
 
 /// Whether a key has a value other than false and null.

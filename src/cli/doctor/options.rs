@@ -9,8 +9,7 @@ use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::reservations::Survey;
 
-use super::host::host_port;
-use crate::cli::attachments::mappings;
+use crate::cli::attachments::host_ports;
 
 #[derive(Default)]
 pub(super) struct ExamineOptions {
@@ -64,9 +63,7 @@ pub(super) fn of_container(survey: &Survey, word: &str) -> Result<Vec<(NetworkNa
 
 /// The living attachments that publish a port of the host.
 pub(super) fn of_port(survey: &Survey, port: u16) -> Result<Vec<(NetworkName, Attachment)>> {
-    let publishes = |entry: &&CacheEntry| {
-        mappings(entry).iter().filter_map(host_port).any(|published| published == port)
-    };
+    let publishes = |entry: &&CacheEntry| host_ports(entry).any(|published| published == port);
     let alive = survey.attachments.iter().filter(|(_, life)| *life == Life::Alive);
     let found = names(alive.map(|(entry, _)| entry).filter(publishes));
     if found.is_empty() {
