@@ -3,6 +3,7 @@
 mod address;
 mod bridge_vlan;
 mod consts;
+mod dropping;
 mod link;
 mod link_change;
 mod link_group;

@@ -11,16 +11,13 @@ use super::consts::AF_UNSPEC;
 use super::{Batch, Rtnl};
 use crate::error::Result;
 use crate::kernel::packet::{ETH_P_IP, ETH_P_IPV6};
-use crate::netlink::{Attrs, Requests, attribute, attributes, fixed, found, octets, text, u32_at};
+use crate::netlink::{Attrs, Requests, attribute, fixed, found, octets, text, u32_at};
 
 /// Handles that the kernel defines (linux/pkt_sched.h), and those that cnibox chooses.
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
-const INGRESS: u32 = 0xffff_0000;
-/// The parents of the filters of clsact (linux/pkt_sched.h: TC_H_MIN_INGRESS, TC_H_MIN_EGRESS).
-const CLSACT_INGRESS: u32 = 0xffff_fff2;
-const CLSACT_EGRESS: u32 = 0xffff_fff3;
-const ROOT: u32 = 0x0001_0000;
+pub(super) const INGRESS: u32 = 0xffff_0000;
+pub(super) const ROOT: u32 = 0x0001_0000;
 /// The classes that contain the queue of the bucket: `1:1` of tbf, `1:30` of htb.
 const BUCKET_CLASS: u32 = ROOT | 1;
 const SHAPED_CLASS: u32 = ROOT | 0x30;
@@ -45,13 +42,11 @@ const HTB_VERSION: u32 = 3;
 /// linux/pkt_cls.h
 const TCA_U32_CLASSID: u16 = 1;
 const TCA_U32_SEL: u16 = 5;
-const TCA_U32_ACT: u16 = 7;
+pub(super) const TCA_U32_ACT: u16 = 7;
 const TC_U32_TERMINAL: u8 = 1;
-const TCA_ACT_KIND: u16 = 1;
-const TCA_ACT_OPTIONS: u16 = 2;
+pub(super) const TCA_ACT_KIND: u16 = 1;
+pub(super) const TCA_ACT_OPTIONS: u16 = 2;
 const TC_ACT_STOLEN: u32 = 4;
-const TC_ACT_SHOT: u32 = 2;
-const TCA_GACT_PARMS: u16 = 2;
 /// linux/tc_act/tc_mirred.h
 const TCA_MIRRED_PARMS: u16 = 2;
 const TCA_EGRESS_REDIR: u32 = 1;
@@ -98,9 +93,9 @@ pub struct Traffic {
     pub handle: u32,
     pub parent: u32,
     /// tcm_info of struct tcmsg: for a filter its priority and its protocol.
-    info: u32,
+    pub(super) info: u32,
     /// TCA_OPTIONS, the attributes of the kind.
-    options: Vec<u8>,
+    pub(super) options: Vec<u8>,
 }
 
 impl Batch {
@@ -234,16 +229,6 @@ impl Rtnl {
         self.list_filters(header(link, 0, ROOT, 0))
     }
 
-    /// Whether a filter of received or sent packets can drop packets: it has the action `drop`, or it is a BPF program.
-    pub fn has_dropping_filter(&self, link: u32) -> Result<bool> {
-        for parent in [INGRESS, CLSACT_INGRESS, CLSACT_EGRESS, ROOT] {
-            if self.list_filters(header(link, 0, parent, 0))?.iter().any(Traffic::can_drop) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// Fails if the kernel lacks the queueing discipline `kind`, tbf or htb. The request changes nothing: the kernel refuses
     /// tbf and htb without parameters.
     pub fn require_discipline(&self, kind: &str) -> Result<()> {
@@ -308,7 +293,7 @@ impl Rtnl {
         Ok(object.flatten().filter(|object| object.handle != 0))
     }
 
-    fn list_filters(&self, header: [u8; HEADER_BYTES]) -> Result<Vec<Traffic>> {
+    pub(super) fn list_filters(&self, header: [u8; HEADER_BYTES]) -> Result<Vec<Traffic>> {
         let doing = "cannot list the filters of traffic control";
         let request = Requests::bare(libc::RTM_GETTFILTER, NlmF::empty(), doing, &header);
         Ok(self.socket.dump(request, Traffic::parse)?)
@@ -383,24 +368,6 @@ impl Traffic {
         attribute(&self.options, TCA_U32_SEL).is_none() && self.kind == "u32"
     }
 
-    fn can_drop(&self) -> bool {
-        // The attribute with the actions (linux/pkt_cls.h: TCA_U32_ACT, TCA_MATCHALL_ACT, TCA_FLOWER_ACT, TCA_BASIC_ACT).
-        let actions = match self.kind.as_str() {
-            "bpf" => return true,
-            "u32" => TCA_U32_ACT,
-            "matchall" => 2,
-            "flower" | "basic" => 3,
-            _ => return false,
-        };
-        let actions = attribute(&self.options, actions).unwrap_or_default();
-        attributes(actions).any(|(_, action)| {
-            let options = attribute(action, TCA_ACT_OPTIONS).unwrap_or_default();
-            let kind = attribute(action, TCA_ACT_KIND).map(text);
-            let parameters = attribute(options, TCA_GACT_PARMS).unwrap_or_default();
-            kind.as_deref() == Some("gact") && u32_at(parameters, 8) == Some(TC_ACT_SHOT)
-        })
-    }
-
     /// Whether this is the root discipline of `Batch::shape`.
     pub fn is_shaper(&self) -> bool {
         self.handle == ROOT && matches!(self.kind.as_str(), "tbf" | "htb")
@@ -469,11 +436,11 @@ impl Traffic {
     }
 }
 
-const HEADER_BYTES: usize = 20;
+pub(super) const HEADER_BYTES: usize = 20;
 const RATE_BYTES: usize = 12;
 
 /// struct tcmsg: family, link, handle, parent, and for filters priority and protocol.
-fn header(link: u32, handle: u32, parent: u32, info: u32) -> [u8; HEADER_BYTES] {
+pub(super) fn header(link: u32, handle: u32, parent: u32, info: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0] = AF_UNSPEC;
     for (at, word) in [(4, link), (8, handle), (12, parent), (16, info)] {

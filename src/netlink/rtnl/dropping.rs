@@ -1,0 +1,79 @@
+//! Filters of traffic control that can drop packets, of any program.
+
+use super::Rtnl;
+use super::traffic::{INGRESS, ROOT, TCA_ACT_KIND, TCA_ACT_OPTIONS, TCA_U32_ACT, Traffic, header};
+use crate::error::Result;
+use crate::netlink::{attribute, attributes, text, u32_at};
+
+impl Rtnl {
+    /// Whether a filter of received or sent packets can drop packets: it has the action `drop`, or it is a BPF program.
+    pub fn has_dropping_filter(&self, link: u32) -> Result<bool> {
+        for parent in [INGRESS, CLSACT_INGRESS, CLSACT_EGRESS, ROOT] {
+            if self.list_filters(header(link, 0, parent, 0))?.iter().any(Traffic::can_drop) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Traffic {
+    fn can_drop(&self) -> bool {
+        // The attribute with the actions (linux/pkt_cls.h: TCA_U32_ACT, TCA_MATCHALL_ACT, TCA_FLOWER_ACT, TCA_BASIC_ACT).
+        let actions = match self.kind.as_str() {
+            "bpf" => return true,
+            "u32" => TCA_U32_ACT,
+            "matchall" => 2,
+            "flower" | "basic" => 3,
+            _ => return false,
+        };
+        let actions = attribute(&self.options, actions).unwrap_or_default();
+        attributes(actions).any(|(_, action)| {
+            let options = attribute(action, TCA_ACT_OPTIONS).unwrap_or_default();
+            let kind = attribute(action, TCA_ACT_KIND).map(text);
+            let parameters = attribute(options, TCA_GACT_PARMS).unwrap_or_default();
+            kind.as_deref() == Some("gact") && u32_at(parameters, 8) == Some(TC_ACT_SHOT)
+        })
+    }
+}
+
+/// The parents of the filters of clsact (linux/pkt_sched.h: TC_H_MIN_INGRESS, TC_H_MIN_EGRESS).
+const CLSACT_INGRESS: u32 = 0xffff_fff2;
+const CLSACT_EGRESS: u32 = 0xffff_fff3;
+/// Source: linux/pkt_cls.h, linux/tc_act/tc_gact.h.
+const TC_ACT_SHOT: u32 = 2;
+const TCA_GACT_PARMS: u16 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::Attrs;
+
+    #[test]
+    fn a_filter_with_the_action_drop_can_drop() {
+        for (kind, actions, action, result, expected) in [
+            ("u32", TCA_U32_ACT, "gact", TC_ACT_SHOT, true),
+            ("matchall", 2, "gact", TC_ACT_SHOT, true),
+            ("flower", 3, "gact", 4, false),
+            ("u32", TCA_U32_ACT, "mirred", TC_ACT_SHOT, false),
+            ("bpf", 9, "", 0, true),
+            ("fw", 2, "gact", TC_ACT_SHOT, false),
+        ] {
+            let mut options = Attrs::default();
+            options.nested(actions, |list| {
+                list.nested(1, |one| {
+                    one.string(TCA_ACT_KIND, action);
+                    one.nested(TCA_ACT_OPTIONS, |options| {
+                        options.bytes(
+                            TCA_GACT_PARMS,
+                            &[1, 0, result, 0, 0].map(u32::to_ne_bytes).concat(),
+                        );
+                    });
+                });
+            });
+            let options = options.as_slice().to_vec();
+            let filter = Traffic { kind: kind.into(), handle: 1, parent: 1, info: 0, options };
+            assert_eq!(filter.can_drop(), expected, "{kind} {action} {result}");
+        }
+    }
+}
