@@ -5,18 +5,19 @@ use nix::libc::{self, c_int};
 
 use super::Family;
 use super::consts::{
-    NF_NAT_RANGE_PROTO_SPECIFIED, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN, NFTA_BITWISE_MASK,
-    NFTA_BITWISE_OP, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR, NFTA_BYTEORDER_DREG, NFTA_BYTEORDER_LEN,
-    NFTA_BYTEORDER_OP, NFTA_BYTEORDER_SIZE, NFTA_BYTEORDER_SREG, NFTA_CMP_DATA, NFTA_CMP_OP,
-    NFTA_CMP_SREG, NFTA_CT_SREG, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
-    NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS,
-    NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY,
-    NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE,
-    NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS,
-    NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO,
-    NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    IP_CT_DIR_ORIGINAL, NF_NAT_RANGE_PROTO_SPECIFIED, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN,
+    NFTA_BITWISE_MASK, NFTA_BITWISE_OP, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR, NFTA_BYTEORDER_DREG,
+    NFTA_BYTEORDER_LEN, NFTA_BYTEORDER_OP, NFTA_BYTEORDER_SIZE, NFTA_BYTEORDER_SREG, NFTA_CMP_DATA,
+    NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_CT_DIRECTION, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_CT_SREG,
+    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG,
+    NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG,
+    NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN,
+    NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE, NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG,
+    NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS, NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE,
+    NFTA_REJECT_TYPE, NFTA_TARGET_INFO, NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN,
+    NFTA_VERDICT_CODE,
 };
-use super::expr::{Expr, Lookup, Nat, Verdict, XtExtension};
+use super::expr::{Expr, Lookup, Nat, OriginalPart, Verdict, XtExtension};
 use super::field::{Field, FieldSource};
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of, data, data_of, elements_of};
@@ -70,6 +71,19 @@ impl Expr {
             Self::SetMark { from } => {
                 be32(attrs, NFTA_META_KEY, libc::NFT_META_MARK);
                 be32(attrs, NFTA_META_SREG, from.number());
+            }
+            Self::SetTrace { from } => {
+                be32(attrs, NFTA_META_KEY, libc::NFT_META_NFTRACE);
+                be32(attrs, NFTA_META_SREG, from.number());
+            }
+            Self::LoadOriginal { part, to } => {
+                let key = match part {
+                    OriginalPart::Source => libc::NFT_CT_SRC,
+                    OriginalPart::SourcePort => libc::NFT_CT_PROTO_SRC,
+                };
+                be32(attrs, NFTA_CT_KEY, key);
+                be32(attrs, NFTA_CT_DREG, to.number());
+                attrs.u8(NFTA_CT_DIRECTION, IP_CT_DIR_ORIGINAL);
             }
             Self::Nat { nat, family, address, port } => {
                 write_nat(attrs, *nat, *family, *address, *port);

@@ -107,7 +107,10 @@ pub(super) const NFTA_META_SREG: u16 = 3;
 
 pub(super) const NFTA_CT_DREG: u16 = 1;
 pub(super) const NFTA_CT_KEY: u16 = 2;
+pub(super) const NFTA_CT_DIRECTION: u16 = 3;
 pub(super) const NFTA_CT_SREG: u16 = 4;
+/// Source: linux/netfilter/nf_conntrack_tuple_common.h.
+pub(super) const IP_CT_DIR_ORIGINAL: u8 = 0;
 
 pub(super) const NFTA_FIB_DREG: u16 = 1;
 pub(super) const NFTA_FIB_RESULT: u16 = 2;
@@ -153,6 +156,20 @@ pub(super) const TYPE_MARK: c_int = 19;
 pub(super) const TYPE_IFNAME: c_int = 41;
 /// The number of bits of each type in the type number of a concatenation.
 pub(super) const TYPE_BITS: c_int = 6;
+
+/// Attributes of NFT_MSG_TRACE, `enum nft_trace_attributes`, and the types of its events, `enum nft_trace_types`.
+pub(super) const NFTA_TRACE_TABLE: u16 = 1;
+pub(super) const NFTA_TRACE_CHAIN: u16 = 2;
+pub(super) const NFTA_TRACE_RULE_HANDLE: u16 = 3;
+pub(super) const NFTA_TRACE_TYPE: u16 = 4;
+pub(super) const NFTA_TRACE_VERDICT: u16 = 5;
+pub(super) const NFTA_TRACE_ID: u16 = 6;
+pub(super) const NFTA_TRACE_NETWORK_HEADER: u16 = 8;
+pub(super) const NFTA_TRACE_TRANSPORT_HEADER: u16 = 9;
+pub(super) const NFTA_TRACE_IIF: u16 = 10;
+pub(super) const NFTA_TRACE_OIF: u16 = 12;
+pub(super) const NFTA_TRACE_POLICY: u16 = 16;
+pub(super) const NFT_TRACETYPE_POLICY: c_int = 1;
 
 /// User data, which the kernel keeps for nft: kind and length of a byte each, then the value.
 ///

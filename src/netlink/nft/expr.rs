@@ -63,6 +63,15 @@ pub enum Expr {
     SetMark {
         from: Register,
     },
+    /// `meta nftrace set`: the kernel reports what the later rules do with the packet. The register has 0 or 1.
+    SetTrace {
+        from: Register,
+    },
+    /// Loads a part of the first packet of the connection, before any NAT: `ct original`.
+    LoadOriginal {
+        part: OriginalPart,
+        to: Register,
+    },
     Verdict(Verdict),
     /// `masquerade`
     Masquerade,
@@ -99,6 +108,15 @@ pub struct XtExtension {
     pub name: String,
     pub revision: u32,
     pub info: Vec<u8>,
+}
+
+/// A part of the first packet of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OriginalPart {
+    /// `saddr`, in tables of the families ip and ip6
+    Source,
+    /// `proto-src`
+    SourcePort,
 }
 
 /// What a lookup does with its result.
@@ -255,7 +273,8 @@ impl Expr {
             Self::Compare { .. } => "cmp",
             Self::Range { .. } => "range",
             Self::Lookup { .. } => "lookup",
-            Self::SetMark { .. } => "meta",
+            Self::SetMark { .. } | Self::SetTrace { .. } => "meta",
+            Self::LoadOriginal { .. } => "ct",
             Self::Masquerade => "masq",
             Self::Nat { .. } => "nat",
             Self::Redirect { .. } => "redir",

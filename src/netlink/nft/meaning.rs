@@ -191,6 +191,8 @@ impl SymbolicMachine {
                 self.act(Action::Other(expr.clone()));
             }
             Expr::Verdict(_)
+            | Expr::SetTrace { .. }
+            | Expr::LoadOriginal { .. }
             | Expr::Masquerade
             | Expr::Reject { .. }
             | Expr::XtMatch(_)

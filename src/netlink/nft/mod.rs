@@ -21,6 +21,8 @@ mod read;
 mod register;
 mod rule;
 mod set;
+mod trace;
+mod trap;
 mod value;
 mod wire;
 mod xt;
@@ -50,6 +52,8 @@ pub use read::Object;
 pub use register::Register;
 pub use rule::{NewRule, Rule};
 pub use set::{Datum, Element, NewSet};
+pub use trace::{Ended, Trace, Traces};
+pub use trap::{TRAP, Trap};
 pub use value::{Transport, Type, Value, pack};
 pub use xt::{XT_CT_STATE_DNAT, xt_mark};
 

@@ -1,7 +1,9 @@
 //! Filters of traffic control that can drop packets, of any program.
 
 use super::Rtnl;
-use super::traffic::{INGRESS, ROOT, TCA_ACT_KIND, TCA_ACT_OPTIONS, TCA_U32_ACT, Traffic, header};
+use super::traffic::{
+    CLSACT_EGRESS, INGRESS, ROOT, TCA_ACT_KIND, TCA_ACT_OPTIONS, TCA_U32_ACT, Traffic, header,
+};
 use crate::error::Result;
 use crate::netlink::{attribute, attributes, text, u32_at};
 
@@ -37,9 +39,8 @@ impl Traffic {
     }
 }
 
-/// The parents of the filters of clsact (linux/pkt_sched.h: TC_H_MIN_INGRESS, TC_H_MIN_EGRESS).
+/// The parent of the filters of clsact for received packets (linux/pkt_sched.h: TC_H_MIN_INGRESS).
 const CLSACT_INGRESS: u32 = 0xffff_fff2;
-const CLSACT_EGRESS: u32 = 0xffff_fff3;
 /// Source: linux/pkt_cls.h, linux/tc_act/tc_gact.h.
 const TC_ACT_SHOT: u32 = 2;
 const TCA_GACT_PARMS: u16 = 2;

@@ -3,6 +3,8 @@
 //! At the root of a link is the queueing discipline `1:`: tbf, a token bucket for all packets that the link sends, or
 //! htb with a class `1:30` for some of them. Both can contain fq_codel, which shares the rate among flows.
 
+mod redirect;
+
 use ipnet::IpNet;
 use neli::consts::nl::NlmF;
 use nix::libc::{self, TCA_KIND, TCA_OPTIONS};
@@ -17,6 +19,8 @@ use crate::netlink::{Attrs, Requests, attribute, fixed, found, octets, text, u32
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 pub(super) const INGRESS: u32 = 0xffff_0000;
+/// The parent of the filters of clsact for sent packets (TC_H_MIN_EGRESS).
+pub(super) const CLSACT_EGRESS: u32 = 0xffff_fff3;
 pub(super) const ROOT: u32 = 0x0001_0000;
 /// The classes that contain the queue of the bucket: `1:1` of tbf, `1:30` of htb.
 const BUCKET_CLASS: u32 = ROOT | 1;
@@ -46,7 +50,6 @@ pub(super) const TCA_U32_ACT: u16 = 7;
 const TC_U32_TERMINAL: u8 = 1;
 pub(super) const TCA_ACT_KIND: u16 = 1;
 pub(super) const TCA_ACT_OPTIONS: u16 = 2;
-const TC_ACT_STOLEN: u32 = 4;
 /// linux/tc_act/tc_mirred.h
 const TCA_MIRRED_PARMS: u16 = 2;
 const TCA_EGRESS_REDIR: u32 = 1;
@@ -156,16 +159,7 @@ impl Batch {
         self.push_traffic(libc::RTM_NEWTFILTER, doing, at, "u32", |attrs| {
             attrs.u32(TCA_U32_CLASSID, ROOT | 1);
             attrs.bytes(TCA_U32_SEL, &u32_selector(&[EVERYTHING]));
-            attrs.nested(TCA_U32_ACT, |actions| {
-                actions.nested(1, |action| {
-                    action.string(TCA_ACT_KIND, "mirred");
-                    action.nested(TCA_ACT_OPTIONS, |options| {
-                        // struct tc_mirred: index, capabilities, action, two counters, egress or ingress, link.
-                        let mirred = words(&[0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to]);
-                        options.bytes(TCA_MIRRED_PARMS, &mirred);
-                    });
-                });
-            });
+            redirect::write(attrs, TCA_EGRESS_REDIR, to);
         });
     }
 
