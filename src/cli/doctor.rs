@@ -18,6 +18,7 @@ mod links;
 mod marks;
 mod options;
 mod parts;
+mod probe;
 mod replies;
 mod timer;
 mod traffic;
@@ -49,7 +50,8 @@ use options::ExamineOptions;
     help_triggers("-h", "--help", "help"),
     example = "{command_name}",
     example = "{command_name} --fix --dry-run",
-    example = "{command_name} --port 8080",
+    example = "{command_name} --probe",
+    example = "{command_name} --probe --port 8080",
     note = "What is broken comes first, then what may be. Notes on stderr are no faults."
 )]
 pub(super) struct Doctor {
@@ -59,6 +61,13 @@ pub(super) struct Doctor {
     /// examine only what concerns the container that publishes this port of the host
     #[argh(option)]
     port: Option<u16>,
+    /// ask the kernel which rule drops packets of containers: packets are traced through all rules of the host; they leave
+    /// neither the host nor reach a program. With CONTAINER or --port, print their ways
+    #[argh(switch)]
+    probe: bool,
+    /// with --probe: also if a rule could hand a packet to a program, or store its address
+    #[argh(switch)]
+    force: bool,
     /// also compare addresses, routes and settings in the containers; a container can have changed them on purpose
     #[argh(switch)]
     inside: bool,
@@ -127,9 +136,15 @@ impl Doctor {
         if is_about_one && self.fix || self.container.is_some() && self.port.is_some() {
             return Err(usage_error("CONTAINER, --port and --fix exclude each other"));
         }
+        if self.force && !self.probe {
+            return Err(usage_error("--force needs --probe"));
+        }
         let runtime = podman::runtime(parameters::TIMEOUT_S);
-        let (mut findings, healthy) = self.examine(&runtime)?;
+        let (mut findings, healthy, ways) = self.examine(&runtime)?;
         if !self.json {
+            if is_about_one {
+                ways.iter().for_each(print_line);
+            }
             self.print(&findings, &healthy);
         }
         let mut done = Vec::new();
@@ -170,9 +185,10 @@ impl Doctor {
         }
     }
 
-    /// Runs the checks. Returns their findings, the most harmful first, and the line for a healthy host.
-    fn examine(&self, runtime: &Runtime) -> Result<(Vec<Finding>, String)> {
+    /// Runs the checks. Returns their findings, the most harmful first, the line for a healthy host, and the ways of packets.
+    fn examine(&self, runtime: &Runtime) -> Result<(Vec<Finding>, String, Vec<String>)> {
         let mut survey = runtime.read_survey();
+        let all = survey.as_ref().map_or_else(|_| Vec::new(), |survey| survey.attachments.clone());
         let only = match (&self.container, self.port) {
             (Some(container), _) => {
                 Some(options::of_container(survey.as_ref().map_err(Error::clone)?, container)?)
@@ -204,7 +220,21 @@ impl Doctor {
         if shows_progress {
             eprint!("\r\x1b[K");
         }
-        Ok((found.finish(), healthy(&host)))
+        let mut ways = Vec::new();
+        if self.probe {
+            // The kernel knows whether a filter drops them.
+            found.0.retain(|finding| finding.harm != Harm::May);
+            let asked = probe::Asked { port: self.port, force: self.force };
+            match probe::probe(&host, &all, asked, &mut found) {
+                Ok(lines) => ways = lines,
+                Err(error) => {
+                    let why = "It is unknown which packets the host drops.";
+                    let what = format_args!("cannot send the packets of the probe: {error}");
+                    found.add(Harm::Broken, what, why, "sudo cnibox doctor --probe");
+                }
+            }
+        }
+        Ok((found.finish(), healthy(&host), ways))
     }
 }
 

@@ -89,6 +89,29 @@ impl PacketSocket {
     }
 }
 
+/// A packet socket that sends whole Ethernet frames on a link, and receives nothing.
+pub struct FrameSocket {
+    socket: OwnedFd,
+    index: u32,
+}
+
+impl FrameSocket {
+    /// The link has to be in the namespace of the calling thread.
+    pub fn open(index: u32) -> io::Result<Self> {
+        fault::kernel_request()?;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
+        Ok(Self { socket, index })
+    }
+
+    /// Sends a frame with its Ethernet header.
+    pub fn send(&self, ethertype: u16, frame: &[u8]) -> io::Result<()> {
+        fault::kernel_request()?;
+        let to = link_address(self.index, ethertype)?;
+        Ok(sendto(self.socket.as_raw_fd(), frame, &to, MsgFlags::empty()).map(drop)?)
+    }
+}
+
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -11,6 +11,8 @@ mod message;
 pub mod nft;
 pub(crate) mod rtnl;
 mod socket;
+#[cfg(feature = "tool")]
+pub(crate) mod xfrm;
 pub(crate) mod xtables;
 
 pub use error::Error;

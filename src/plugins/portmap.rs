@@ -77,8 +77,8 @@ use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::link::chained;
 use crate::steps::nft::{localnet, shared_rules};
 use crate::steps::undo::Undo;
-pub use config::Portmap;
 use config::Settings;
+pub use config::{Mapping, Portmap};
 use ports::Ports;
 use removal::Removal;
 

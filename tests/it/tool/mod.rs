@@ -11,6 +11,7 @@ mod lint;
 mod log;
 mod metrics;
 mod not_regular;
+mod probe;
 mod sizes;
 
 use crate::world::{Call, World};

@@ -66,6 +66,22 @@ pub fn at_every_change<'w>(
     at_system_calls(world, call, before, after, changing)
 }
 
+/// The same, from the last system call `first` on.
+pub fn at_every_change_from<'w>(
+    world: &World,
+    first: &str,
+    call: impl Fn() -> Call<'w>,
+    before: impl Fn(),
+    after: impl Fn(&str),
+) -> u32 {
+    let changing = |names: &[&str]| {
+        let from = names.iter().rposition(|name| *name == first).unwrap();
+        let of_probe = |(at, name): (usize, &&str)| at >= from && CHANGING.contains(name);
+        names.iter().enumerate().map(of_probe).collect()
+    };
+    at_system_calls(world, call, before, after, changing)
+}
+
 /// `choose` tells for each system call of the first run, by their names, whether a run is killed at it.
 fn at_system_calls<'w>(
     world: &World,

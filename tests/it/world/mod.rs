@@ -29,7 +29,7 @@ pub use call::{Call, Outcome, Running, VERSIONS, all_at_once};
 pub use connection::{Connection, echo};
 pub use json::{leaves, with, without};
 pub use kernel::{half_for, is_for_options, kernel_has, not_run, runs_with};
-pub use killed::{at_every_change, at_every_system_call};
+pub use killed::{at_every_change, at_every_change_from, at_every_system_call};
 pub use lan::{LAN, OUTSIDE, is_made_or_missed, lan, through_dhcp};
 pub use pool::on_two_threads;
 pub use scratch::Scratch;

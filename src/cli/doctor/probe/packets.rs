@@ -1,0 +1,114 @@
+//! The packets of the probe: Ethernet frames with an empty UDP datagram or a TCP SYN.
+
+use std::net::IpAddr;
+
+use crate::kernel::packet::{ETH_P_IP, ETH_P_IPV6};
+use crate::names::Mac;
+use crate::netlink::nft::Transport;
+
+/// The first packet of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packet {
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+    pub(super) transport: Transport,
+    pub(super) source_port: u16,
+    pub(super) port: u16,
+}
+
+impl Packet {
+    pub(super) fn ethertype(&self) -> u16 {
+        if self.from.is_ipv4() { ETH_P_IP } else { ETH_P_IPV6 }
+    }
+
+    /// The frame from one Ethernet address to another. Both IP addresses are of one family.
+    pub(super) fn frame(&self, from: Mac, to: Mac) -> Vec<u8> {
+        let mut segment = [self.source_port.to_be_bytes(), self.port.to_be_bytes()].concat();
+        let checksum_at = if self.transport == Transport::Udp {
+            segment.extend([0, 8, 0, 0]);
+            6
+        } else {
+            // The sequence number, no acknowledgement, a header of 20 bytes, SYN, the window, the checksum, no urgent data.
+            segment.extend([0, 0, 0, 1, 0, 0, 0, 0, 5 << 4, 2, 0xfa, 0xf0, 0, 0, 0, 0]);
+            16
+        };
+        let length = u16::try_from(segment.len()).unwrap_or_default();
+        let addresses = [bytes(self.from), bytes(self.to)].concat();
+        let protocol = self.transport.number();
+        let [high, low] = length.to_be_bytes();
+        let pseudo = [&addresses[..], &[high, low, 0, protocol], &segment].concat();
+        segment[checksum_at..checksum_at + 2].copy_from_slice(&checksum(&pseudo));
+        let mut packet = match self.from {
+            IpAddr::V4(_) => {
+                let [high, low] = (length + 20).to_be_bytes();
+                let mut header = vec![0x45, 0, high, low, 0, 1, 0x40, 0, TTL, protocol, 0, 0];
+                header.extend(&addresses);
+                let checksum = checksum(&header);
+                header[10..12].copy_from_slice(&checksum);
+                header
+            }
+            IpAddr::V6(_) => [&[0x60, 0, 0, 0, high, low, protocol, TTL], &addresses[..]].concat(),
+        };
+        packet.extend(segment);
+        [&to.0[..], &from.0, &self.ethertype().to_be_bytes(), &packet].concat()
+    }
+}
+
+/// The bytes of an address.
+pub(super) fn bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().into(),
+        IpAddr::V6(address) => address.octets().into(),
+    }
+}
+
+/// The checksum of IP, TCP and UDP (RFC 1071). UDP sends 0 as 0xffff.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word)));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or_default();
+    if folded == u16::MAX { [0xff; 2] } else { (!folded).to_be_bytes() }
+}
+
+/// The usual TTL of Linux.
+const TTL: u8 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(bytes: &[u8]) -> u32 {
+        let sum: u32 =
+            bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+        (sum & 0xffff) + (sum >> 16)
+    }
+
+    #[test]
+    fn a_frame_has_lengths_and_valid_checksums() {
+        let (from, to) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
+        for (addresses, ip_bytes) in [(["10.1.0.5", "1.1.1.1"], 20), (["fd00::5", "fd00::6"], 40)] {
+            for (transport, bytes) in [(Transport::Udp, 8), (Transport::Tcp, 20)] {
+                let [source, destination] = addresses.map(|text| text.parse().unwrap());
+                let packet = Packet {
+                    from: source,
+                    to: destination,
+                    transport,
+                    source_port: 20_001,
+                    port: 443,
+                };
+                let frame = packet.frame(from, to);
+                assert_eq!(frame.len(), 14 + ip_bytes + bytes, "{packet:?}");
+                assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+                let (header, segment) = frame[14..].split_at(ip_bytes);
+                if source.is_ipv4() {
+                    assert_eq!(sum(header), 0xffff);
+                }
+                let addresses = &header[ip_bytes - if source.is_ipv4() { 8 } else { 32 }..];
+                let length = u8::try_from(segment.len()).unwrap();
+                let pseudo = [addresses, &[0, length, 0, transport.number()], segment].concat();
+                assert_eq!(sum(&pseudo), 0xffff, "{packet:?}");
+            }
+        }
+    }
+}

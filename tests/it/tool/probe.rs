@@ -1,0 +1,279 @@
+//! `cnibox doctor --probe`: the kernel names the rule that drops packets of containers, and no packet arrives anywhere.
+
+use serde_json::{Value, json};
+
+use super::cnibox;
+use crate::world::{Call, Container, Outcome, World, at_every_change_from, parse};
+
+const CONFIGURATIONS: &str = "/run/net.d";
+
+/// A host with an uplink to `outside`, and two containers in the network `a`; one has a published port.
+struct Host {
+    world: World,
+}
+
+impl Host {
+    fn new() -> Self {
+        let world = World::new();
+        let outside = world.container("outside");
+        let script = format!(
+            "mkdir -p {CONFIGURATIONS} &&
+             ip link add wan type veth peer name port netns outside && ip link set wan up &&
+             ip address add 198.18.0.1/24 dev wan && ip address add fd03::1/64 dev wan nodad &&
+             ip route add default via 198.18.0.9 && ip route add default via fd03::9 &&
+             sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"
+        );
+        world.host(["sh", "-c", &script]);
+        outside.exec(["sh", "-c", "ip address add 198.18.0.9/24 dev port && ip link set port up"]);
+        let bridge = json!({
+            "type": "bridge", "bridge": "cni-a", "isGateway": true, "ipMasq": true,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
+                "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+            },
+        });
+        let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
+        let network = json!({"cniVersion": "1.0.0", "name": "a", "plugins": [bridge, portmap]});
+        world.write(&format!("{CONFIGURATIONS}/a.conflist"), network.to_string());
+        let host = Self { world };
+        for (name, ports) in [("one", &["-p", "8080:80"][..]), ("two", &[])] {
+            host.world.container(name);
+            host.cnibox(&[&["add", "a", name], ports].concat()).run().success();
+        }
+        host
+    }
+
+    fn cnibox(&self, args: &[&str]) -> Call<'_> {
+        cnibox(&self.world, args).env("NETCONFPATH", CONFIGURATIONS).env("CNI_PATH", "/run/plugins")
+    }
+
+    fn probe(&self, args: &[&str]) -> Outcome {
+        self.cnibox(&[&["doctor", "--probe"], args].concat()).run()
+    }
+
+    /// The faults that the probe finds.
+    #[track_caller]
+    fn faults(&self) -> Vec<Value> {
+        let outcome = self.probe(&["--json"]);
+        let findings = parse(&outcome.stdout)["findings"].as_array().unwrap().clone();
+        let faults: Vec<Value> =
+            findings.into_iter().filter(|finding| finding["kind"] == "broken").collect();
+        assert_eq!(outcome.status, i32::from(!faults.is_empty()), "{}", outcome.report());
+        faults
+    }
+
+    fn run(&self, script: &str) {
+        self.world.host(["sh", "-c", script]);
+    }
+
+    /// The link and the tables of the probe.
+    fn left(&self) -> String {
+        self.world.host(["sh", "-c", "ip -o link; nft list tables"])
+    }
+
+    fn is_clean(&self) -> bool {
+        !self.left().contains("cnibox-probe")
+    }
+}
+
+/// Counts the packets that a namespace gets from now on, but not those of neighbour discovery.
+fn count(container: &Container<'_>) {
+    let script = "nft add table inet count &&
+        nft 'add chain inet count in { type filter hook prerouting priority -500; }' &&
+        nft add rule inet count in meta l4proto { tcp, udp, icmp } counter &&
+        nft add rule inet count in icmpv6 type destination-unreachable counter";
+    container.exec(["sh", "-c", script]);
+}
+
+#[track_caller]
+fn got_nothing(container: &Container<'_>) {
+    let rules = container.exec(["nft", "list", "table", "inet", "count"]);
+    assert_eq!(rules.matches("counter packets 0 ").count(), 2, "{}: {rules}", container.name);
+}
+
+#[test]
+fn a_sound_host_is_silent_and_no_packet_arrives() {
+    let host = Host::new();
+    let names = ["outside", "one", "two"];
+    let containers = names.map(|name| Container { world: &host.world, name: name.into() });
+    containers.iter().for_each(count);
+    for rules in [
+        "true",
+        // Packets that are dropped, refused, or not tracked do not arrive either, and no answer does.
+        "nft add table ip admin && nft 'add chain ip admin fw { type filter hook forward priority 0; }' &&
+         nft add rule ip admin fw reject",
+        "nft flush chain ip admin fw && nft 'add chain ip admin raw { type filter hook prerouting priority -300; }' &&
+         nft add rule ip admin raw notrack && nft add rule ip admin fw reject",
+        "nft delete table ip admin; sysctl -qw net.ipv4.ip_forward=0",
+    ] {
+        host.run(rules);
+        let outcome = host.probe(&[]);
+        let is_sound = rules == "true";
+        assert_eq!(outcome.status == 0, is_sound, "{rules}: {}", outcome.report());
+        let line = "no fault found in 1 network and 2 attachments\n";
+        assert_eq!(outcome.stdout == line, is_sound, "{rules}: {}", outcome.report());
+        containers.iter().for_each(got_nothing);
+        assert!(host.is_clean(), "{}", host.left());
+        let connections = "grep -E '(sport|dport)=20[0-9]{3} ' /proc/net/nf_conntrack || true";
+        assert_eq!(host.world.host(["sh", "-c", connections]), "", "{rules}");
+        // No neighbour was asked for its Ethernet address.
+        assert_eq!(host.world.host(["ip", "-4", "neighbour", "show", "dev", "wan"]), "", "{rules}");
+    }
+}
+
+#[test]
+fn the_rule_is_named_and_the_command_mends_it() {
+    let host = Host::new();
+    let chain = |hook: &str| {
+        format!(
+            "nft 'add table inet admin; add chain inet admin c {{ type filter hook {hook}; }}' && "
+        )
+    };
+    let forward = chain("forward priority 0");
+    for (fault, texts) in [
+        (
+            format!("{forward} nft add rule inet admin c iifname cni-a oifname wan drop"),
+            &["packets of network a to other networks (udp 53 over IPv4, ", "table inet admin (nftables)"][..],
+        ),
+        (
+            format!("{forward} nft 'add chain inet admin sub; add rule inet admin c jump sub; add rule inet admin sub tcp dport 443 numgen inc mod 1 0 reject'"),
+            &["tcp 443 over IPv4, tcp 443 over IPv6) are dropped by rule ", "of chain sub, table"],
+        ),
+        (
+            chain("forward priority 0; policy drop"),
+            &["are dropped by the policy of chain c, table inet admin"],
+        ),
+        (
+            format!("{forward} nft add rule inet admin c ct status dnat tcp dport 80 drop"),
+            &["packets to the published ports of eth0 of container ", "tcp 8080 over IPv4"],
+        ),
+        (
+            "nft 'add table bridge admin; add chain bridge admin c { type filter hook forward priority 0; }; add rule bridge admin c udp dport 53 drop'".into(),
+            &["packets between containers of network a (udp 53 over IPv4", "of chain c, table bridge admin"],
+        ),
+        (
+            "iptables-nft -A FORWARD -i cni-a -j DROP".into(),
+            &["of chain FORWARD, table ip filter (iptables)"],
+        ),
+        (
+            "iptables-nft -N DOCKER-USER && iptables-nft -I FORWARD -j DOCKER-USER && iptables-nft -A DOCKER-USER -i wan -j DROP".into(),
+            &["packets to the published ports", "of chain DOCKER-USER, table ip filter (Docker)"],
+        ),
+    ] {
+        let fault = fault.trim_end_matches("&& ");
+        host.run(fault);
+        let mut faults = host.faults();
+        let what = faults[0]["what"].as_str().unwrap();
+        assert!(texts.iter().all(|text| what.contains(text)), "{fault}: {what}");
+        let shown = what.split('`').nth(1).unwrap();
+        assert!(shown.starts_with("nft -a list chain "), "{what}");
+        host.run(shown);
+        // Each command accepts the packets of one finding.
+        for _ in 0..8 {
+            let Some(first) = faults.first() else { break };
+            host.run(first["fix"].as_str().unwrap());
+            faults = host.faults();
+        }
+        assert_eq!(faults, [] as [Value; 0], "{fault}");
+        host.run("for table in inet bridge; do nft delete table $table admin 2>/dev/null; done; iptables-nft -F; iptables-nft -X; true");
+    }
+}
+
+#[test]
+fn a_packet_that_no_table_drops_is_lost_at_a_hook() {
+    let host = Host::new();
+    let ports = host.world.ports_of("cni-a").join(" ");
+    let on_ports = |command: &str| format!("for port in {ports}; do {command} || exit 1; done");
+    let redirect = "tc qdisc add dev $port clsact && tc filter add dev $port ingress protocol all \
+                    u32 match u32 0 0 action mirred egress redirect dev sink";
+    for (fault, text, end) in [
+        (
+            format!("ip link add sink type veth peer name drain && {}", on_ports(redirect)),
+            "are lost before the rules of nf_tables",
+            on_ports("tc qdisc delete dev $port clsact") + "; ip link delete sink",
+        ),
+        (
+            "ip route add 10.1.0.0/17 dev wan && sysctl -qw net.ipv4.conf.cni-a.rp_filter=1".into(),
+            "are dropped by the reverse path filter of cni-a: counter IPReversePathFilter",
+            "sysctl -qw net.ipv4.conf.cni-a.rp_filter=0; ip route delete 10.1.0.0/17 dev wan"
+                .into(),
+        ),
+        (
+            "ip rule add from 10.1.0.0/16 to 1.1.1.1 unreachable".into(),
+            "are dropped by routing, after prerouting",
+            "ip rule delete from 10.1.0.0/16 to 1.1.1.1 unreachable".into(),
+        ),
+    ] {
+        host.run(&fault);
+        let faults = host.faults();
+        let has = |fault: &Value| fault["what"].as_str().unwrap().contains(text);
+        assert!(faults.iter().any(has), "{fault}: {faults:#?}");
+        host.run(&end);
+        assert_eq!(host.faults(), [] as [Value; 0], "after {end}");
+    }
+}
+
+#[test]
+fn the_way_of_a_packet_is_a_line() {
+    let host = Host::new();
+    let outcome = host.probe(&["one"]);
+    assert_eq!(outcome.status, 0, "{}", outcome.report());
+    for line in [
+        "from other networks, tcp 8080 over IPv4: wan → cni-a → passes",
+        " → cni-a → wan → passes",
+        "to another container, tcp 80 over IPv6: eth0 → veth",
+    ] {
+        assert!(outcome.stdout.contains(line), "{line}: {}", outcome.stdout);
+    }
+    host.run("nft 'add table inet admin; add chain inet admin fw { type filter hook forward priority 0; policy drop; }'");
+    let outcome = host.probe(&["--port", "8080"]);
+    let drops = "tcp 8080 over IPv4: wan → cni-a → fw: the policy of inet admin drops\n";
+    assert!(outcome.status == 1 && outcome.stdout.contains(drops), "{}", outcome.report());
+    assert!(!outcome.stdout.contains("to other networks"), "{}", outcome.stdout);
+    let unknown = host.probe(&["nobody"]);
+    assert!(
+        unknown.status != 0 && unknown.stderr.contains("cannot find container nobody"),
+        "{}",
+        unknown.report()
+    );
+}
+
+#[test]
+fn rules_that_do_more_than_count_get_packets_only_by_force() {
+    let host = Host::new();
+    host.run(
+        "nft 'add table inet admin; add set inet admin seen { type ipv4_addr; flags dynamic; }
+         add chain inet admin fw { type filter hook forward priority 0; }
+         add rule inet admin fw add @seen { ip saddr }'",
+    );
+    let seen = || host.world.host(["nft", "list", "set", "inet", "admin", "seen"]);
+    let outcome = host.probe(&[]);
+    assert_eq!(outcome.status, 0, "{}", outcome.report());
+    let note = "packets were not sent: rule ";
+    assert!(
+        outcome.stderr.contains(note) && outcome.stderr.contains("has dynset"),
+        "{}",
+        outcome.report()
+    );
+    assert!(!seen().contains("elements"), "{}", seen());
+    host.probe(&["--force"]);
+    assert!(seen().contains("10.1.0."), "{}", seen());
+}
+
+#[test]
+fn a_probe_that_is_killed_leaves_nothing() {
+    let host = Host::new();
+    let call = || host.cnibox(&["doctor", "--probe", "--port", "8080"]);
+    let killed = at_every_change_from(
+        &host.world,
+        "unshare",
+        call,
+        || {},
+        |point| {
+            let what = format!("the link and the tables are gone after {point}");
+            host.world.eventually(&what, || host.is_clean());
+        },
+    );
+    assert!(killed > 10, "{killed}");
+}
