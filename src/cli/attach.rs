@@ -9,14 +9,15 @@ use argh::FromArgs;
 use crate::error::{Code, Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
-use crate::names::{Attachment, ContainerId, IfName};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
+use crate::runtime::life::container_of;
 use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
 use crate::runtime::netns_lock::Purpose;
 
-use super::output::usage_error;
+use super::output::{print_line, usage_error};
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 const IFNAME: &str = "eth0";
@@ -30,7 +31,7 @@ macro_rules! of_attachment {
             /// the name of the interface in the container; eth0 if not given
             #[argh(option, short = 'i')]
             ifname: Option<String>,
-            /// the container id; derived from the path of the namespace if not given
+            /// the container id, or for check and del its beginning; derived from the path of the namespace if not given
             #[argh(option)]
             container_id: Option<String>,
             /// the seconds that an executed plugin may take; 180 if not given
@@ -73,72 +74,71 @@ of_attachment! {
 }
 
 of_attachment! {
-    /// Check that an attachment is as ADD made it.
+    /// Check that an attachment, or each attachment of a container, is as ADD made it.
     #[derive(FromArgs)]
     #[argh(
         subcommand,
         name = "check",
         help_triggers("-h", "--help", "help"),
-        example = "{command_name} mynet web"
+        example = "{command_name} mynet web",
+        example = "{command_name} web"
     )]
     struct Check {
-        /// the network's name, or the path of its file
-        #[argh(positional)]
-        network: String,
-        /// the network namespace: a path, a name under /run/netns, or the id of a process
-        #[argh(positional)]
-        netns: String,
+        /// NETWORK: the network's name or the path of its file, all networks of the container if not given; CONTAINER: the
+        /// network namespace as a path, as a name under /run/netns or as the id of a process, or the beginning of a container id
+        #[argh(positional, arg_name = "network container")]
+        operands: Vec<String>,
     }
 }
 
 of_attachment! {
-    /// Detach a network namespace from a network; with --container-id, from all networks that the cache has for the container.
+    /// Detach a container from a network, or from all networks that the cache has for it.
     #[derive(FromArgs)]
     #[argh(
         subcommand,
         name = "del",
         help_triggers("-h", "--help", "help"),
         example = "{command_name} mynet web --delete",
-        example = "{command_name} --container-id 3f2a"
+        example = "{command_name} web",
+        example = "{command_name} --container-id 3f2a",
+        note = "The exit code is 1 if there was no such attachment."
     )]
     struct Del {
-        /// NETWORK: the network's name or the path of its file; NETNS: a path, a name under /run/netns, or the id of a process
-        #[argh(positional, arg_name = "network netns")]
+        /// NETWORK: the network's name or the path of its file, all networks of the container if not given; CONTAINER: the
+        /// network namespace as a path, as a name under /run/netns or as the id of a process, or the beginning of a container id
+        #[argh(positional, arg_name = "network container")]
         operands: Vec<String>,
-        /// remove the network namespace afterwards; NETNS must be a name
+        /// remove the network namespace afterwards; CONTAINER must be its name
         #[argh(switch)]
         delete: bool,
     }
 }
 
-/// Check whether the plugins of a network can do an ADD (STATUS).
+/// Check whether the plugins of a network, or of each network, can do an ADD (STATUS).
 #[derive(FromArgs)]
 #[argh(
     subcommand,
     name = "status",
     help_triggers("-h", "--help", "help"),
+    example = "{command_name}",
     example = "{command_name} mynet"
 )]
 pub(super) struct Status {
-    /// the network's name, or the path of its file
-    #[argh(positional)]
-    network: String,
-    /// ignored; cnitool has this argument
-    #[argh(positional)]
-    _netns: Option<String>,
+    /// NETWORK: the network's name or the path of its file; all networks, with a line for each, if not given. NETNS, an argument
+    /// of cnitool, is ignored
+    #[argh(positional, arg_name = "network netns")]
+    operands: Vec<String>,
     /// the seconds that an executed plugin may take; 180 if not given
     #[argh(option, default = "TIMEOUT_S")]
     timeout: u64,
 }
 
-/// The path of a namespace. A namespace that the command creates or removes must have a name.
-fn path_of(netns: &str, must_be_named: bool) -> Result<PathBuf> {
-    if must_be_named { parameters::named_netns(netns) } else { parameters::netns(netns) }
-}
-
 impl Add {
     pub(super) fn run(&self) -> Result<u8> {
-        let path = path_of(&self.netns, self.create)?;
+        let path = match self.create {
+            true => parameters::named_netns(&self.netns)?,
+            false => parameters::netns(&self.netns)?,
+        };
         let at = attachment(&self.container_id, &self.ifname, &path)?;
         let runtime = parameters::runtime(self.timeout);
         let mut new = parameters::new_attachment(find(&runtime, &self.network)?, at)?;
@@ -168,71 +168,160 @@ fn add_and_print(runtime: &Runtime, new: &NewAttachment, netns: &Path) -> Result
     }
 }
 
+/// The attachments that the operands of `check` and `del` name.
+struct Named {
+    /// The words of the operator for them.
+    title: String,
+    choice: Option<Choice>,
+    attached: Vec<(NetworkName, Attachment)>,
+    /// `None`: the attachments are those of the cache, each with its own namespace.
+    netns: Option<PathBuf>,
+}
+
+impl Named {
+    fn find(
+        runtime: &Runtime,
+        operands: &[String],
+        id: &Option<String>,
+        ifname: &Option<String>,
+    ) -> Result<Self> {
+        let (network, container) = match (parameters::network_and_netns(operands)?, id) {
+            // The only operand is the container.
+            ((Some(container), None), None) => (None, Some(container)),
+            (both, _) => both,
+        };
+        let choice = network.map(parameters::choice).transpose()?;
+        let netns = container.map(parameters::netns).transpose()?;
+        if let (Some(choice), Some(netns)) = (&choice, &netns) {
+            let at = attachment(id, ifname, netns)?;
+            let is_known = id.is_some() || runtime.has_entry(choice.name(), &at);
+            if is_known || of_word(runtime, Some(choice), container, Some(netns))?.is_none() {
+                let title = at.title(choice.name());
+                let (attached, netns) = (vec![(choice.name().clone(), at)], Some(netns.clone()));
+                return Ok(Self { title, attached, netns, choice: Some(choice.clone()) });
+            }
+        }
+        let ifname = parameters::ifname(ifname)?;
+        let word = id.as_deref().or(container);
+        let found = of_word(runtime, choice.as_ref(), word, netns.as_deref())?;
+        let id = match (found, id) {
+            (Some(id), _) => id,
+            (None, Some(id)) => container_id(id)?,
+            (None, None) => {
+                let word =
+                    word.map_or_else(String::new, |word| format!("; no container is {word}"));
+                let msg = format!("NETWORK and CONTAINER, or --container-id, are missing{word}");
+                return Err(usage_error(msg));
+            }
+        };
+        let attached = runtime.attachments_of(&id, choice.as_ref(), ifname.as_ref())?;
+        let of = choice.as_ref().map(|choice| format!(" in network {}", choice.name()));
+        let title = format!("container {id}{}", of.unwrap_or_default());
+        Ok(Self { title, choice, attached, netns: None })
+    }
+
+    fn absent(&self, verb: &str) -> Error {
+        let msg = format!("cannot {verb} {}: no such attachment", self.title);
+        Error::new(Code::UNKNOWN_CONTAINER, msg)
+    }
+
+    /// Calls `act` for each attachment, and returns all errors.
+    fn each(&self, act: impl Fn(&Choice, &Target<'_>) -> Result<()>) -> Result<()> {
+        let (args, capability_args) = &(parameters::cni_args()?, parameters::capability_args()?);
+        let mut errors = Vec::new();
+        for (name, at) in &self.attached {
+            let target = Target { at, netns: self.netns.as_deref(), args, capability_args };
+            let named = Choice::Named(name.clone());
+            errors.extend(act(self.choice.as_ref().unwrap_or(&named), &target).err());
+        }
+        Error::joined(errors)
+    }
+}
+
+/// The id of the container that a word names among the attachments of a network, or of all.
+fn of_word(
+    runtime: &Runtime,
+    choice: Option<&Choice>,
+    word: Option<&str>,
+    netns: Option<&Path>,
+) -> Result<Option<ContainerId>> {
+    let Some(word) = word else { return Ok(None) };
+    let mut entries = runtime.entries()?;
+    entries.retain(|entry| choice.is_none_or(|choice| *choice.name() == entry.network));
+    container_of(word, netns, &entries)
+}
+
 impl Check {
     pub(super) fn run(&self) -> Result<u8> {
-        let path = parameters::netns(&self.netns)?;
-        let at = attachment(&self.container_id, &self.ifname, &path)?;
         let runtime = parameters::runtime(self.timeout);
-        let (args, capability_args) = &(parameters::cni_args()?, parameters::capability_args()?);
-        let choice = parameters::choice(&self.network)?;
-        let target = Target { at: &at, netns: Some(&path), args, capability_args };
-        runtime.check(&choice, &target).map(|()| 0)
+        let named = Named::find(&runtime, &self.operands, &self.container_id, &self.ifname)?;
+        if named.attached.is_empty() {
+            return Err(named.absent("check"));
+        }
+        named.each(|choice, target| runtime.check(choice, target)).map(|()| 0)
     }
 }
 
 impl Del {
     pub(super) fn run(&self) -> Result<u8> {
-        let (network, netns) = parameters::network_and_netns(&self.operands)?;
-        if self.delete && netns.is_none() {
-            return Err(usage_error("--delete needs NETNS"));
-        }
-        let path = netns.map(|netns| path_of(netns, self.delete)).transpose()?;
-        let runtime = parameters::runtime(self.timeout);
-        let (args, capability_args) = &(parameters::cni_args()?, parameters::capability_args()?);
-        let choice = network.map(parameters::choice).transpose()?;
-        let attached = match (&self.container_id, &choice, &path) {
-            (Some(id), choice, None) => {
-                let ifname = parameters::ifname(&self.ifname)?;
-                runtime.attachments_of(&container_id(id)?, choice.as_ref(), ifname.as_ref())?
-            }
-            (_, Some(choice), Some(path)) => {
-                vec![(choice.name().clone(), attachment(&self.container_id, &self.ifname, path)?)]
-            }
-            _ => return Err(usage_error("NETWORK and NETNS, or --container-id, are missing")),
-        };
-        let mut errors = Vec::new();
-        for (name, at) in attached {
-            let target = Target { at: &at, netns: path.as_deref(), args, capability_args };
-            let named = Choice::Named(name);
-            let choice = choice.as_ref().unwrap_or(&named);
-            // Without a path, the attachments are those of the cache.
-            let deleted = match path {
-                Some(_) => runtime.del(choice, &target),
-                None => runtime.del_listed(choice, &target),
+        let (first, second) = parameters::network_and_netns(&self.operands)?;
+        let path =
+            match (self.delete, second.or_else(|| first.filter(|_| self.container_id.is_none()))) {
+                (true, None) => return Err(usage_error("--delete needs CONTAINER")),
+                (true, Some(name)) => Some(parameters::named_netns(name)?),
+                (false, _) => None,
             };
-            errors.extend(deleted.err());
+        let runtime = parameters::runtime(self.timeout);
+        let named = Named::find(&runtime, &self.operands, &self.container_id, &self.ifname)?;
+        let is_there = named.attached.iter().any(|(name, at)| runtime.has_entry(name, at))
+            || path.as_ref().is_some_and(|path| path.exists());
+        named.each(|choice, target| match target.netns {
+            Some(_) => runtime.del(choice, target),
+            None => runtime.del_listed(choice, target),
+        })?;
+        if let Some(path) = path {
+            sandbox::remove_namespace(&path)?;
         }
-        Error::joined(errors)?;
-        match path {
-            Some(path) if self.delete => sandbox::remove_namespace(&path)?,
-            _ => {}
-        }
-        Ok(0)
+        if is_there { Ok(0) } else { Err(named.absent("detach")) }
     }
 }
 
 impl Status {
     pub(super) fn run(&self) -> Result<u8> {
         let runtime = parameters::runtime(self.timeout);
-        let network = find(&runtime, &self.network)?;
+        let (Some(network), _) = parameters::network_and_netns(&self.operands)? else {
+            return all(&runtime);
+        };
+        let network = find(&runtime, network)?;
         if !runtime.status(&network)? {
-            let (name, version) = (&network.name, network.version.text());
-            sys::warn(format_args!(
-                "note: no plugin of {name} was asked: cniVersion {version} has no STATUS"
-            ));
+            sys::warn(format_args!("note: {}", not_asked(&network)));
         }
         Ok(0)
     }
+}
+
+/// Prints the answer of each network. The exit code is 1 if one cannot be used.
+fn all(runtime: &Runtime) -> Result<u8> {
+    let mut code = 0;
+    for network in Network::all(&runtime.configurations)? {
+        let asked = network.and_then(|network| {
+            let is_asked = runtime.status(&network);
+            Ok(match is_asked.map_err(|error| error.context(&network.name))? {
+                true => format!("{}: ready", network.name),
+                false => not_asked(&network),
+            })
+        });
+        if asked.is_err() {
+            code = 1;
+        }
+        print_line(asked.unwrap_or_else(|error| error.to_string()));
+    }
+    Ok(code)
+}
+
+fn not_asked(network: &Network) -> String {
+    let (name, version) = (&network.name, network.version.text());
+    format!("no plugin of {name} was asked: cniVersion {version} has no STATUS")
 }
 
 /// The network that an argument names. Each unreadable file before it in the directory is a warning on stderr.
@@ -244,6 +333,15 @@ pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
             Network::find(&name, &runtime.configurations, warn)
         }
     }
+}
+
+/// The network that an argument names, also one without a file.
+#[cfg(feature = "tool")]
+pub(super) fn find_any(runtime: &Runtime, network: &str) -> Result<Network> {
+    find(runtime, network).or_else(|error| {
+        let mut others = runtime.others.iter();
+        others.find(|other| *other.name == *network).cloned().ok_or(error)
+    })
 }
 
 pub(super) fn attachment(

@@ -14,6 +14,8 @@ use crate::plugin::life::Life;
 use crate::plugin::record::as_text;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
+use crate::runtime::conf::Network;
+use crate::runtime::life::container_of;
 
 use super::output::print_json_list;
 use super::parameters::{self, TIMEOUT_S};
@@ -25,10 +27,14 @@ use super::table::Table;
     subcommand,
     name = "attachments",
     help_triggers("-h", "--help", "help"),
+    example = "{command_name} mynet",
     example = "{command_name} --check",
     note = "The exit code is 0, also if an attachment is gone; with --check it is 1 unless each is alive and passes CHECK."
 )]
 pub(super) struct Attachments {
+    /// only those of this network, or of this container: its network namespace, or the beginning of its id
+    #[argh(positional, arg_name = "network|container")]
+    network_or_container: Option<String>,
     /// call CHECK for each attachment
     #[argh(switch)]
     check: bool,
@@ -68,7 +74,10 @@ fn is_false(value: &bool) -> bool {
 impl Attachments {
     pub(super) fn run(&self) -> Result<u8> {
         let runtime = parameters::runtime(self.timeout);
-        let all = runtime.attachments()?;
+        let mut all = runtime.attachments()?;
+        if let Some(word) = &self.network_or_container {
+            all = self::of(&runtime, word, all)?;
+        }
         let unused = runtime.unused_namespaces(&all).unwrap_or_else(|error| {
             warn(format_args!("warning: {error}"));
             Vec::new()
@@ -87,10 +96,34 @@ impl Attachments {
         match shown.iter().filter(|attachment| attachment.check == Some(FAILED)).count() {
             0 => Ok(0),
             count => {
-                Err(Error::internal(format_args!("{count} of {} attachments failed", all.len())))
+                let msg = format!("{count} of {} attachments failed", all.len());
+                let hint = "cnibox reconcile restores what other programs removed";
+                Err(Error::internal(msg).with_details(hint))
             }
         }
     }
+}
+
+/// The attachments of the network or of the container that a word names. Fails if there is neither.
+fn of(
+    runtime: &Runtime,
+    word: &str,
+    mut all: Vec<(CacheEntry, Life)>,
+) -> Result<Vec<(CacheEntry, Life)>> {
+    let is_configured = || -> Result<bool> {
+        let mut networks = Network::all(&runtime.configurations)?.into_iter().flatten();
+        Ok(networks.any(|network| *network.name == *word))
+    };
+    if all.iter().any(|(entry, _)| *entry.network == *word) || is_configured()? {
+        all.retain(|(entry, _)| *entry.network == *word);
+        return Ok(all);
+    }
+    let entries: Vec<CacheEntry> = all.iter().map(|(entry, _)| entry.clone()).collect();
+    let id = container_of(word, Some(&parameters::netns(word)?), &entries)?.ok_or_else(|| {
+        Error::config(format_args!("no network and no attached container is {word}"))
+    })?;
+    all.retain(|(entry, _)| entry.at.container_id == id);
+    Ok(all)
 }
 
 const FAILED: &str = "failed";

@@ -8,11 +8,12 @@ use crate::error::Result;
 use crate::plugins::PLUGINS;
 use crate::runtime::NAMED_NAMESPACES;
 
-use super::help_of_command;
+use super::help_of;
 use super::output::usage_error;
 use super::output::{print_line, print_text};
-use super::parameters::TIMEOUT_S;
+use super::parameters::{self, TIMEOUT_S};
 use super::podman;
+use super::words;
 
 /// Print the script with which a shell completes command lines.
 #[derive(FromArgs)]
@@ -65,14 +66,17 @@ impl Completion {
 }
 
 /// The candidates for the last word of a command line. The shell drops those that do not begin with the word as typed so far.
-fn candidates(words: &[&str]) -> Vec<String> {
-    let (&command, rest) = match words {
+fn candidates(line: &[&str]) -> Vec<String> {
+    let (&command, rest) = match line {
         [] | [_] => return commands(),
         [command, rest @ ..] => (command, rest),
     };
     let (last, before) = rest.split_last().map_or(("", rest), |(last, before)| (*last, before));
     if last.starts_with('-') {
-        return options(command);
+        let action = before.iter().take(1).copied();
+        let path: Vec<&str> = [command].into_iter().chain(action).collect();
+        let path = if words::is_command(&path) { &path[..] } else { &path[..1] };
+        return words::options(&help_of(path)).into_iter().map(str::to_owned).collect();
     }
     let operands = before.iter().filter(|word| !word.starts_with('-')).count();
     let keywords: &[&str] = match (command, before.last().copied(), operands) {
@@ -88,13 +92,16 @@ fn candidates(words: &[&str]) -> Vec<String> {
         }
         ("completion", _, 0) => &["bash", "zsh", "fish"],
         ("ipam", _, 0) => &["list", "leaks", "release", "reserve"],
+        ("del", Some("--container-id"), _) => return containers(),
         ("ipam", _, _) if before.first() == Some(&"release") => return reserved(),
-        ("networks", _, 0) => &["create", "rm", "export"],
-        ("networks", _, _) if matches!(before, ["rm" | "export", ..]) => return networks(),
-        ("add" | "check" | "del" | "gc" | "reconcile" | "explain" | "status", _, 0) => {
+        ("networks", _, 0) => &["create", "rm", "inspect", "export"],
+        ("networks", _, _) if matches!(before, ["rm" | "inspect" | "export", ..]) => {
             return networks();
         }
-        ("add" | "check" | "del" | "gc" | "status", _, 1) | ("exec", _, 0) => return namespaces(),
+        ("check" | "del" | "attachments", _, 0) => return [networks(), containers()].concat(),
+        ("add" | "gc" | "reconcile" | "explain" | "status", _, 0) => return networks(),
+        ("check" | "del", _, 1) | ("exec", _, 0) => return [namespaces(), containers()].concat(),
+        ("add" | "gc" | "status", _, 1) => return namespaces(),
         _ => &[],
     };
     keywords.iter().map(|&word| word.to_owned()).collect()
@@ -115,18 +122,18 @@ fn reserved() -> Vec<String> {
     survey.reservations().map(|owned| owned.reservation.address.to_string()).collect()
 }
 
+fn containers() -> Vec<String> {
+    let mut ids: Vec<String> = parameters::runtime(TIMEOUT_S)
+        .entries()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|entry| entry.at.container_id.to_string())
+        .collect();
+    ids.dedup();
+    ids
+}
+
 fn namespaces() -> Vec<String> {
     let entries = fs::read_dir(NAMED_NAMESPACES).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
-}
-
-/// The options of a command. Its help lists each at the beginning of a line.
-fn options(command: &str) -> Vec<String> {
-    let help = help_of_command(command);
-    let lines = help.lines().filter(|line| line.starts_with("  -"));
-    let words = lines.flat_map(|line| {
-        let words = line.split([' ', ',']).filter(|word| !word.is_empty());
-        words.take_while(|word| word.starts_with('-'))
-    });
-    words.map(str::to_owned).collect()
 }

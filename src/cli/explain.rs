@@ -105,10 +105,7 @@ struct NotCalled {
 impl Explain {
     pub(super) fn run(&self) -> Result<u8> {
         let mut runtime = podman::runtime(TIMEOUT_S);
-        let network = attach::find(&runtime, &self.network).or_else(|error| {
-            let mut others = runtime.others.iter();
-            others.find(|other| *other.name == *self.network).cloned().ok_or(error)
-        })?;
+        let network = attach::find_any(&runtime, &self.network)?;
         let at = attach::attachment(&Some(CONTAINER_ID.into()), &self.ifname, Path::new(""))?;
         let mut new = parameters::new_attachment(network, at)?;
         let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };

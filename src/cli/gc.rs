@@ -29,7 +29,7 @@ pub(super) struct Gc {
     #[argh(positional, arg_name = "network netns")]
     operands: Vec<String>,
     /// print what would be removed, and remove nothing
-    #[argh(switch)]
+    #[argh(switch, short = 'n')]
     dry_run: bool,
     /// for a timer: remove only what an earlier run with --confirm, at least 10 minutes ago, has also found
     #[argh(switch)]

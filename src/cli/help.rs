@@ -11,7 +11,7 @@ use crate::plugins::PLUGINS;
 use super::manual::{self, Key, Manual};
 use super::output::{NAME, print_text, usage_error};
 use super::similar::hint;
-use super::{HELP, commands, has_command, help_of_command, overview};
+use super::{HELP, commands, has_command, help_of, overview, words};
 
 /// Print a manual page in the format of man(7).
 #[derive(FromArgs)]
@@ -32,7 +32,7 @@ const NETWORK: &str = "network";
 /// The widest line of the text that `help` prints.
 const COLUMNS: usize = 80;
 
-/// `help [--markdown] [PLUGIN|COMMAND|network]`. argh reserves the name `help`, so this function parses the arguments.
+/// `help [--markdown] [PLUGIN|COMMAND [ACTION]|network]`. argh reserves the name `help`, so this function parses the arguments.
 pub(super) fn help(args: &[&str]) -> Result<u8> {
     let (is_markdown, subject) = match args {
         [] => {
@@ -45,6 +45,10 @@ pub(super) fn help(args: &[&str]) -> Result<u8> {
         }
         ["--markdown", subject] | [subject, "--markdown"] => (true, *subject),
         [subject] => (false, *subject),
+        [_, _] if words::is_command(args) => {
+            print_text(&help_of(args));
+            return Ok(0);
+        }
         [_, other, ..] => return Err(usage_error(format!("Unrecognized argument: {other}"))),
     };
     match find(subject) {
@@ -54,7 +58,7 @@ pub(super) fn help(args: &[&str]) -> Result<u8> {
             print(manual, &mut plain);
             print_text(&plain.page);
         }
-        None if has_command(subject) => print_text(&help_of_command(subject)),
+        None if has_command(subject) => print_text(&help_of(&[subject])),
         None => {
             let mut known: Vec<&str> = PLUGINS.iter().map(|entry| entry.name).collect();
             known.extend(commands().iter().map(|(name, _)| name));
@@ -65,7 +69,7 @@ pub(super) fn help(args: &[&str]) -> Result<u8> {
     Ok(0)
 }
 
-const USAGE: &str = "Usage: cnibox help [--markdown] [PLUGIN|COMMAND|network]
+const USAGE: &str = "Usage: cnibox help [--markdown] [PLUGIN|COMMAND [ACTION]|network]
 
 Show the manual of a plugin or of a command: its keys, an example, and what each verb does.
 The name \"network\" shows the keys that all plugins share.
@@ -108,7 +112,7 @@ fn page_of_tool() -> String {
     roff.heading("COMMANDS");
     for (command, _) in commands() {
         if command != HELP {
-            roff.example(&help_of_command(command));
+            roff.example(&help_of(&[command]));
         }
     }
     roff.page

@@ -82,7 +82,7 @@ pub(super) struct Install {
     #[argh(option)]
     netavark: Option<String>,
     /// print the changes, and make none
-    #[argh(switch)]
+    #[argh(switch, short = 'n')]
     dry_run: bool,
     /// after the installation, wait for SIGTERM or SIGINT
     #[argh(switch)]
@@ -114,7 +114,7 @@ pub(super) struct Uninstall {
     #[argh(option)]
     netavark: Option<String>,
     /// print the changes, and make none
-    #[argh(switch)]
+    #[argh(switch, short = 'n')]
     dry_run: bool,
     /// print one JSON document
     #[argh(switch)]

@@ -48,7 +48,7 @@ pub(super) struct Ipam {
     #[argh(switch)]
     force: bool,
     /// release, reserve: print what would be done, and do nothing
-    #[argh(switch)]
+    #[argh(switch, short = 'n')]
     dry_run: bool,
     /// print one JSON document
     #[argh(switch)]

@@ -37,6 +37,8 @@ mod reconcile;
 mod run;
 mod similar;
 mod table;
+#[cfg(feature = "tool")]
+mod words;
 
 use std::ffi::OsString;
 
@@ -141,6 +143,10 @@ fn has_command(name: &str) -> bool {
 
 /// Whether the first argument is an option or a command of `cnibox`.
 pub fn accepts(first: &str) -> bool {
+    #[cfg(feature = "tool")]
+    if words::is_known(first) {
+        return true;
+    }
     first.starts_with('-') || has_command(first)
 }
 
@@ -149,8 +155,11 @@ pub fn run(args: &[OsString]) -> u8 {
     let args = lossy_strings(args);
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     #[cfg(feature = "tool")]
-    if args.first() == Some(&HELP) {
-        return exit_code(help::help(&args[1..]));
+    {
+        if args.first() == Some(&HELP) {
+            return exit_code(help::help(&args[1..]));
+        }
+        args = words::normalized(&args);
     }
     match args.first().copied() {
         None | Some("-h" | "--help" | HELP) => {
@@ -166,6 +175,11 @@ pub fn run(args: &[OsString]) -> u8 {
     }
     match Tool::from_args(&[NAME], &args) {
         Ok(tool) => exit_code(tool.command.run()),
+        #[cfg(feature = "tool")]
+        Err(exit) if exit.status.is_err() => {
+            warn_lines(&format!("{NAME}: {}", words::explained(&exit.output, &args)));
+            2
+        }
         Err(exit) => print_early_exit(NAME, &exit),
     }
 }
@@ -263,9 +277,10 @@ fn exit_code(done: Result<u8>) -> u8 {
     })
 }
 
-/// The text that `--help` of a command prints.
-fn help_of_command(command: &str) -> String {
-    Tool::from_args(&[NAME], &[command, "--help"])
+/// The text that `--help` of a command prints. The command is a word, or two words such as `networks create`.
+#[cfg(feature = "tool")]
+fn help_of(command: &[&str]) -> String {
+    Tool::from_args(&[NAME], &[command, &["--help"]].concat())
         .map_or_else(|exit| exit.output, |_| String::new())
 }
 

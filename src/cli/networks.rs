@@ -1,11 +1,14 @@
 //! `cnibox networks`: lists the configured networks; `create` and `rm` have the options of `podman network`.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use argh::FromArgs;
 use ipnet::IpNet;
 
+#[cfg(feature = "tool")]
+use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{IfName, NetworkName};
@@ -13,6 +16,10 @@ use crate::runtime::Runtime;
 use crate::runtime::networks::ListedNetwork;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
+#[cfg(feature = "tool")]
+use super::attach;
+#[cfg(feature = "tool")]
+use super::output::print_text;
 use super::output::{print_json_list, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
 use super::podman;
@@ -31,6 +38,9 @@ pub(super) struct Networks {
     /// print one JSON document
     #[argh(switch)]
     json: bool,
+    /// print only the names
+    #[argh(switch, short = 'q')]
+    quiet: bool,
     #[argh(subcommand)]
     action: Option<Action>,
 }
@@ -40,6 +50,8 @@ pub(super) struct Networks {
 enum Action {
     Create(Create),
     Remove(Remove),
+    #[cfg(feature = "tool")]
+    Inspect(Inspect),
     #[cfg(feature = "netavark")]
     Export(Export),
 }
@@ -65,6 +77,9 @@ struct Create {
     /// the gateway of a subnet; the first address of the subnet if not given; may be repeated
     #[argh(option)]
     gateway: Vec<String>,
+    /// the part of a subnet from which containers get addresses; may be repeated
+    #[argh(option)]
+    ip_range: Vec<String>,
     /// bridge, veth, ptp, macvlan, ipvlan or vlan; bridge if not given
     #[argh(option, long = "type", default = "\"bridge\".into()")]
     kind: String,
@@ -103,6 +118,21 @@ struct Remove {
     force: bool,
 }
 
+/// Print the configurations of networks.
+#[cfg(feature = "tool")]
+#[derive(FromArgs)]
+#[argh(
+    subcommand,
+    name = "inspect",
+    help_triggers("-h", "--help", "help"),
+    example = "{command_name} mynet"
+)]
+struct Inspect {
+    /// the names of networks
+    #[argh(positional)]
+    names: Vec<String>,
+}
+
 /// Print the commands that create the configured networks with podman's driver.
 #[cfg(feature = "netavark")]
 #[derive(FromArgs)]
@@ -127,35 +157,37 @@ impl Networks {
     pub(super) fn run(&self) -> Result<u8> {
         let runtime = parameters::runtime(TIMEOUT_S);
         match &self.action {
-            None => list(&podman::runtime(TIMEOUT_S), self.json)?,
+            None => self.list(&podman::runtime(TIMEOUT_S))?,
             Some(Action::Create(create)) => create.run(&runtime)?,
             Some(Action::Remove(remove)) => remove.run(&runtime)?,
+            #[cfg(feature = "tool")]
+            Some(Action::Inspect(inspect)) => inspect.run(&podman::runtime(TIMEOUT_S))?,
             #[cfg(feature = "netavark")]
             Some(Action::Export(export)) => export.run(&runtime)?,
         }
         Ok(0)
     }
-}
 
-fn list(runtime: &Runtime, is_json: bool) -> Result<()> {
-    let (listed, broken) = runtime.networks()?;
-    if is_json {
-        print_json_list("networks", &listed);
-    } else {
-        print(&listed);
+    fn list(&self, runtime: &Runtime) -> Result<()> {
+        let (listed, broken) = runtime.networks()?;
+        match (self.json, self.quiet) {
+            (true, _) => print_json_list("networks", &listed),
+            (false, true) => listed.iter().for_each(|listed| print_line(&listed.name)),
+            (false, false) => print(&listed),
+        }
+        for error in &broken {
+            warn(format_args!("warning: {error}"));
+        }
+        let built_in: BTreeSet<&str> =
+            listed.iter().flat_map(|network| &network.built_in).map(String::as_str).collect();
+        if !built_in.is_empty() {
+            let kinds = Vec::from_iter(built_in).join(", ");
+            warn(format_args!(
+                "note: only cnibox finds {kinds}: no directory of CNI_PATH has such a file"
+            ));
+        }
+        Ok(())
     }
-    for error in &broken {
-        warn(format_args!("warning: {error}"));
-    }
-    let built_in: BTreeSet<&str> =
-        listed.iter().flat_map(|network| &network.built_in).map(String::as_str).collect();
-    if !built_in.is_empty() {
-        let kinds = Vec::from_iter(built_in).join(", ");
-        warn(format_args!(
-            "note: only cnibox finds {kinds}: no directory of CNI_PATH has such a file"
-        ));
-    }
-    Ok(())
 }
 
 fn print(networks: &[ListedNetwork]) {
@@ -205,6 +237,9 @@ impl Create {
     /// The command of podman. Fails for what would be refused without `--podman`, and chooses no subnet.
     #[cfg(feature = "netavark")]
     fn command(&self, runtime: &Runtime, name: &NetworkName, new: &NewNetwork) -> Result<String> {
+        if !new.leases.is_empty() {
+            return Err(usage_error("--ip-range: not with --podman; podman has the same option"));
+        }
         if new.subnets.is_empty() && !new.gateways.is_empty() {
             return Err(Error::config("podman needs the subnet of a gateway"));
         }
@@ -231,6 +266,9 @@ impl Create {
         }
         for gateway in &self.gateway {
             new.gateways.push(parse("--gateway", gateway, "an IP address")?);
+        }
+        for range in &self.ip_range {
+            new.leases.push(leases(range, &new.subnets)?);
         }
         for option in &self.options {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
@@ -265,6 +303,17 @@ fn set(new: &mut NewNetwork, key: &str, value: &str) -> Result<()> {
     }
 }
 
+/// The subnet of a range of addresses, and the first and the last address for containers.
+fn leases(range: &str, subnets: &[IpNet]) -> Result<(IpNet, [Option<IpAddr>; 2])> {
+    let net = parse::<IpNet>("--ip-range", range, "a subnet")?;
+    let subnet = subnets.iter().find(|subnet| subnet.contains(&net)).ok_or_else(|| {
+        usage_error(format_args!("--ip-range: {range} is in no subnet of --subnet"))
+    })?;
+    let mut hosts = net.hosts();
+    let first = hosts.next();
+    Ok((*subnet, [first, hosts.next_back().or(first)]))
+}
+
 fn parse<T: FromStr>(option: &str, value: &str, what: &str) -> Result<T> {
     value.parse().map_err(|_| usage_error(format!("{option}: {value:?} is not {what}")))
 }
@@ -280,6 +329,21 @@ impl Export {
         let (lines, missing) = super::netavark::command::of_files(runtime, &names)?;
         lines.iter().for_each(print_line);
         Error::joined(missing)
+    }
+}
+
+#[cfg(feature = "tool")]
+impl Inspect {
+    /// Prints an object for each network. The text of a list includes the plugins of other files.
+    fn run(&self, runtime: &Runtime) -> Result<()> {
+        if self.names.is_empty() {
+            return Err(usage_error("NAME is missing"));
+        }
+        for name in &self.names {
+            let network = attach::find_any(runtime, name)?;
+            print_text(&Json::parse(&network.bytes)?.to_pretty());
+        }
+        Ok(())
     }
 }
 

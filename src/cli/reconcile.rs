@@ -33,7 +33,7 @@ pub(super) struct Reconcile {
     #[argh(switch)]
     inside: bool,
     /// print what would be restored, and change nothing
-    #[argh(switch)]
+    #[argh(switch, short = 'n')]
     dry_run: bool,
     /// print one JSON document
     #[argh(switch)]

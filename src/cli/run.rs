@@ -14,6 +14,7 @@ use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::runtime::Runtime;
 use crate::runtime::container_id_of;
+use crate::runtime::life::container_of;
 use crate::runtime::lifecycle::NewAttachment;
 use crate::runtime::multi_attach;
 use crate::runtime::netns_lock::Purpose;
@@ -64,7 +65,8 @@ pub(super) struct Run {
     example = "{command_name} web -- ip addr"
 )]
 pub(super) struct Exec {
-    /// the network namespace: a path, a name under /run/netns, the id of a process, or the id of an attached container
+    /// the network namespace: a path, a name under /run/netns, the id of a process, or the beginning of the id of an attached
+    /// container
     #[argh(positional)]
     target: String,
     /// the command and its arguments
@@ -166,7 +168,10 @@ impl Exec {
         let path = parameters::netns(&self.target)?;
         let entries = runtime.entries()?;
         let netns = match own.open_if_exists(&path) {
-            Ok(None) => runtime.namespace_of(&self.target, &entries)?,
+            Ok(None) => match container_of(&self.target, Some(&path), &entries)? {
+                Some(id) => runtime.namespace_of(&id, &entries)?,
+                None => None,
+            },
             _ => None,
         };
         let netns = netns.map_or_else(|| own.open(&path), Ok)?;

@@ -1,6 +1,6 @@
 //! Decides whether the attachment of a cache entry is alive, and which record belongs to the entry.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::kernel::file;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
-use crate::names::{Attachment, NetworkName, hex};
+use crate::names::{Attachment, ContainerId, NetworkName, hex};
 use crate::plugin::life::{self, Attached, Life, Witness};
 use crate::plugin::record::{AllRecords, Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
@@ -301,6 +301,39 @@ impl Runtime {
         let Some(reason) = why else { return Ok(None) };
         Err(Error::internal(format!("cannot enter container {id}")).with_details(reason))
     }
+}
+
+/// The id of the container that an operator names: by the id, by its network namespace `netns`, or by the beginning of the id.
+/// `None` if no entry is of such a container. Fails if it is not one.
+pub fn container_of(
+    word: &str,
+    netns: Option<&Path>,
+    entries: &[CacheEntry],
+) -> Result<Option<ContainerId>> {
+    let is_at = |path: &Path| netns.is_some_and(|netns| without_var(path) == without_var(netns));
+    let ways: [&dyn Fn(&CacheEntry) -> bool; 3] =
+        [&|entry| *entry.at.container_id == *word, &|entry| is_at(&entry.netns), &|entry| {
+            !word.is_empty() && entry.at.container_id.starts_with(word)
+        }];
+    for is_named in ways {
+        let ids =
+            entries.iter().filter(|entry| is_named(entry)).map(|entry| &entry.at.container_id);
+        let ids: Vec<&ContainerId> = BTreeSet::from_iter(ids).into_iter().collect();
+        match ids.as_slice() {
+            [] => {}
+            [id] => return Ok(Some((*id).clone())),
+            [one, other, ..] => {
+                let msg = format!("{word} names several containers, such as {one} and {other}");
+                return Err(Error::config(msg));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// A path below /run. Runtimes also name it /var/run.
+fn without_var(path: &Path) -> &Path {
+    path.strip_prefix("/var/run").or_else(|_| path.strip_prefix("/run")).unwrap_or(path)
 }
 
 /// Whether a record was written by the ADD that wrote an entry. A later ADD by plugins that write no record replaces the entry

@@ -28,6 +28,7 @@ use crate::runtime::life::{self, Unrecorded};
 use crate::runtime::lock::Lock;
 
 /// The network of an operation.
+#[derive(Clone)]
 pub enum Choice {
     /// The configuration of a file that the caller names. It overrides the one in the cache.
     Configuration(Network),
@@ -423,7 +424,7 @@ impl Runtime {
     }
 
     /// Whether the cache or the pending records have a file for an attachment, also an unreadable one.
-    pub(super) fn has_entry(&self, network: &NetworkName, at: &Attachment) -> bool {
+    pub fn has_entry(&self, network: &NetworkName, at: &Attachment) -> bool {
         [&self.cache, &self.pending].iter().any(|cache| cache.read(network, at) != Ok(None))
     }
 
