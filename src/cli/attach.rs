@@ -61,6 +61,10 @@ of_attachment! {
         /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
         #[argh(option, short = 'p')]
         publish: Vec<String>,
+        /// publish also a port that a program of the host uses
+        #[cfg(feature = "tool")]
+        #[argh(switch)]
+        force: bool,
         /// the address to request for the container; may be repeated
         #[argh(option)]
         ip: Vec<String>,
@@ -101,7 +105,7 @@ of_attachment! {
         example = "{command_name} mynet web --delete",
         example = "{command_name} web",
         example = "{command_name} --container-id 3f2a",
-        note = "The exit code is 1 if there was no such attachment."
+        note = "The exit code is 1 if there was no such attachment; with --ignore it is 0."
     )]
     struct Del {
         /// NETWORK: the network's name or the path of its file, all networks of the container if not given; CONTAINER: the
@@ -111,6 +115,9 @@ of_attachment! {
         /// remove the network namespace afterwards; CONTAINER must be its name
         #[argh(switch)]
         delete: bool,
+        /// succeed if there is no such attachment
+        #[argh(switch)]
+        ignore: bool,
     }
 }
 
@@ -120,8 +127,8 @@ of_attachment! {
     subcommand,
     name = "status",
     help_triggers("-h", "--help", "help"),
-    example = "{command_name}",
-    example = "{command_name} mynet"
+    example = "{command_name} mynet",
+    example = "{command_name}"
 )]
 pub(super) struct Status {
     /// NETWORK: the network's name or the path of its file; all networks, with a line for each, if not given. NETNS, an argument
@@ -144,6 +151,10 @@ impl Add {
         let mut new = parameters::new_attachment(find(&runtime, &self.network)?, at)?;
         let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
         options.apply(&mut new)?;
+        #[cfg(feature = "tool")]
+        if !self.force {
+            parameters::refuse_shadowed(&self.publish)?;
+        }
         // The namespace stays when this value is dropped.
         let _made = match self.create {
             true => Some(runtime.make_namespace(&path, Purpose::Attachment)?),
@@ -282,7 +293,7 @@ impl Del {
         if let Some(path) = path {
             sandbox::remove_namespace(&path)?;
         }
-        if is_there { Ok(0) } else { Err(named.absent("detach")) }
+        if is_there || self.ignore { Ok(0) } else { Err(named.absent("detach")) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use ipnet::IpNet;
 use crate::cni::json::Json;
 use crate::cni::request::is_true;
 use crate::error::{Error, Result};
+#[cfg(feature = "tool")]
+use crate::kernel::sockets::{self, Waiting};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::plugin::log::Log;
@@ -230,33 +233,50 @@ fn push_cni_arg(args: &mut String, key: &str, value: &str) {
     }
 }
 
-/// The port mappings of `[IP:]HOST:CONTAINER[/PROTOCOL]`, where HOST and CONTAINER are ports or ranges of equal length.
-fn mappings_of(text: &str) -> Result<Vec<Json>> {
-    let invalid = |reason: &str| usage_error(format!("--publish {text}: {reason}"));
-    let (address, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-    let protocol = Transport::named(protocol)
-        .ok_or_else(|| invalid("the protocol is not tcp, udp or sctp"))?;
-    let (rest, container) = address
-        .rsplit_once(':')
-        .ok_or_else(|| invalid("it is not [IP:]HOST:CONTAINER[/PROTOCOL]"))?;
-    let (ip, host) = match rest.rsplit_once(':') {
-        None => (None, rest),
-        Some((ip, host)) => {
-            let bare = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']'));
-            let valid = match bare {
-                Some(ip) => ip.parse().map(IpAddr::V6),
-                None => ip.parse().map(IpAddr::V4),
-            };
-            (Some(valid.map_err(|_| invalid("the IP address is invalid"))?), host)
+/// `[IP:]HOST:CONTAINER[/PROTOCOL]`, where HOST and CONTAINER are ports or ranges of equal length.
+struct Published {
+    ip: Option<IpAddr>,
+    host: Range<u32>,
+    container: Range<u32>,
+    protocol: Transport,
+}
+
+impl Published {
+    fn parse(text: &str) -> Result<Self> {
+        let invalid = |reason: &str| usage_error(format!("--publish {text}: {reason}"));
+        let (address, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+        let protocol = Transport::named(protocol)
+            .ok_or_else(|| invalid("the protocol is not tcp, udp or sctp"))?;
+        let (rest, container) = address
+            .rsplit_once(':')
+            .ok_or_else(|| invalid("it is not [IP:]HOST:CONTAINER[/PROTOCOL]"))?;
+        let (ip, host) = match rest.rsplit_once(':') {
+            None => (None, rest),
+            Some((ip, host)) => {
+                let bare = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']'));
+                let valid = match bare {
+                    Some(ip) => ip.parse().map(IpAddr::V6),
+                    None => ip.parse().map(IpAddr::V4),
+                };
+                (Some(valid.map_err(|_| invalid("the IP address is invalid"))?), host)
+            }
+        };
+        let (host, container) = (ports(host), ports(container));
+        let (Some(host), Some(container)) = (host, container) else {
+            return Err(invalid(
+                "a port is a number from 1 to 65535, or two with a - between them",
+            ));
+        };
+        if host.len() != container.len() {
+            return Err(invalid("the ranges differ in length"));
         }
-    };
-    let (host, container) = (ports(host), ports(container));
-    let (Some(host), Some(container)) = (host, container) else {
-        return Err(invalid("a port is a number from 1 to 65535, or two with a - between them"));
-    };
-    if host.len() != container.len() {
-        return Err(invalid("the ranges differ in length"));
+        Ok(Self { ip, host, container, protocol })
     }
+}
+
+/// The port mappings of an option.
+fn mappings_of(text: &str) -> Result<Vec<Json>> {
+    let Published { ip, host, container, protocol } = Published::parse(text)?;
     let mapping = |(host, container): (u32, u32)| {
         Json::object([
             ("hostPort", Some(host.into())),
@@ -268,8 +288,36 @@ fn mappings_of(text: &str) -> Result<Vec<Json>> {
     Ok(host.zip(container).map(mapping).collect())
 }
 
+/// Fails if a program of the host waits on a port to publish: its clients would reach the container instead.
+#[cfg(feature = "tool")]
+pub(super) fn refuse_shadowed(publish: &[String]) -> Result<()> {
+    for text in publish {
+        let Published { ip, host, protocol, .. } = Published::parse(text)?;
+        // /proc does not have the endpoints of SCTP in this form.
+        if protocol == Transport::Sctp {
+            continue;
+        }
+        let sockets = sockets::waiting(protocol.name()).map_err(|error| {
+            Error::internal(format_args!("cannot list the sockets of the host: {error}"))
+        })?;
+        let is_taken = |socket: &&Waiting| host.contains(&socket.port.into()) && socket.is_on(ip);
+        if let Some(socket) = sockets.iter().find(is_taken) {
+            let (port, protocol) = (socket.port, protocol.name());
+            let by = socket.program().map_or_else(
+                || "a program of the host".into(),
+                |(name, id)| format!("the program {name}, process {id},"),
+            );
+            let msg = format!("cannot publish {protocol} port {port}: {by} uses it");
+            return Err(
+                Error::config(msg).with_details("--force publishes it in place of the program")
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Parses `PORT` or `FIRST-LAST`.
-fn ports(text: &str) -> Option<std::ops::Range<u32>> {
+fn ports(text: &str) -> Option<Range<u32>> {
     let port = |text: &str| {
         let is_number = text.starts_with(|c: char| c.is_ascii_digit());
         let port = text.parse::<u16>().ok().filter(|port| is_number && *port > 0);

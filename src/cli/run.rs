@@ -1,12 +1,14 @@
 //! `cnibox run` and `exec`: run commands in network namespaces.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::Path;
 
 use argh::FromArgs;
 
 use crate::cni::success::Success;
 use crate::error::{Code, Error, Result};
+use crate::kernel::file;
 use crate::kernel::launch::Launch;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
@@ -25,6 +27,10 @@ use super::parameters::{self, AddOptions, TIMEOUT_S};
 /// The directories with the state of plugins. Without privileges, a run has empty ones in its mount namespace.
 const STATE: [&str; 2] = ["/run", "/var/lib"];
 
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// The DNS servers that systemd-resolved asks.
+const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
+
 /// Run a command in a new network namespace, attached to networks until the command ends.
 #[derive(FromArgs)]
 #[argh(
@@ -42,6 +48,19 @@ pub(super) struct Run {
     /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
     #[argh(option, short = 'p')]
     publish: Vec<String>,
+    /// publish also a port that a program of the host uses
+    #[cfg(feature = "tool")]
+    #[argh(switch)]
+    force: bool,
+    /// the address to request in the first network; may be repeated
+    #[argh(option)]
+    ip: Vec<String>,
+    /// the MAC address to request in the first network
+    #[argh(option)]
+    mac: Option<String>,
+    /// a DNS server for the command in place of those of the networks; may be repeated
+    #[argh(option)]
+    dns: Vec<IpAddr>,
     /// the name of the network namespace under /run/netns, for other commands
     #[argh(option)]
     name: Option<String>,
@@ -84,13 +103,17 @@ impl Run {
             Some(path) => container_id_of(path)?,
             None => ContainerId::new(format!("run-{}", std::process::id()))?,
         };
-        let options = AddOptions { publish: &self.publish, ip: &[], mac: None };
+        let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
         let wanted = requested_attachments(&runtime, &container_id, &self.network, &options)?;
         let missing = sandbox::missing_capabilities();
         let (mut hidden, mut directory) = (&[][..], runtime.state.as_path());
         if !missing.is_empty() {
             enter_private_host(&wanted, named.is_some(), &missing.join(" and "))?;
             (hidden, directory) = (&STATE[..], Path::new("/tmp"));
+        }
+        #[cfg(feature = "tool")]
+        if !self.force {
+            parameters::refuse_shadowed(&self.publish)?;
         }
         let hostname = self.hostname.as_deref();
         let (netns, lock) = match &named {
@@ -105,7 +128,12 @@ impl Run {
             }
         };
         let launch = |netns: &NetNs, results: &[Success]| {
-            let resolv_conf = multi_attach::resolv_conf(results);
+            let resolv_conf = match self.dns.as_slice() {
+                [] => multi_attach::resolv_conf(results).or_else(|| of_upstream(results)),
+                given => {
+                    Some(given.iter().map(|server| format!("nameserver {server}\n")).collect())
+                }
+            };
             // After a SIGKILL of this process, the descendants of the command hold the lock: they can use the namespace from
             // another one.
             let inherited = lock.as_ref().map(|lock| lock.file());
@@ -119,6 +147,30 @@ impl Run {
             (Err(error), removed) => Err(error.and(removed)),
         }
     }
+}
+
+/// The resolv.conf of a command with a network, if the host's has only servers on the loopback of the host, which the command
+/// does not reach: that of systemd-resolved with the servers that it asks itself.
+fn of_upstream(results: &[Success]) -> Option<String> {
+    let servers = |text: &str| -> Vec<IpAddr> {
+        let words =
+            text.lines().filter_map(|line| line.strip_prefix("nameserver")?.trim().parse().ok());
+        words.collect()
+    };
+    let host = file::read_lossy(RESOLV_CONF).ok()?;
+    let is_local = !servers(&host).is_empty() && servers(&host).iter().all(IpAddr::is_loopback);
+    if results.is_empty() || !is_local {
+        return None;
+    }
+    let upstream = file::read_lossy(UPSTREAM).ok().filter(|text| !servers(text).is_empty());
+    match &upstream {
+        Some(_) => warn(format_args!("note: the DNS servers are those of {UPSTREAM}")),
+        None => warn(format_args!(
+            "warning: the command reaches no DNS server: that of {RESOLV_CONF} is on the loopback of the host; \
+             --dns sets another one"
+        )),
+    }
+    upstream
 }
 
 /// Without privileges: enters new user, mount and network namespaces, in which this process may create networks. The namespaces

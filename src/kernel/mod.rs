@@ -15,6 +15,8 @@ pub(crate) mod netns;
 pub(crate) mod packet;
 pub(crate) mod process;
 pub mod sandbox;
+#[cfg(feature = "tool")]
+pub(crate) mod sockets;
 pub(crate) mod state_directory;
 pub(crate) mod sys;
 pub(crate) mod sysctl;

@@ -110,12 +110,12 @@ fn a_container_is_named_by_its_namespace_or_the_beginning_of_its_id() {
         ("del nosuch", 2, "no container is nosuch"),
         ("del --container-id 222", 0, ""),
         ("del --container-id 222", 1, "no such attachment"),
+        ("del --ignore --container-id 222", 0, ""),
         ("del web --delete", 0, ""),
         ("del mynet web --delete", 1, "no such attachment"),
     ] {
         check(&world, line, status, part);
     }
-    assert!(cnibox(&world, &["attachments", "-q"]).run().status != 0);
     check(&world, "attachments --json", 0, "\"attachments\": []");
     assert!(!world.path("/run/netns/web").exists());
 }
@@ -131,4 +131,50 @@ fn an_ambiguous_beginning_is_refused() {
     }
     check(&world, "del 222b", 0, "");
     check(&world, "check 222", 0, "");
+}
+
+#[test]
+fn a_port_that_a_program_of_the_host_uses_is_refused_without_force() {
+    let world = world();
+    let list = json!({"cniVersion": "1.0.0", "name": "web",
+        "plugins": [{"type": "loopback", "capabilities": {"portMappings": true}}]});
+    world.write("/run/net.d/30-web.conflist", list.to_string());
+    world.container("other");
+    let server = ["socat", "TCP4-LISTEN:9090,bind=127.0.0.1,fork", "EXEC:cat"];
+    let server = world.tool(&server, None).start();
+    // 9090 in hexadecimal.
+    let is_up = || world.host(["cat", "/proc/net/tcp"]).contains(":2382 ");
+    world.eventually("the server listens", is_up);
+    let pid = server.pid_in_world();
+    let refusal =
+        format!("cannot publish tcp port 9090: the program socat, process {pid}, uses it: --force");
+    for (line, status, part) in [
+        ("run -n web:lo -p 9090:80 true", 1, &*refusal),
+        ("run -n web:lo -p 9089-9091:80-82 true", 1, &refusal),
+        ("add web db -i lo -p 9090:80", 1, &refusal),
+        ("run -n web:lo -p 9090:80/udp true", 0, ""),
+        ("run -n web:lo -p 10.0.0.1:9090:80 true", 0, ""),
+        ("run --force -n web:lo -p 9090:80 true", 0, ""),
+        ("add web other -i lo -p 9090:80 --force", 0, "cniVersion"),
+    ] {
+        check(&world, line, status, part);
+    }
+}
+
+#[test]
+fn a_command_does_not_get_the_dns_server_on_the_loopback_of_the_host() {
+    let world = world();
+    world.write("/run/stub.conf", "nameserver 127.0.0.53\noptions edns0\n");
+    world.host(["mount", "--bind", "/run/stub.conf", "/etc/resolv.conf"]);
+    let cat = "run -n mynet:lo cat /etc/resolv.conf";
+    check(&world, cat, 0, "the command reaches no DNS server");
+    world.write("/run/systemd/resolve/resolv.conf", "nameserver 10.7.7.7\n");
+    check(&world, cat, 0, "nameserver 10.7.7.7\n");
+    check(
+        &world,
+        "run -n mynet:lo --dns 10.8.8.8 cat /etc/resolv.conf",
+        0,
+        "nameserver 10.8.8.8\n",
+    );
+    check(&world, "run cat /etc/resolv.conf", 0, "nameserver 127.0.0.53\n");
 }
