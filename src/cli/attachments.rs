@@ -142,6 +142,11 @@ fn checked(runtime: &Runtime, entry: &CacheEntry, life: &Life) -> &'static str {
     }
 }
 
+/// The id as podman prints it, if it is as long as podman's. Its beginning names the container in each command.
+fn short(id: &str) -> &str {
+    if id.len() == 64 { id.get(..12).unwrap_or(id) } else { id }
+}
+
 fn print(attachments: &[ShownAttachment<'_>]) {
     let mut table = Table::new("NETWORK CONTAINER IFNAME ADDRESSES PORTS STATE CHECK NETNS");
     for attachment in attachments {
@@ -150,7 +155,7 @@ fn print(attachments: &[ShownAttachment<'_>]) {
         let ports: Vec<String> = port_mappings.iter().map(published).collect();
         table.row(&[
             network,
-            &at.container_id,
+            &short(&at.container_id),
             &at.ifname,
             &addresses.join(","),
             &ports.join(","),

@@ -260,7 +260,8 @@ impl Explained {
         for Step { kind, objects, not_called } in &self.plugins {
             let why = not_called.as_ref().map(|reason| format!(" is not called: {reason}"));
             print_line("");
-            print_line(format_args!("{kind}{}", why.unwrap_or_default()));
+            let nothing = objects.is_empty().then(|| ": nothing to do".to_owned());
+            print_line(format_args!("{kind}{}", why.or(nothing).unwrap_or_default()));
             for Object { side, object, on_host } in objects {
                 let there = on_host.as_ref().map(|there| format!("; the host has {there}"));
                 print_line(format_args!("  {side:<9}  {object}{}", there.unwrap_or_default()));

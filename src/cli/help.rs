@@ -22,7 +22,7 @@ use super::{HELP, commands, has_command, help_of, overview, words};
     example = "{command_name} bridge | man -l -"
 )]
 pub(super) struct Man {
-    /// a plugin; the page of cnibox if not given
+    /// a plugin or a command; the page of cnibox if not given
     #[argh(positional)]
     plugin: Option<String>,
 }
@@ -83,10 +83,12 @@ impl Man {
             print_text(&page_of_tool());
             return Ok(0);
         };
-        let manual =
-            find(plugin).ok_or_else(|| usage_error(format!("there is no plugin {plugin}")))?;
         let mut roff = Roff { page: title(&format!("{NAME}-{plugin}")) };
-        print(manual, &mut roff);
+        match find(plugin) {
+            Some(manual) => print(manual, &mut roff),
+            None if words::is_command(&[plugin]) => page_of_command(plugin, &mut roff),
+            None => return Err(usage_error(format!("there is no plugin or command {plugin}"))),
+        }
         print_text(&roff.page);
         Ok(0)
     }
@@ -99,6 +101,15 @@ fn find(subject: &str) -> Option<Manual> {
 fn title(name: &str) -> String {
     let date = env!("CNIBOX_DATE");
     format!(".TH {} 8 {date} \"{NAME} {VERSION}\"\n", name.to_uppercase())
+}
+
+fn page_of_command(command: &str, roff: &mut Roff) {
+    let help = help_of(&[command]);
+    let about = help.lines().nth(2).unwrap_or_default().trim_end_matches('.');
+    roff.heading("NAME");
+    roff.paragraph(&format!("{NAME}-{command} - {about}"));
+    roff.heading("SYNOPSIS");
+    roff.example(&help);
 }
 
 fn page_of_tool() -> String {

@@ -10,8 +10,10 @@ use ipnet::IpNet;
 #[cfg(feature = "tool")]
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
+use crate::kernel::sandbox;
 use crate::kernel::sys::warn;
 use crate::names::{IfName, NetworkName};
+use crate::netlink::rtnl::Rtnl;
 use crate::runtime::Runtime;
 use crate::runtime::networks::ListedNetwork;
 use crate::runtime::new_network::{Kind, NewNetwork};
@@ -220,8 +222,19 @@ impl Create {
             print_line(command.map_err(cannot)?);
             return Ok(());
         }
+        let missing = sandbox::missing_capabilities();
+        if !new.kind.has_parent() && !missing.is_empty() {
+            let msg = format!("cannot create network {name}: it needs root");
+            return Err(Error::internal(msg).with_details(missing.join(" and ")));
+        }
         runtime.create_network(&name, &new)?;
         print_line(&name);
+        // The link can appear later. This user may not be allowed to look.
+        if let Some(parent) = &new.parent
+            && let Ok(None) = Rtnl::open().and_then(|host| host.link(parent))
+        {
+            warn(format_args!("warning: the host has no link {parent}: an ADD fails until it has"));
+        }
         let (listed, _) = runtime.networks()?;
         match listed.as_slice() {
             [first, _, ..] if first.name == name && first.order.containerd.is_some() => {

@@ -31,8 +31,7 @@ impl Waiting {
         let has_socket = |id: &u32| {
             let files = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
             files
-                .map(|file| fs::read_link(file.path()))
-                .flatten()
+                .flat_map(|file| fs::read_link(file.path()))
                 .any(|path| path.as_os_str() == &*target)
         };
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -70,8 +70,11 @@ pub(super) fn offset_and_reason(text: &str, error: &serde_json::Error) -> (usize
     let before = text.split_inclusive('\n').take(error.line().saturating_sub(1));
     let line_start: usize = before.map(str::len).sum();
     let at = (line_start + error.column().saturating_sub(1)).min(text.len());
-    let text = error.to_string();
-    let reason = text.split(" at line ").next().unwrap_or_default();
+    let error = error.to_string();
+    let reason = match text.trim().is_empty() {
+        true => "it is empty",
+        false => error.split(" at line ").next().unwrap_or_default(),
+    };
     (at, reason.to_owned())
 }
 

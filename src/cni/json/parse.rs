@@ -20,7 +20,9 @@ pub const LEVELS_MAX: usize = 64;
 
 pub fn parse(bytes: &[u8]) -> Result<Json> {
     document(&decode(bytes)).map_err(|error| {
-        Error::new(Code::DECODE, "cannot read JSON").with_details(error.to_string())
+        let is_empty = bytes.iter().all(u8::is_ascii_whitespace);
+        let reason = if is_empty { "it is empty".into() } else { error.to_string() };
+        Error::new(Code::DECODE, "cannot read JSON").with_details(reason)
     })
 }
 

@@ -56,15 +56,21 @@ fn a_del_goes_on_past_what_fails_or_is_missing_and_keeps_the_entry_until_all_suc
 }
 
 #[test]
-fn del_of_a_missing_attachment_is_fine_several_times() {
+fn del_of_a_missing_attachment_calls_the_plugins_and_fails_without_ignore() {
     let host = host_with(&["one"]);
     host.world.container("c1");
     for _ in 0..2 {
-        host.cnibox(&["del", "net", "c1"]).run().silence();
+        host.cnibox(&["del", "net", "c1", "--ignore"]).run().silence();
         assert_eq!(host.titles(), ["one DEL"]);
     }
-    host.cnibox(&["del", "--container-id", "nobody"]).run().silence();
+    host.cnibox(&["del", "--container-id", "nobody", "--ignore"]).run().silence();
     assert_eq!(host.titles(), [""; 0]);
+    for args in [&["del", "net", "c1"][..], &["del", "--container-id", "nobody"]] {
+        let del = host.cnibox(args).run();
+        assert_eq!(del.status, 1, "{}", del.report());
+        assert!(del.stderr.contains("no such attachment"), "{}", del.report());
+    }
+    assert_eq!(host.titles(), ["one DEL"]);
 }
 
 #[test]
@@ -79,7 +85,7 @@ fn the_configuration_of_the_add_is_that_of_the_del() {
     host.cnibox(&["del", "net", "c1"]).run().silence();
     assert_eq!(host.titles(), ["one CHECK", "one DEL"]);
     // A file counts where it is named.
-    host.cnibox(&["del", "/run/net.d/1.conflist", "c1"]).run().silence();
+    host.cnibox(&["del", "/run/net.d/1.conflist", "c1", "--ignore"]).run().silence();
     assert_eq!(host.titles(), ["other DEL"]);
 }
 
@@ -242,7 +248,7 @@ fn the_hosts_own_namespace_is_refused() {
     assert!(add.stderr.contains("the namespace of the host"), "{}", add.report());
     assert_eq!(host.titles(), [""; 0]);
     // A DEL goes on without a namespace, so that no plugin can find the host's.
-    let del = host.cnibox(&["del", "net", "/proc/self/ns/net"]).run();
+    let del = host.cnibox(&["del", "net", "/proc/self/ns/net", "--ignore"]).run();
     assert_eq!(del.status, 0, "{}", del.report());
     assert!(del.stderr.contains("the namespace of the host"), "{}", del.report());
     let seen = host.seen();

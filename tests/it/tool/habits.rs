@@ -55,6 +55,7 @@ fn words_of_other_programs_work() {
         ("attachments mynet", 0, "222faeb47443aa"),
         ("attachments 222", 0, "222faeb47443aa"),
         ("attachments web", 0, "/run/netns/web"),
+        ("attachments", 0, "  222faeb47443aa  "),
         ("attachments nosuch", 1, "no network and no attached container is nosuch"),
         ("ipam ls", 0, "ADDRESS"),
         ("gc -n", 0, ""),
@@ -72,6 +73,13 @@ fn words_of_other_programs_work() {
         ("networks inspect lan", 0, "\"rangeStart\": \"10.200.0.65\""),
         ("networks create lan2 --ip-range 10.200.1.0/24", 2, "is in no subnet of --subnet"),
         ("networks remove lan", 0, "lan\n"),
+        (
+            "networks create far --type macvlan --parent nosuch --subnet 10.7.0.0/24",
+            0,
+            "no link nosuch",
+        ),
+        ("explain mynet", 0, "loopback: nothing to do"),
+        ("man run", 0, "cnibox\\-run \\- Run a command"),
     ] {
         check(&world, line, status, part);
     }
@@ -118,6 +126,24 @@ fn a_container_is_named_by_its_namespace_or_the_beginning_of_its_id() {
     }
     check(&world, "attachments --json", 0, "\"attachments\": []");
     assert!(!world.path("/run/netns/web").exists());
+}
+
+#[test]
+fn an_error_says_what_is_wrong() {
+    let world = world();
+    world.write("/run/net.d/00-empty.conflist", "");
+    check(
+        &world,
+        "networks",
+        0,
+        "cannot read /run/net.d/00-empty.conflist: cannot read JSON: it is empty",
+    );
+    check(&world, "lint", 1, "00-empty.conflist:1:1: cannot read JSON: it is empty");
+    let user = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
+    let outcome = cnibox(&world, &["networks", "create", "mine"]).under(&user).run();
+    assert_eq!(outcome.status, 1, "{}", outcome.report());
+    let error = "cannot create network mine: it needs root: CAP_NET_ADMIN";
+    assert!(outcome.stderr.contains(error), "{}", outcome.report());
 }
 
 #[test]
