@@ -284,7 +284,7 @@ impl Del {
             };
         let runtime = parameters::runtime(self.timeout);
         let named = Named::find(&runtime, &self.operands, &self.container_id, &self.ifname)?;
-        let is_there = named.attached.iter().any(|(name, at)| runtime.has_entry(name, at))
+        let is_there = named.attached.iter().any(|(name, at)| runtime.is_known(name, at))
             || path.as_ref().is_some_and(|path| path.exists());
         named.each(|choice, target| match target.netns {
             Some(_) => runtime.del(choice, target),

@@ -428,6 +428,11 @@ impl Runtime {
         [&self.cache, &self.pending].iter().any(|cache| cache.read(network, at) != Ok(None))
     }
 
+    /// Whether there is anything of an attachment: an entry, or a record. A file that cannot be read counts.
+    pub fn is_known(&self, network: &NetworkName, at: &Attachment) -> bool {
+        self.has_entry(network, at) || !matches!(self.records.read(network, at), Ok(None))
+    }
+
     /// Removes the temporary files of killed operations. Returns the records.
     pub(super) fn sweep_files(&self) -> Result<AllRecords> {
         self.cache.sweep();

@@ -7,7 +7,7 @@
 //! | plugins handle concurrent calls | `threads::many_threads_add_and_delete_in_one_process` |
 //! | a delete follows an add, also one that fails | `lifecycle::a_failed_add_is_followed_by_del_of_the_whole_list` |
 //! | the same after the death of the runtime | `killed::after_an_add_that_was_killed_del_leaves_nothing` |
-//! | a delete can be repeated | `lifecycle::del_of_a_missing_attachment_is_fine_several_times` |
+//! | a delete can be repeated | `lifecycle::del_of_a_missing_attachment_calls_the_plugins_and_fails_without_ignore` |
 //! | the configuration does not change between add and delete | `lifecycle::the_configuration_of_the_add_is_that_of_the_del` |
 //! | nor, for what is attached, with a later attachment | `specification::a_changed_configuration_is_that_of_later_attachments` |
 //! | the runtime cleans up the namespace that it made | `arguments::create_and_delete_are_all_or_nothing` |
