@@ -122,6 +122,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("the bits of the packet mark", marks::marks),
     ("the limits of the kernel", limits::limits),
     ("the DHCP daemon", host::dhcp_daemon),
+    ("the attachments without proof", leaks::unexamined),
     // After it, an interrupt ends no process.
     ("the attachments", parts::parts),
 ];
@@ -201,7 +202,7 @@ impl Doctor {
         let is_verbose = self.verbose || only.is_some();
         let options = ExamineOptions { is_verbose, is_inside: self.inside, only };
         if let Ok(survey) = &mut survey {
-            survey.attachments.retain(|(entry, _)| options.concerns(&entry.network, &entry.at));
+            survey.retain(|network, at| options.concerns(network, at));
         }
         let of_host = if options.only.is_none() { CHECKS_OF_HOST } else { &[] };
         let host = Host::read(runtime, survey, options)?;
@@ -244,10 +245,16 @@ fn healthy(host: &Host<'_>) -> String {
         1 => format!("1 {name}"),
         count => format!("{count} {name}s"),
     };
-    let attachments = host.survey.as_ref().map_or(&[][..], |survey| &survey.attachments);
-    let alive = attachments.iter().filter(|(_, life)| *life == Life::Alive).count();
+    let survey = host.survey.as_ref().ok();
+    let lives = || survey.into_iter().flat_map(|survey| survey.all_lives());
+    let alive = lives().filter(|(_, _, life)| **life == Life::Alive).count();
+    let unknown = lives().filter(|(_, _, life)| matches!(life, Life::Unknown(_))).count();
     let (networks, alive) = (counted(host.networks.len(), "network"), counted(alive, "attachment"));
-    format!("no fault found in {networks} and {alive}")
+    let unknown = match unknown {
+        0 => String::new(),
+        count => format!("; {} may have ended", counted(count, "attachment")),
+    };
+    format!("no fault found in {networks} and {alive}{unknown}")
 }
 
 /// The most bytes that are read of the answer to `ask`. The answer is one letter.

@@ -207,6 +207,20 @@ impl Runtime {
         Ok(())
     }
 
+    /// Whether an attachment is still the listed one and alive, and no ADD, DEL or GC of it is in progress. Waits for none.
+    pub fn is_at_rest(&self, listed: &CacheEntry) -> Result<bool> {
+        let (network, at) = (&listed.network, &listed.at);
+        let Some(_locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(false) };
+        let is_free = match self.records.hold(network, at)? {
+            Hold::Held(held) => !held.record.is_deleting,
+            // The DEL of a plugin removes the record, and then another runtime its cache entry.
+            Hold::Missing | Hold::Busy(_) => false,
+        };
+        Ok(is_free
+            && self.cache.read(network, at)?.as_ref() == Some(listed)
+            && self.judge(&Witness::new()?, listed).0 == Life::Alive)
+    }
+
     /// The reason not to restore an attachment, or `None`.
     fn obstacle(&self, witness: &Witness, entry: &CacheEntry, busy: Busy) -> Option<String> {
         let life = match busy {

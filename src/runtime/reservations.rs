@@ -279,6 +279,25 @@ impl Survey {
         })
     }
 
+    /// The attachments in the cache, and those that only a record names, each with its life.
+    pub fn all_lives(&self) -> impl Iterator<Item = (&NetworkName, &Attachment, &Life)> {
+        let cached = self.attachments.iter().map(|(entry, life)| (&entry.network, &entry.at, life));
+        let recorded = self.records.iter();
+        cached.chain(recorded.map(|(record, life)| (&record.network, &record.at, life)))
+    }
+
+    /// The living attachments that only a record names.
+    pub fn uncached(&self) -> impl Iterator<Item = (&NetworkName, &Attachment)> {
+        let alive = self.records.iter().filter(|(_, life)| *life == Life::Alive);
+        alive.map(|(record, _)| (&record.network, &record.at))
+    }
+
+    /// Removes the attachments that are not chosen.
+    pub fn retain(&mut self, is_chosen: impl Fn(&NetworkName, &Attachment) -> bool) {
+        self.attachments.retain(|(entry, _)| is_chosen(&entry.network, &entry.at));
+        self.records.retain(|(record, _)| is_chosen(&record.network, &record.at));
+    }
+
     /// The records of ended attachments that have rules or links on the host, and no cache entry.
     pub fn leaked_owners(&self) -> Result<Vec<&Record>> {
         let ended = self.records.iter().filter(|(_, life)| life.is_ended());

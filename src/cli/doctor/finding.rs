@@ -107,6 +107,13 @@ impl Findings {
         }
     }
 
+    /// `add_one_of` for each of these findings.
+    pub(super) fn add_each(&mut self, findings: Self) {
+        for Finding { harm, what, why, fix, .. } in findings.0 {
+            self.add_one_of(harm, what, why, fix);
+        }
+    }
+
     /// Completes the texts, and sorts the findings: the most harmful first.
     pub(super) fn finish(mut self) -> Vec<Finding> {
         for finding in self.0.iter_mut().filter(|finding| finding.more > 0) {

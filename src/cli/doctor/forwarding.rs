@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::netlink::nft::{Family, Nft, Object, Table};
-use crate::netlink::rtnl::{Link, Rtnl};
+use crate::netlink::rtnl::{Address, Link, Rtnl};
 
 use super::finding::{Finding, Findings, Harm, quoted};
 use super::host::{ConfiguredNetwork, Host};
@@ -167,11 +167,14 @@ pub(super) fn fix_advertisements(is_dry_run: bool, print: &mut dyn FnMut(&str)) 
 /// or from a DHCPv6 server, which gives no default route: the link needs advertisements. Static addresses have no lifetime.
 fn ignoring_links(rtnl: &Rtnl) -> Result<Vec<String>> {
     let mut names = Vec::new();
+    let addresses = rtnl.addresses_by_link()?;
+    let is_learned = |(_, address): &&(u32, Address)| {
+        address.net.addr().is_ipv6() && !address.permanent && !address.scope_link
+    };
     for link in rtnl.links()? {
         let forwarding = || value(&sysctl::of_link(IpFamily::V6, &link.name, "forwarding"));
         if link.accept_ra == Some(1) && forwarding() == "1" {
-            let addresses = rtnl.addresses_of(link.index, IpFamily::V6)?;
-            if addresses.iter().any(|address| !address.permanent && !address.scope_link) {
+            if addresses.iter().filter(is_learned).any(|(index, _)| *index == link.index) {
                 names.push(link.name.clone());
             }
         }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::names::{IpFamily, NetworkName};
-use crate::netlink::rtnl::{Link, Rtnl};
+use crate::netlink::rtnl::{Address, Link, Rtnl};
 use crate::plugin::life::Life;
 use crate::plugin::owner::Owner;
 use crate::plugins::firewall::passage::Passage;
@@ -31,6 +31,8 @@ pub(super) struct Host<'a> {
     pub(super) home: NetNs,
     pub(super) rtnl: Rtnl,
     pub(super) links: Vec<Link>,
+    /// The addresses of all links, each with the index of its link.
+    addresses: Vec<(u32, Address)>,
     pub(super) options: ExamineOptions,
     pub(super) survey: Result<Survey>,
 }
@@ -66,6 +68,7 @@ impl<'a> Host<'a> {
         let home = NetNs::own()?;
         let rtnl = Rtnl::open()?;
         let links = rtnl.links()?;
+        let addresses = rtnl.addresses_by_link()?;
         // The check `leaks` reports the error.
         let attachments = survey.as_ref().map_or(&[][..], |survey| &survey.attachments);
         let mut networks = Vec::new();
@@ -76,9 +79,20 @@ impl<'a> Host<'a> {
             if !options.concerns_network(&network.name) {
                 continue;
             }
-            networks.push(ConfiguredNetwork::new(network, &rtnl, &links, attachments)?);
+            networks.push(ConfiguredNetwork::new(network, (&links, &addresses), attachments));
         }
-        Ok(Self { runtime, networks, home, rtnl, links, options, survey })
+        Ok(Self { runtime, networks, home, rtnl, links, addresses, options, survey })
+    }
+
+    /// The addresses of a link.
+    pub(super) fn addresses(&self, index: u32) -> impl Iterator<Item = &Address> {
+        of_link(&self.addresses, index)
+    }
+
+    /// Whether what was read of an attachment is its state: no ADD or DEL of it ran meanwhile, and it lives. True if that is
+    /// unknown.
+    pub(super) fn is_at_rest(&self, entry: &CacheEntry) -> bool {
+        self.runtime.is_at_rest(entry).unwrap_or(true)
     }
 
     /// CNI_PATH.
@@ -96,10 +110,9 @@ impl<'a> Host<'a> {
 impl ConfiguredNetwork {
     fn new(
         network: Network,
-        rtnl: &Rtnl,
-        links: &[Link],
+        (links, addresses): (&[Link], &[(u32, Address)]),
         attachments: &[(CacheEntry, Life)],
-    ) -> Result<Self> {
+    ) -> Self {
         // A network of flannel has a bridge that is the gateway, unless `delegate` configures another type or isGateway=false.
         let flannel = network.plugin("flannel");
         let flannel = flannel.map(|plugin| plugin.get("delegate").unwrap_or(&Json::Null));
@@ -125,7 +138,7 @@ impl ConfiguredNetwork {
         let link = links.iter().find(|link| bridge.as_ref() == Some(&link.name));
         let mut subnets = networks::subnets(&network);
         if let Some(link) = link {
-            subnets.extend(rtnl.addresses(link.index)?.iter().map(|address| address.net.trunc()));
+            subnets.extend(of_link(addresses, link.index).map(|address| address.net.trunc()));
         }
         subnets.retain(|net| !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local()));
         let is_alive = |(entry, life): &(CacheEntry, Life)| {
@@ -143,7 +156,7 @@ impl ConfiguredNetwork {
             Some(plugin) => Passage::of(plugin, bus.as_deref()),
             None => Ok(None),
         };
-        Ok(Self {
+        Self {
             network,
             bridge,
             is_gateway,
@@ -153,7 +166,7 @@ impl ConfiguredNetwork {
             passage,
             published,
             publishes,
-        })
+        }
     }
 
     pub(super) fn passage(&self) -> Option<&Passage> {
@@ -172,6 +185,10 @@ impl ConfiguredNetwork {
             subnets => subnets.iter().any(|net| family.has(net.addr())),
         }
     }
+}
+
+fn of_link(all: &[(u32, Address)], index: u32) -> impl Iterator<Item = &Address> {
+    all.iter().filter(move |(link, _)| *link == index).map(|(_, address)| address)
 }
 
 fn is_owned(link: &Link, network: &NetworkName) -> bool {

@@ -7,7 +7,7 @@ use crate::cni::success::Success;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
-use crate::netlink::rtnl::Link;
+use crate::netlink::rtnl::{Address, Link};
 use crate::plugin::life::Life;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
@@ -26,15 +26,20 @@ pub(super) fn interfaces(host: &Host<'_>, found: &mut Findings) -> Result<BTreeS
         if *life != Life::Alive {
             continue;
         }
-        let mut is_found = on_host(host, entry, &result, found);
+        let mut own = Findings::default();
+        let mut is_found = on_host(host, entry, &result, &mut own);
         // An error says that another namespace is at its path.
         let id = &entry.at.container_id;
         let netns = host.runtime.namespace_of(id, std::slice::from_ref(entry));
-        if let Ok(Some(netns)) = netns {
-            is_found |= in_container(entry, &result, &netns, found)?;
-        }
-        if is_found {
+        let examined = match netns {
+            Ok(Some(netns)) => in_container(entry, &result, &netns, &mut own),
+            _ => Ok(false),
+        };
+        is_found |= examined.as_ref().is_ok_and(|is_found| *is_found);
+        if (is_found || examined.is_err()) && host.is_at_rest(entry) {
+            found.add_each(own);
             titles.insert(entry.title());
+            examined?;
         }
     }
     Ok(titles)
@@ -73,9 +78,12 @@ fn in_container(
         add("the interface is down", &up);
         return Ok(true);
     }
-    let present = rtnl.addresses(link.index)?;
+    let present = rtnl.addresses_by_link()?;
     for ip in result.ips_of(index) {
-        if !present.iter().any(|address| address.net.addr() == ip.address.addr()) {
+        let is_it = |(index, address): &(u32, Address)| {
+            *index == link.index && address.net.addr() == ip.address.addr()
+        };
+        if !present.iter().any(is_it) {
             let add_address =
                 format!("nsenter --net={at} ip address add {} dev {name} && {restore}", ip.address);
             add(&format!("its address {} is gone", ip.address), &add_address);

@@ -60,6 +60,31 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     owners.map(drop)
 }
 
+/// Adds a note for the attachments that may have ended, and one for those that live and that the cache of this runtime lacks:
+/// nothing else of `doctor` examines them.
+pub(super) fn unexamined(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    // The check `leaks` reports this error.
+    let Ok(survey) = &host.survey else { return Ok(()) };
+    for (network, at, life) in survey.all_lives() {
+        let Life::Unknown(reason) = life else { continue };
+        found.add_one_of(
+            Harm::Note,
+            format_args!("{} may have ended: {reason}", at.title(network)),
+            "It keeps its addresses and ports, and gc and reconcile leave it. If it has ended, remove it.",
+            owner::remover(Some((network.clone(), at.clone()))),
+        );
+    }
+    for (network, at) in survey.uncached() {
+        found.add_one_of(
+            Harm::Note,
+            format_args!("{} lives, and the cache has no entry of it", at.title(network)),
+            "Another runtime has its entry, or it was removed: doctor and reconcile do not examine the attachment.",
+            "",
+        );
+    }
+    Ok(())
+}
+
 /// Runs `cnibox gc`: removes the leaks. `print` gets a line for each.
 pub(super) fn fix(runtime: &Runtime, is_dry_run: bool, print: &mut dyn FnMut(&str)) -> Result<()> {
     let options = Options { is_dry_run, ..Options::default() };

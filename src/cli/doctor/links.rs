@@ -15,7 +15,7 @@ pub(super) fn uplinks(host: &Host<'_>) -> Result<Vec<Link>> {
     for family in IpFamily::ALL {
         let of_routes = default_links(host, family)?;
         for link in &host.links {
-            let mut nets = host.rtnl.addresses(link.index)?.into_iter();
+            let mut nets = host.addresses(link.index);
             let has_address =
                 nets.any(|address| !address.scope_link && family.has(address.net.addr()));
             let is_uplink = match of_routes.is_empty() {

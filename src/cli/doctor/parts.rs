@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use crate::error::Result;
 use crate::names::NetworkName;
+use crate::plugin::life::Life;
 use crate::plugin::parts::Parts;
+use crate::runtime::cache::CacheEntry;
 use crate::runtime::reconcile::{Busy, Failed, Restored};
 
 use super::finding::{Findings, Harm};
@@ -62,7 +64,14 @@ pub(super) fn parts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             format_args!("cnibox reconcile{inside}{network}"),
         );
     }
-    let is_new = |failed: &&Failed| !explained.contains(&failed.at.title(&failed.network));
+    let attachments = host.survey.as_ref().map_or(&[][..], |survey| &survey.attachments);
+    let is_new = |failed: &&Failed| {
+        let is_it = |(entry, _): &&(CacheEntry, Life)| {
+            (&entry.network, &entry.at) == (&failed.network, &failed.at)
+        };
+        !explained.contains(&failed.at.title(&failed.network))
+            && attachments.iter().find(is_it).is_none_or(|(entry, _)| host.is_at_rest(entry))
+    };
     for failed in reconciled.failed.iter().filter(is_new) {
         let why = "It is unknown whether something of the attachment is missing.";
         found.add(Harm::Broken, &failed.error, why, "cnibox reconcile --dry-run");

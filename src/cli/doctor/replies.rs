@@ -18,7 +18,12 @@ pub(super) fn replies(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         if !matches!(life, Life::Alive) {
             continue;
         }
-        if let Some(fault) = fault(host, entry)? {
+        let fault = match fault(host, entry) {
+            // Its namespace or a link has vanished.
+            Err(_) if !host.is_at_rest(entry) => None,
+            fault => fault?,
+        };
+        if let Some(fault) = fault {
             found.add(
                 Harm::Broken,
                 format_args!("{}: {fault}", entry.title()),

@@ -55,10 +55,20 @@ impl Rtnl {
 
     /// The addresses of all links.
     pub fn all_addresses(&self) -> Result<Vec<IpAddr>> {
+        self.dump_addresses(|_, address| address.net.addr())
+    }
+
+    /// The addresses of all links, each with the index of its link. A link that vanishes meanwhile is no error.
+    pub fn addresses_by_link(&self) -> Result<Vec<(u32, Address)>> {
+        self.dump_addresses(|index, address| (index, address))
+    }
+
+    fn dump_addresses<T>(&self, read: impl Fn(u32, Address) -> T) -> Result<Vec<T>> {
         let doing = "cannot list addresses";
         let header = header(AF_UNSPEC, 0, 0);
         let request = Requests::bare(libc::RTM_GETADDR, NlmF::empty(), doing, &header);
-        let read = |payload: &[u8]| Address::parse(payload).map(|(_, address)| address.net.addr());
+        let read =
+            |payload: &[u8]| Address::parse(payload).map(|(index, address)| read(index, address));
         Ok(self.socket.dump(request, read)?)
     }
 

@@ -6,6 +6,7 @@ mod filters;
 mod firewall;
 mod iptables;
 mod leaks;
+mod lives;
 mod rulesets;
 mod timer;
 

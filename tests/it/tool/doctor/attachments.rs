@@ -19,13 +19,13 @@ fn whole() -> Value {
     network
 }
 
-fn call(world: &World, words: &[&str]) -> Outcome {
+pub(super) fn call(world: &World, words: &[&str]) -> Outcome {
     let call = cnibox(world, words).env("CNI_PATH", PLUGIN_DIR);
     call.env("NETCONFPATH", CONFIGURATIONS).run()
 }
 
 /// A host with containers c1 and c2, which publish ports 8081 and 8082.
-fn host() -> World {
+pub(super) fn host() -> World {
     let world = healthy(&[whole()]);
     for number in 1..3 {
         let (name, port) = (format!("c{number}"), format!("808{number}:80"));
@@ -37,7 +37,7 @@ fn host() -> World {
 }
 
 /// The command with the directories of this host.
-fn on_this_host(fix: &str) -> String {
+pub(super) fn on_this_host(fix: &str) -> String {
     format!("export CNI_PATH={PLUGIN_DIR} NETCONFPATH={CONFIGURATIONS} PATH=$PATH:/run/bin; {fix}")
 }
 

@@ -1,0 +1,51 @@
+//! Attachments that begin or end while `doctor` reads, that may have ended, or that the cache lacks.
+
+use super::attachments::{call, host, on_this_host};
+use super::doctor;
+
+/// The directory of the records.
+const RECORDS: &str = "/var/lib/cni/attachments";
+
+#[test]
+fn an_attachment_that_is_added_or_removed_meanwhile_is_no_fault() {
+    let world = host();
+    let again = "while test ! -e /run/stop; do
+        cnibox add a c3 --create && cnibox del a c3 --delete || touch /run/failed; done";
+    let adds = world.tool(&["sh", "-c", &on_this_host(again)], None).start();
+    for _ in 0..12 {
+        let outcome = doctor(&world, &[]);
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+    }
+    world.host(["touch", "/run/stop"]);
+    world.eventually("the last DEL has ended", || {
+        world.host(["ip", "netns", "list"]).lines().count() == 2
+    });
+    drop(adds);
+    assert!(!world.path("/run/failed").exists());
+}
+
+#[test]
+fn attachments_that_may_have_ended_are_listed_and_counted() {
+    let world = host();
+    let change = format!("sed -i 's/10\\.1\\.0\\.2\\b/10.1.0.3/g' {RECORDS}/*");
+    world.host(["sh", "-c", &change]);
+    let listed = call(&world, &["attachments"]);
+    assert!(listed.stdout.contains("unknown"), "{}", listed.report());
+    let outcome = doctor(&world, &[]);
+    let expected = "no fault found in 1 network and 1 attachment; 1 attachment may have ended\n";
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, expected), "{}", outcome.report());
+    for text in ["note: eth0 of container ", "fix: cnibox gc --unknown a/"] {
+        assert!(outcome.stderr.contains(text), "{}", outcome.report());
+    }
+}
+
+#[test]
+fn an_attachment_that_the_cache_lacks_is_a_note_and_counts() {
+    let world = host();
+    world.host(["sh", "-c", "rm $(ls -d /var/lib/cni/results/a-* | head -n 1)"]);
+    let outcome = doctor(&world, &[]);
+    let expected = "no fault found in 1 network and 2 attachments\n";
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (0, expected), "{}", outcome.report());
+    let text = "lives, and the cache has no entry of it";
+    assert!(outcome.stderr.contains(text), "{}", outcome.report());
+}
