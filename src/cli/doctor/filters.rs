@@ -7,7 +7,7 @@
 //! administrator for the network, is not listed. A rule that names another link, another address, or invalid connections only
 //! does not concern the packets. `doctor --probe` asks the kernel what it drops.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::Result;
 use crate::names::IpFamily;
@@ -30,7 +30,8 @@ pub(super) fn filters(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     if networks.is_empty() {
         return Ok(());
     }
-    let mut listing = Listing { host, networks, uplinks: links::uplinks(host)?, lines: Vec::new() };
+    let (uplinks, lines, concerned) = (links::uplinks(host)?, Vec::new(), BTreeSet::new());
+    let mut listing = Listing { host, networks, uplinks, lines, concerned };
     if let Some(nft) = Nft::open_if_supported()? {
         for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge, Family::Netdev] {
             let mut tables: BTreeMap<String, Vec<Chain>> = BTreeMap::new();
@@ -47,7 +48,7 @@ pub(super) fn filters(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     listing.legacy_tables();
     listing.programs_of_links()?;
     listing.policy_rules()?;
-    let names: Vec<&str> = listing.networks.iter().map(|net| &*net.network.name).collect();
+    let names: Vec<&str> = listing.concerned.into_iter().collect();
     found.may_drop(format!("filters may drop packets of {}", names.join(", ")), listing.lines);
     unknown_passage(host)
 }
@@ -64,6 +65,8 @@ struct Listing<'a> {
     networks: Vec<&'a ConfiguredNetwork>,
     uplinks: Vec<Link>,
     lines: Vec<String>,
+    /// The names of the networks that the lines concern.
+    concerned: BTreeSet<&'a str>,
 }
 
 /// The name of the nf_tables table of firewalld.
@@ -120,6 +123,7 @@ impl Listing<'_> {
                 dropped_in = dropped_in.or(chain_of_drop);
             }
             let Some(dropped_in) = dropped_in else { continue };
+            self.concerned.insert(&*net.network.name);
             let whose = whose(table, &dropped_in, rules);
             let chain = match dropped_in == chain.name {
                 true => format!("chain {dropped_in}"),
@@ -189,7 +193,9 @@ impl Listing<'_> {
                 (Hook::Forward | Hook::Prerouting, Family::Bridge) if net.bridge.is_some() => {
                     all.push(out);
                 }
-                (Hook::Forward | Hook::Prerouting, _) if net.is_routed && !is_bridge => {
+                (Hook::Forward | Hook::Prerouting | Hook::Postrouting, _)
+                    if net.is_routed && !is_bridge =>
+                {
                     all.extend([out, back]);
                     all.extend(published);
                 }
@@ -221,6 +227,8 @@ impl Listing<'_> {
         for rule in rules.rules.iter().filter(|rule| !is_of_plugins(rule)) {
             let mut published = ports.iter().filter(|port| translates(rule, **port));
             let Some(port) = published.next() else { continue };
+            let publishes = |net: &&&ConfiguredNetwork| net.published.contains(port);
+            self.concerned.extend(self.networks.iter().filter(publishes).map(name));
             let (chain, whose) = (&rule.chain, whose(table, &rule.chain, rules));
             let line = format!(
                 "{}: chain {chain}, table {table} ({whose}): translates the published port {port}",
@@ -239,7 +247,9 @@ impl Listing<'_> {
             [(IpFamily::V4, "iptables-legacy"), (IpFamily::V6, "ip6tables-legacy")]
         {
             let tables = xtables::tables_with_rules(family == IpFamily::V6);
+            let has_family = |net: &&&ConfiguredNetwork| net.has_family(family);
             if !tables.is_empty() && self.networks.iter().any(|net| net.has_family(family)) {
+                self.concerned.extend(self.networks.iter().filter(has_family).map(name));
                 self.lines.push(format!("{program}: table {} has rules", tables.join(", ")));
             }
         }
@@ -255,11 +265,20 @@ impl Listing<'_> {
         let own = self.host.links.iter().filter(is_of_networks);
         let mut lines = Vec::new();
         for link in own.chain(&self.uplinks) {
+            let count = lines.len();
             if link.has_xdp {
                 lines.push(format!("XDP: a program on {}", link.name));
             }
             if self.host.rtnl.has_dropping_filter(link.index)? {
                 lines.push(format!("tc: a filter on {}", link.name));
+            }
+            if lines.len() > count {
+                let concerns = |net: &&&ConfiguredNetwork| {
+                    self.uplinks.contains(link)
+                        || net.owns(link)
+                        || of_network(self.host, net).contains(&link)
+                };
+                self.concerned.extend(self.networks.iter().filter(concerns).map(name));
             }
         }
         self.lines.extend(lines);
@@ -278,20 +297,33 @@ impl Listing<'_> {
                     let is_source = rule.source.as_ref().is_some_and(overlaps);
                     let links = of_network(self.host, net);
                     let is_link = |name: &String| links.iter().any(|link| link.name == *name);
-                    is_source
-                        || rule.source.is_none() && rule.incoming.as_ref().is_some_and(is_link)
+                    let selects_all = rule.incoming.is_none() && rule.rejects.is_some();
+                    let is_of_family = net.has_family(family);
+                    let is_selected =
+                        selects_all && is_of_family || rule.incoming.as_ref().is_some_and(is_link);
+                    is_source || rule.source.is_none() && is_selected
                 };
                 let Some(net) = self.networks.iter().find(concerns) else { continue };
+                self.concerned.insert(&*net.network.name);
                 let source = rule.source.map_or_else(|| "all".into(), |source| source.to_string());
                 let link = rule.incoming.map_or(String::new(), |name| format!(" iif {name}"));
+                let action = match rule.rejects {
+                    Some(action) => format!("{action}: can reject packets of"),
+                    None => "selects another routing table for packets of".into(),
+                };
+                let name = &net.network.name;
                 self.lines.push(format!(
-                    "ip rule {}: from {source}{link}: selects another routing table for packets of {}",
-                    rule.priority, net.network.name
+                    "ip rule {}: from {source}{link}: {action} {name}",
+                    rule.priority
                 ));
             }
         }
         Ok(())
     }
+}
+
+fn name<'a>(net: &&'a ConfiguredNetwork) -> &'a str {
+    &net.network.name
 }
 
 /// Whether a rule is about this destination port and translates packets, or leads to a chain that can.

@@ -37,6 +37,8 @@ pub struct RuleSelector {
     pub source: Option<IpNet>,
     pub incoming: Option<String>,
     pub priority: u32,
+    /// The rule has no destination, and rejects the packets that it selects: `prohibit`.
+    pub rejects: Option<&'static str>,
 }
 
 impl Rtnl {
@@ -95,13 +97,24 @@ impl Batch {
 
 impl RuleSelector {
     fn parse(payload: &[u8]) -> Option<Self> {
-        let [family, _, from_len, _] = fixed(payload, 0)?;
+        let [family, to_len, from_len, _, _, _, _, action] = fixed(payload, 0)?;
         let list = payload.get(HEADER_BYTES..)?;
         let source = attribute(list, FRA_SRC).and_then(|source| ip_of(family, source));
+        // A host with VRFs has such a rule for packets of VRFs without a route.
+        let is_for_vrfs = attribute(list, FRA_L3MDEV).is_some();
+        // FR_ACT_* of linux/fib_rules.h.
+        let rejects = match action {
+            _ if to_len != 0 || is_for_vrfs => None,
+            6 => Some("blackhole"),
+            7 => Some("unreachable"),
+            8 => Some("prohibit"),
+            _ => None,
+        };
         Some(Self {
             source: source.and_then(|source| IpNet::new(source, from_len).ok()),
             incoming: attribute(list, FRA_IIFNAME).map(|name| text(name).into_owned()),
             priority: attribute(list, FRA_PRIORITY).and_then(u32_of).unwrap_or_default(),
+            rejects,
         })
     }
 }

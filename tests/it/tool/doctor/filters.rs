@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::attachments::call;
 use super::{attach, doctor, healthy, network, nft};
 use crate::world::{World, parse};
 
@@ -52,6 +53,20 @@ fn only_filters_that_can_concern_a_network_in_use_are_listed() {
 }
 
 #[test]
+fn only_the_networks_that_a_filter_concerns_are_named() {
+    let networks = [network("a", 1), network("b", 2)];
+    let world = healthy(&networks);
+    for name in ["a", "b"] {
+        let added = call(&world, &["add", name, &format!("in-{name}"), "--create"]);
+        assert_eq!(added.status, 0, "{}", added.report());
+    }
+    nft(&world, "chain forward { type filter hook forward priority 0; iifname cni-b drop; }");
+    let outcome = doctor(&world, &[]);
+    let text = "may: filters may drop packets of b\n";
+    assert!(outcome.stdout.contains(text), "{}", outcome.report());
+}
+
+#[test]
 fn each_place_where_packets_can_be_dropped_is_listed() {
     let world = host();
     let has = |texts: &[&str]| {
@@ -71,6 +86,11 @@ fn each_place_where_packets_can_be_dropped_is_listed() {
         "chain sub { reject; }; chain forward { type filter hook forward priority 0; iifname cni-a jump sub; }",
     );
     has(&["forward: chain sub, from forward, table inet mine"]);
+    nft(
+        &world,
+        "chain last { type filter hook postrouting priority 0; ip saddr 10.1.0.0/16 drop; }",
+    );
+    has(&["postrouting: chain last, table inet mine"]);
     world.host(["nft", "flush ruleset"]);
     for (family, hook) in [("netdev", "ingress device wan"), ("bridge", "forward")] {
         let table = format!(
@@ -89,6 +109,12 @@ fn each_place_where_packets_can_be_dropped_is_listed() {
     world.host(["iptables-legacy", "-P", "FORWARD", "ACCEPT"]);
     world.host(["ip", "rule", "add", "from", "10.1.0.0/24", "lookup", "77", "priority", "9"]);
     has(&["ip rule 9: from 10.1.0.0/24: selects another routing table for packets of a"]);
+    world.host(["ip", "rule", "delete", "priority", "9"]);
+    world.host(["ip", "rule", "add", "fwmark", "1", "priority", "9", "prohibit"]);
+    has(&["ip rule 9: from all: prohibit: can reject packets of a"]);
+    world.host(["ip", "rule", "delete", "priority", "9"]);
+    world.host(["ip", "rule", "add", "to", "10.77.0.0/16", "priority", "9", "prohibit"]);
+    assert_eq!(lines(&world).iter().filter(|line| line.contains("ip rule")).count(), 0);
     world.host(["ip", "rule", "delete", "priority", "9"]);
     assert_eq!(lines(&world), [""; 0]);
 }
