@@ -24,7 +24,9 @@ mod timer;
 mod traffic;
 mod watcher;
 
+use std::fs;
 use std::io::{BufRead, IsTerminal, Read, stdin};
+use std::os::unix::fs::MetadataExt;
 
 use argh::FromArgs;
 use serde::Serialize;
@@ -115,6 +117,7 @@ const CHECKS_OF_HOST: &[(&str, Check)] = &[
 const CHECKS: &[(&str, Check)] = &[
     ("the kernel", kernel::features),
     ("IP forwarding", forwarding::forwarding),
+    ("the default route", forwarding::default_route),
     ("router advertisements", forwarding::advertisements),
     ("the reverse path filter", forwarding::reverse_path_filter),
     ("the replies of published ports", replies::replies),
@@ -123,6 +126,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("the limits of the kernel", limits::limits),
     ("the DHCP daemon", host::dhcp_daemon),
     ("the attachments without proof", leaks::unexamined),
+    ("the reservations", leaks::reservations),
     // After it, an interrupt ends no process.
     ("the attachments", parts::parts),
 ];
@@ -215,7 +219,7 @@ impl Doctor {
             if let Err(error) = check(&host, &mut found) {
                 let why = "The check stopped, so it can have missed a fault.";
                 let what = format_args!("cannot examine {object}: {error}");
-                found.add(Harm::Broken, what, why, "sudo cnibox doctor");
+                found.add(Harm::Broken, what, why, repeat());
             }
         }
         if shows_progress {
@@ -236,6 +240,15 @@ impl Doctor {
             }
         }
         Ok((found.finish(), healthy(&host), ways))
+    }
+}
+
+/// What to type after a check that failed.
+fn repeat() -> &'static str {
+    let own = fs::metadata("/proc/self");
+    match own.is_ok_and(|own| own.uid() == 0) {
+        true => "mend what the error names, then: cnibox doctor",
+        false => "sudo cnibox doctor",
     }
 }
 

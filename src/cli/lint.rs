@@ -128,8 +128,8 @@ pub(super) fn refuse(list: &Json, path: &[PathBuf]) -> Result<()> {
 
 /// The faults in a directory, for `cnibox doctor`.
 pub(super) struct Faults {
-    /// The files with the number of faults within each.
-    pub(super) files: Vec<(PathBuf, usize)>,
+    /// The files with the number of faults within each, and the text of the first one.
+    pub(super) files: Vec<(PathBuf, usize, String)>,
     /// The faults between two networks, each with the file of the later network.
     pub(super) between: Vec<(PathBuf, String)>,
     pub(super) unreadable: Vec<Unreadable>,
@@ -141,7 +141,10 @@ impl Faults {
         let (mut documents, unreadable) = examine(&[directory.to_owned()], path)?;
         let mut files = Vec::new();
         for document in &mut documents {
-            files.push((document.file.clone(), document.faults()));
+            document.sort();
+            let first = document.findings.iter().find(|finding| finding.is_fault);
+            let first = first.map_or_else(String::new, |finding| finding.text.clone());
+            files.push((document.file.clone(), document.faults(), first));
             document.findings.clear();
         }
         compare(others, path, &mut documents);

@@ -405,9 +405,36 @@ impl Pool {
         }
     }
 
+    /// Whether an address of an attachment is in a range, and its reservation was not listed.
+    pub fn lacks(&self, entry: &CacheEntry, address: IpAddr) -> bool {
+        let is_it = |owned: &OwnedReservation| {
+            owned.reservation.address == address && owned.reservation.holder.is(&entry.at)
+        };
+        self.network == entry.network
+            && self.ranges.iter().any(|usage| usage.range.contains(address))
+            && !self.reservations.iter().any(is_it)
+    }
+
+    /// The directory of the reservations.
+    pub fn directory(&self) -> PathBuf {
+        self.data_dir.join(&*self.network)
+    }
+
+    /// The present holder of an address. Fails if its file cannot be read.
+    pub fn read(&self, address: IpAddr) -> Result<Option<Holder>> {
+        let (reservations, damaged) = self.list()?;
+        let mut found = reservations.into_iter().filter(|found| found.address == address);
+        let found = found.next().map(|found| found.holder);
+        let is_it = |error: &Error| error.to_string().contains(&format!("/{address}"));
+        match damaged.into_iter().find(is_it) {
+            Some(error) if found.is_none() => Err(error),
+            _ => Ok(found),
+        }
+    }
+
     /// The reservations, and an error for each file that cannot be read.
     fn list(&self) -> Result<(Vec<Reservation>, Vec<Error>)> {
-        if !exists(&self.data_dir.join(&*self.network))? {
+        if !exists(&self.directory())? {
             return Ok(Default::default());
         }
         listed::list(&self.data_dir, &self.network)

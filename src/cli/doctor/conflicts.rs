@@ -13,11 +13,11 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         return Ok(());
     }
     let faults = Faults::of(&host.runtime.configurations, host.path(), &host.runtime.others)?;
-    for (file, count) in &faults.files {
+    for (file, count, first) in &faults.files {
         if *count > 0 {
             found.add(
                 Harm::Broken,
-                format_args!("{}: lint finds mistakes: {count}", file.display()),
+                format_args!("{}: lint finds mistakes: {count}: {first}", file.display()),
                 "A plugin or a runtime refuses it, or ignores a part of it.",
                 format_args!("cnibox lint {}", quoted(file.display())),
             );

@@ -8,6 +8,7 @@ use crate::netlink::rtnl::{Address, Link, Rtnl};
 
 use super::finding::{Finding, Findings, Harm, quoted};
 use super::host::{ConfiguredNetwork, Host};
+use super::links;
 
 /// Finds disabled IP forwarding. ADD enables it, so it is a fault only for networks in use, and a note for others.
 pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -34,6 +35,40 @@ pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     }
     uplinks_without_forwarding(host, found)?;
     bridged_services(host, found)
+}
+
+/// Adds a note if networks in use are routed, and the host has no default route of their families.
+pub(super) fn default_route(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    let mut with_route = Vec::new();
+    for family in IpFamily::ALL {
+        // VPNs replace the default route by two routes, each to a half of all addresses.
+        if host.rtnl.routes(family)?.iter().any(|route| route.dst.prefix_len() <= 1) {
+            with_route.push(family);
+        }
+    }
+    let is_affected = |net: &&ConfiguredNetwork| {
+        net.is_used && net.is_routed && !with_route.iter().any(|family| net.has_family(*family))
+    };
+    let networks = host.networks.iter().filter(is_affected);
+    let names: Vec<&str> = networks.map(|net| &*net.network.name).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let uplinks = links::uplinks(host)?;
+    let (fact, raise) = match uplinks.iter().find(|link| !link.up) {
+        Some(link) => (
+            format!(", and {} is down", link.name),
+            format!("ip link set {} up && ", quoted(&link.name)),
+        ),
+        None => Default::default(),
+    };
+    found.add(
+        Harm::Note,
+        format_args!("the host has no default route, for {}{fact}", names.join(", ")),
+        "Their containers reach only networks to which the host has a route.",
+        format_args!("{raise}ip route add default via GATEWAY"),
+    );
+    Ok(())
 }
 
 /// Finds uplinks whose packets the host does not forward, as with `net.ipv4.conf.default.forwarding` 0. ADD changes only the links

@@ -1,6 +1,6 @@
 //! The state of the host that several checks use, and the check of the DHCP daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
@@ -19,7 +19,7 @@ use crate::runtime::conf::{self, Network};
 use crate::runtime::networks;
 use crate::runtime::reservations::Survey;
 
-use super::finding::{Findings, Harm};
+use super::finding::{Findings, Harm, quoted};
 use super::options::ExamineOptions;
 use crate::cli::attachments::host_ports;
 
@@ -197,7 +197,7 @@ fn is_owned(link: &Link, network: &NetworkName) -> bool {
 }
 
 /// Whether a key has a value other than false and null.
-fn is_set(plugin: &Json, key: &str) -> bool {
+pub(super) fn is_set(plugin: &Json, key: &str) -> bool {
     plugin.get(key).is_some_and(|value| !matches!(value, Json::Bool(false) | Json::Null))
 }
 
@@ -217,12 +217,41 @@ pub(super) fn dhcp_daemon(host: &Host<'_>, found: &mut Findings) -> Result<()> {
                     Harm::Broken,
                     format_args!("no dhcp daemon listens at {path}, for {}", network.network.name),
                     "Each ADD in the network fails.",
-                    "systemctl enable --now cnibox-dhcp.socket",
+                    start_of_dhcp(host, path),
                 );
             }
         }
     }
     Ok(())
+}
+
+pub(super) fn runs_systemd() -> bool {
+    Path::new("/run/systemd/system").exists()
+}
+
+/// Whether a unit of systemd is installed.
+pub(super) fn has_unit(unit: &str) -> bool {
+    let roots = ["/etc", "/run", "/usr/lib", "/lib"];
+    roots.iter().any(|root| Path::new(&format!("{root}/systemd/system/{unit}")).exists())
+}
+
+/// The command that starts the daemon on this host. The units and scripts start it with the default socket.
+fn start_of_dhcp(host: &Host<'_>, socket: &str) -> String {
+    let is_default = socket == DHCP_SOCKET;
+    if is_default && runs_systemd() && has_unit("cnibox-dhcp.socket") {
+        return "systemctl enable --now cnibox-dhcp.socket".into();
+    }
+    for script in ["/etc/init.d/cnibox-dhcp", "/etc/init.d/S50cnibox-dhcp"] {
+        if is_default && Path::new(script).exists() {
+            return format!("{script} start");
+        }
+    }
+    let mut plugins = host.path().iter().map(|directory| directory.join("dhcp"));
+    let program = match plugins.find(|file| file.exists()) {
+        Some(plugin) => quoted(plugin.display()),
+        None => "cnibox dhcp".into(),
+    };
+    format!("{program} daemon -socketpath {} &", quoted(socket))
 }
 
 /// Whether a unix socket has the path. Each user can open many sockets and so make the list longer than the limit of reads:

@@ -2,19 +2,20 @@
 //! host is gone, down, or connected to another link.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use crate::cni::success::Success;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
-use crate::netlink::rtnl::{Address, Link};
+use crate::netlink::rtnl::{Address, Link, Route, Rtnl};
 use crate::plugin::life::Life;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
 use crate::runtime::networks;
 
 use super::finding::{Findings, Harm, quoted};
-use super::host::Host;
+use super::host::{Host, is_set};
 
 /// Returns the titles of the attachments with a finding.
 pub(super) fn interfaces(host: &Host<'_>, found: &mut Findings) -> Result<BTreeSet<String>> {
@@ -32,7 +33,7 @@ pub(super) fn interfaces(host: &Host<'_>, found: &mut Findings) -> Result<BTreeS
         let id = &entry.at.container_id;
         let netns = host.runtime.namespace_of(id, std::slice::from_ref(entry));
         let examined = match netns {
-            Ok(Some(netns)) => in_container(entry, &result, &netns, &mut own),
+            Ok(Some(netns)) => in_container(host, entry, (&result, &netns), &mut own),
             _ => Ok(false),
         };
         is_found |= examined.as_ref().is_ok_and(|is_found| *is_found);
@@ -50,9 +51,9 @@ const AGAIN: &str = "start the container again: it needs a new ADD";
 
 /// Compares the interface in the container with the result of the ADD. Returns whether it differs.
 fn in_container(
+    host: &Host<'_>,
     entry: &CacheEntry,
-    result: &Success,
-    netns: &NetNs,
+    (result, netns): (&Success, &NetNs),
     found: &mut Findings,
 ) -> Result<bool> {
     let of_container = |interface: &&crate::cni::success::Interface| {
@@ -73,6 +74,11 @@ fn in_container(
     };
     let (at, name) = (quoted(entry.netns.display()), quoted(&interface.name));
     let restore = format!("cnibox reconcile --inside {}", entry.network);
+    if let Some(parent) = parent_that_is_down(host, &rtnl, &link)? {
+        let up = format!("ip link set {} up", quoted(&parent.name));
+        add(&format!("{}, the parent of its interface, is down", parent.name), &up);
+        return Ok(true);
+    }
     if !link.up {
         let up = format!("nsenter --net={at} ip link set {name} up && {restore}");
         add("the interface is down", &up);
@@ -95,15 +101,54 @@ fn in_container(
         let is_default = |route: &&crate::cni::success::Route| {
             route.dst == family.everything() && !route.kind.rejects() && route.table.is_none()
         };
-        if result.routes.iter().any(|route| is_default(&route))
-            && !rtnl.routes(family)?.iter().any(|route| route.dst == family.everything())
-        {
-            let family = if family == IpFamily::V4 { "IPv4" } else { "IPv6" };
-            add(&format!("its default route of {family} is gone"), &restore);
+        let Some(made) = result.routes.iter().find(is_default) else { continue };
+        let text = if family == IpFamily::V4 { "IPv4" } else { "IPv6" };
+        let mut present = rtnl.routes(family)?;
+        present.retain(|route| route.dst == family.everything());
+        if present.is_empty() {
+            add(&format!("its default route of {text} is gone"), &restore);
             is_found = true;
         }
+        let mut ips = result.ips_of(index).filter(|ip| family.has(ip.address.addr()));
+        let gateway = made.gw.or_else(|| ips.find_map(|ip| ip.gateway));
+        let (Some(gateway), Some(other)) = (gateway, other_gateway(&present, &link, gateway))
+        else {
+            continue;
+        };
+        let replace =
+            format!("nsenter --net={at} ip route replace default via {gateway} dev {name}");
+        add(&format!("its default route of {text} is via {other}, not via {gateway}"), &replace);
+        is_found = true;
     }
     Ok(is_found)
+}
+
+/// The gateway of the default route by a link, if none of them is by the gateway of the ADD. `present`: the default routes of the
+/// container. Another interface, as of a VPN, can have one on purpose.
+fn other_gateway(present: &[Route], link: &Link, gateway: Option<IpAddr>) -> Option<IpAddr> {
+    let by_link = present.iter().filter(|route| route.dev == Some(link.index));
+    let gateways: Vec<IpAddr> = by_link.filter_map(|route| route.via).collect();
+    if gateways.iter().any(|via| Some(*via) == gateway) {
+        return None;
+    }
+    gateways.first().copied()
+}
+
+/// The parent of a macvlan, ipvlan or VLAN link, if it is on the host and down.
+fn parent_that_is_down<'h>(
+    host: &'h Host<'_>,
+    container: &Rtnl,
+    link: &Link,
+) -> Result<Option<&'h Link>> {
+    let has_parent =
+        matches!(link.kind.as_deref(), Some("macvlan" | "ipvlan" | "macvtap" | "vlan"));
+    if !has_parent
+        || link.peer_netns.is_none()
+        || link.peer_netns != container.nsid_of(&host.home)?
+    {
+        return Ok(None);
+    }
+    Ok(host.links.iter().find(|parent| Some(parent.index) == link.peer && !parent.up))
 }
 
 /// Compares the bridge, and the link of the container on the host, with the result of the ADD. Returns whether they differ.
@@ -134,14 +179,17 @@ fn on_host(host: &Host<'_>, entry: &CacheEntry, result: &Success, found: &mut Fi
     let (fact, fix) = match (link(&end.name), bridge.and_then(link)) {
         (None, _) => ("is gone".into(), AGAIN.to_owned()),
         (Some(end), Some(bridge)) if end.master != Some(bridge.index) => {
-            let has_settings =
-                ["vlan", "vlanTrunk", "hairpinMode", "portIsolation"].iter().any(|key| {
-                    network.plugin("bridge").is_some_and(|plugin| plugin.get(key).is_some())
-                });
-            let fix = match has_settings {
-                true => AGAIN.to_owned(),
-                false => format!("ip link set {name} master {}", quoted(&bridge.name)),
-            };
+            let has =
+                |key: &str| network.plugin("bridge").is_some_and(|plugin| is_set(plugin, key));
+            let mut fix = format!("ip link set {name} master {}", quoted(&bridge.name));
+            for (key, flag) in [("hairpinMode", "hairpin"), ("portIsolation", "isolated")] {
+                if has(key) {
+                    fix.push_str(&format!(" && ip link set {name} type bridge_slave {flag} on"));
+                }
+            }
+            if has("vlan") || has("vlanTrunk") {
+                fix = AGAIN.to_owned();
+            }
             (not_in(host, end, bridge), fix)
         }
         (Some(end), _) if !end.up => ("is down".into(), format!("ip link set {name} up")),

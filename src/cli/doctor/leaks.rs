@@ -7,8 +7,9 @@ use crate::plugin::owner;
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::gc::Options;
+use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool};
 
-use super::finding::{Findings, Harm};
+use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
 
 pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -81,6 +82,53 @@ pub(super) fn unexamined(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             "Another runtime has its entry, or it was removed: doctor and reconcile do not examine the attachment.",
             "",
         );
+    }
+    Ok(())
+}
+
+/// Finds addresses of living containers that `host-local` has not reserved for them.
+pub(super) fn reservations(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    // The check `leaks` reports this error.
+    let Ok(survey) = &host.survey else { return Ok(()) };
+    for (entry, life) in &survey.attachments {
+        let Ok(Some(result)) = entry.success() else { continue };
+        let alive = result.ips.iter().filter(|_| *life == Life::Alive);
+        for address in alive.map(|ip| ip.address.addr()) {
+            // The list of the survey is older than its attachments.
+            let is_missing = |pool: &&Pool| pool.lacks(entry, address);
+            let Some(pool) = survey.pools.iter().find(is_missing) else { continue };
+            let held = match pool.read(address) {
+                // The check `leaks` reports this error.
+                Err(_) if host.options.only.is_none() => continue,
+                held => held?,
+            };
+            if held.as_ref().is_some_and(|holder| holder.is(&entry.at)) || !host.is_at_rest(entry) {
+                continue;
+            }
+            let directory = pool.directory();
+            let file = quoted(directory.join(address.to_string()).display());
+            let directory = quoted(directory.display());
+            let (id, ifname) = (quoted(&*entry.at.container_id), quoted(&*entry.at.ifname));
+            let mut listed = pool.reservations.iter();
+            let listed = listed.find(|owned| owned.reservation.address == address);
+            let lives_not = |owned: &OwnedReservation| {
+                matches!(owned.state, OwnerState::Gone(_) | OwnerState::Unknown(_))
+            };
+            let fact =
+                if held.is_some() { "is reserved for another owner" } else { "is not reserved" };
+            let fix = match held.is_none() || listed.is_some_and(lives_not) {
+                true => {
+                    format!("mkdir -p {directory} && printf '%s\\r\\n%s' {id} {ifname} >{file}")
+                }
+                false => "start the container again: it needs a new ADD".to_owned(),
+            };
+            found.add(
+                Harm::Broken,
+                format_args!("{}: its address {address} {fact}", entry.title()),
+                "Another container can get the same address.",
+                fix,
+            );
+        }
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::kernel::file;
 
 use super::finding::{Findings, Harm, quoted};
-use super::host::Host;
+use super::host::{Host, has_unit, runs_systemd};
 
 /// The units that remove the remains of ended containers, or that restore the rules of living ones.
 const SERVICES: [&str; 2] = ["cnibox-gc", "cnibox-reconcile"];
@@ -75,10 +75,8 @@ fn by_busybox() -> bool {
 fn fix(host: &Host<'_>) -> String {
     const START: &str = "systemctl enable --now cnibox-gc.timer";
     let is_there = |path: &str| Path::new(path).exists();
-    if is_there("/run/systemd/system") {
-        let roots = ["/etc", "/run", "/usr/lib", "/lib"];
-        let has_unit = |root: &str| is_there(&format!("{root}/systemd/system/cnibox-gc.timer"));
-        if roots.into_iter().any(has_unit) || !cfg!(feature = "install") {
+    if runs_systemd() {
+        if has_unit("cnibox-gc.timer") || !cfg!(feature = "install") {
             return START.into();
         }
         let mut directories = host.path().iter();

@@ -7,6 +7,7 @@ mod firewall;
 mod iptables;
 mod leaks;
 mod lives;
+mod paths;
 mod rulesets;
 mod timer;
 
@@ -342,7 +343,8 @@ fn networks_that_exclude_each_other_are_found() {
     configure(&world, "b", &with(&network("b", 2), json!({"name": "a"})));
     only_fault(&world, "broken", &["b.conflist: the network in a.conflist has the same name, a"]);
     world.write("/run/net.d/b.conflist", "{");
-    let fix = only_fault(&world, "broken", &["b.conflist: lint finds mistakes: 1"]);
+    let fix =
+        only_fault(&world, "broken", &["b.conflist: lint finds mistakes: 1: cannot read JSON"]);
     assert_eq!(fix, "cnibox lint /run/net.d/b.conflist");
 }
 
@@ -355,7 +357,7 @@ fn a_network_with_dhcp_needs_the_daemon() {
     assert!(
         faults(&healthy(&[alone]))
             .iter()
-            .all(|finding| !finding["what"].to_string().contains("dhcp"))
+            .all(|finding| !finding["what"].to_string().contains("no dhcp daemon"))
     );
     let world = healthy(&[network]);
     let faults = faults(&world);
@@ -372,6 +374,31 @@ fn a_network_with_dhcp_needs_the_daemon() {
     world.eventually("the sockets are there", || world.path("/run/listens").exists());
     let faults = self::faults(&world);
     assert!(faults.iter().all(|finding| finding["what"] != what), "{faults:#?}");
+}
+
+#[test]
+fn the_daemon_of_dhcp_starts_by_the_printed_command() {
+    let mut network = network("a", 1);
+    network["plugins"][0]["ipam"] = json!({"type": "dhcp", "daemonSocketPath": "/run/dhcp.sock"});
+    let world = healthy(&[network]);
+    let is_about = |fault: &Value| fault["what"].as_str().unwrap().starts_with("no dhcp daemon");
+    let faults = self::faults(&world);
+    let fix = faults.iter().find(|fault| is_about(fault)).unwrap()["fix"].as_str().unwrap();
+    assert_eq!(fix, "/run/plugins/dhcp daemon -socketpath /run/dhcp.sock &");
+    let _daemon =
+        world.tool(&["sh", "-c", &format!("exec {}", &fix[..fix.len() - 2])], None).start();
+    world.eventually("it listens", || !self::faults(&world).iter().any(is_about));
+}
+
+#[test]
+fn the_state_that_is_no_directory_is_a_fault_that_root_has_to_mend() {
+    let world = healthy(&[]);
+    world.host(["sh", "-c", "mkdir -p /var/lib/cni && : >/var/lib/cni/results"]);
+    let faults = faults(&world);
+    assert!(!faults.is_empty());
+    for fault in &faults {
+        assert_eq!(fault["fix"], "mend what the error names, then: cnibox doctor", "{faults:#?}");
+    }
 }
 
 #[test]

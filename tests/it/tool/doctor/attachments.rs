@@ -27,6 +27,7 @@ pub(super) fn call(world: &World, words: &[&str]) -> Outcome {
 /// A host with containers c1 and c2, which publish ports 8081 and 8082.
 pub(super) fn host() -> World {
     let world = healthy(&[whole()]);
+    world.host(["ip", "route", "add", "default", "via", "198.18.0.254"]);
     for number in 1..3 {
         let (name, port) = (format!("c{number}"), format!("808{number}:80"));
         let added = call(&world, &["add", "a", &name, "--create", "-p", &port]);

@@ -3,9 +3,6 @@
 use super::attachments::{call, host, on_this_host};
 use super::doctor;
 
-/// The directory of the records.
-const RECORDS: &str = "/var/lib/cni/attachments";
-
 #[test]
 fn an_attachment_that_is_added_or_removed_meanwhile_is_no_fault() {
     let world = host();
@@ -27,8 +24,9 @@ fn an_attachment_that_is_added_or_removed_meanwhile_is_no_fault() {
 #[test]
 fn attachments_that_may_have_ended_are_listed_and_counted() {
     let world = host();
-    let change = format!("sed -i 's/10\\.1\\.0\\.2\\b/10.1.0.3/g' {RECORDS}/*");
-    world.host(["sh", "-c", &change]);
+    // The result of the one names the addresses of the other.
+    let change = "sed -i 's/10.1.0.2/10.1.0.3/g; s/fd00:1::2/fd00:1::3/g' /var/lib/cni/results/a-*";
+    world.host(["sh", "-c", change]);
     let listed = call(&world, &["attachments"]);
     assert!(listed.stdout.contains("unknown"), "{}", listed.report());
     let outcome = doctor(&world, &[]);
