@@ -219,10 +219,17 @@ impl Named {
             (Some(id), _) => id,
             (None, Some(id)) => container_id(id)?,
             (None, None) => {
-                let word =
-                    word.map_or_else(String::new, |word| format!("; no container is {word}"));
-                let msg = format!("NETWORK and CONTAINER, or --container-id, are missing{word}");
-                return Err(usage_error(msg));
+                let msg = "NETWORK and CONTAINER, or --container-id, are missing";
+                return match word {
+                    None => Err(usage_error(msg)),
+                    Some(word) if parameters::is_network(word) => {
+                        Err(usage_error(format!("{msg}; no container is {word}")))
+                    }
+                    Some(word) => {
+                        let title = format!("container {word}");
+                        Ok(Self { title, choice, attached: Vec::new(), netns: None })
+                    }
+                };
             }
         };
         let attached = runtime.attachments_of(&id, choice.as_ref(), ifname.as_ref())?;

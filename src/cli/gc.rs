@@ -96,7 +96,13 @@ impl Gc {
         let choice = network.map(parameters::choice).transpose()?;
         let options =
             Options { is_dry_run: self.dry_run, uncached: self.uncached, confirm: self.confirm };
-        runtime.gc(choice.as_ref(), options, print)
+        let known = parameters::require_known(choice.as_ref());
+        let collected = runtime.gc(choice.as_ref(), options, print)?;
+        // What has no record can remain of a network that nobody knows.
+        if collected.removed.is_empty() && collected.remains.is_empty() {
+            known?;
+        }
+        Ok(collected)
     }
 }
 

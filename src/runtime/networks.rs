@@ -83,6 +83,24 @@ impl Runtime {
         Ok((listed, broken))
     }
 
+    /// The names of all networks: of those with a file, and of those with an attachment or its remains. Fails if one of these files
+    /// cannot be read.
+    pub fn known_names(&self) -> Result<Vec<NetworkName>> {
+        let configured: Result<Vec<Network>> =
+            Network::all(&self.configurations)?.into_iter().collect();
+        let networks = configured?.into_iter().chain(self.others.iter().cloned());
+        let mut names: Vec<NetworkName> = networks.map(|network| network.name).collect();
+        for cache in [&self.cache, &self.pending] {
+            let found = cache.all()?;
+            names.extend(found.entries.into_iter().map(|entry| entry.network));
+            found.damaged.into_iter().next().map_or(Ok(()), Err)?;
+        }
+        let found = self.records.all()?;
+        names.extend(found.records.into_iter().map(|record| record.network));
+        found.unreadable.into_iter().next().map_or(Ok(()), |unreadable| Err(unreadable.error))?;
+        Ok(names)
+    }
+
     /// The networks in the cache that have none of these names, each with the file of one of its attachments.
     pub fn networks_of_cache(&self, known: &[NetworkName]) -> Result<Vec<Network>> {
         let mut found: Vec<Network> = Vec::new();

@@ -222,7 +222,7 @@ fn the_runtime_spares_what_another_network_has() {
         cnibox(&["add", OWN, "c1", "-p", "8080:80"]).success();
         let before = look(container);
         for _ in 0..2 {
-            cnibox(&["del", OTHER, "c1"]).silence();
+            cnibox(&["del", OTHER, "c1", "--ignore"]).silence();
             assert_same(&before, &look(container), "DEL");
         }
         cnibox(&["gc", "--uncached", OTHER]).silence();

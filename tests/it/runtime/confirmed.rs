@@ -209,7 +209,8 @@ fn a_run_of_one_network_and_a_dry_run_leave_the_memory_of_others() {
     host.ended(Maker::Libcni, "c1");
     host.confirm(0);
     host.wait(300);
-    host.cnibox(&["gc", "--confirm", "other"]).run().silence();
+    let unknown = host.cnibox(&["gc", "--confirm", "other"]).run();
+    assert_eq!(unknown.stderr, "cnibox: there is no network other\n", "{}", unknown.report());
     let dry = host.cnibox(&["gc", "--confirm", "--dry-run", "net"]).run().output();
     assert_eq!(count(&dry, " waits for a run in "), 1);
     host.wait(400);

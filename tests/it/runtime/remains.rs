@@ -239,7 +239,8 @@ fn a_gc_of_one_network_leaves_what_others_have() {
     Loss::CacheAndPlugins.happens(&host);
     host.destroy(&ended);
     let held = host.state();
-    host.cnibox(&["gc", "other"]).run().silence();
+    let unknown = host.cnibox(&["gc", "other"]).run();
+    assert_eq!(unknown.status, 1, "{}", unknown.report());
     held.assert_same(&host.state(), "after gc of another network");
     host.cnibox(&["gc", "net"]).run().output();
     before.assert_same(&host.state(), "after gc of the network");

@@ -339,7 +339,8 @@ impl Play {
     }
 
     fn runtime_del(&mut self, key: &Key, path: &str, fault: &Fault) -> Holds<Listed> {
-        let mut words = vec!["del", "--container-id", &key.id, "-i", &key.interface, &key.network];
+        let mut words = vec!["del", "--ignore", "--container-id", &key.id, "-i", &key.interface];
+        words.push(&key.network);
         if !path.is_empty() {
             words.push(path);
         } else {

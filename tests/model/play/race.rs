@@ -63,6 +63,7 @@ impl Play {
         if known.is_some() {
             let of = [
                 "del",
+                "--ignore",
                 "--container-id",
                 &key.id,
                 "-i",
