@@ -34,6 +34,7 @@ const COLUMNS: usize = 80;
 
 /// `help [--markdown] [PLUGIN|COMMAND [ACTION]|network]`. argh reserves the name `help`, so this function parses the arguments.
 pub(super) fn help(args: &[&str]) -> Result<u8> {
+    let args = &*words::own(args)?;
     let (is_markdown, subject) = match args {
         [] => {
             overview();

@@ -24,7 +24,7 @@ use super::table::Table;
     subcommand,
     name = "ipam",
     help_triggers("-h", "--help", "help"),
-    example = "{command_name} list",
+    example = "{command_name} list mynet",
     example = "{command_name} leaks",
     example = "{command_name} release --leaks",
     example = "{command_name} release 10.89.0.7",
@@ -35,9 +35,9 @@ pub(super) struct Ipam {
     /// list, leaks, release or reserve
     #[argh(positional)]
     action: String,
-    /// the addresses to release or to reserve
-    #[argh(positional)]
-    addresses: Vec<String>,
+    /// release, reserve: the addresses; list, leaks: only this network
+    #[argh(positional, arg_name = "addresses|network")]
+    operands: Vec<String>,
     /// only this network; release and reserve need it if several networks have the address
     #[argh(option)]
     network: Option<String>,
@@ -72,15 +72,20 @@ impl Ipam {
         if (!is_release && (self.leaks || self.force)) || (!changes && self.dry_run) {
             return Err(invalid("it has no such option"));
         }
-        if changes != (self.leaks || !self.addresses.is_empty()) {
-            let reason = if changes { "ADDRESS is missing" } else { "it takes no ADDRESS" };
-            return Err(invalid(reason));
+        if changes && !self.leaks && self.operands.is_empty() {
+            return Err(invalid("ADDRESS is missing"));
         }
-        let addresses = self.addresses.iter().map(|text| address(text));
+        let (network, addresses) = match (self.operands.as_slice(), &self.network) {
+            (addresses, network) if changes => (network.as_ref(), addresses),
+            ([], network) => (network.as_ref(), &[][..]),
+            ([network], None) if network.parse::<IpAddr>().is_err() => (Some(network), &[][..]),
+            _ => return Err(invalid("it takes one NETWORK and no ADDRESS")),
+        };
+        let addresses = addresses.iter().map(|text| address(text));
         let addresses = addresses.collect::<Result<Vec<IpAddr>>>()?;
         let runtime = podman::runtime(TIMEOUT_S);
         let mut survey = runtime.survey()?;
-        if let Some(name) = &self.network {
+        if let Some(name) = network {
             survey.pools.retain(|pool| *pool.network == **name);
             if survey.pools.is_empty() {
                 return Err(Error::config(format_args!(

@@ -159,7 +159,10 @@ pub fn run(args: &[OsString]) -> u8 {
         if args.first() == Some(&HELP) {
             return exit_code(help::help(&args[1..]));
         }
-        args = words::normalized(&args);
+        args = match words::normalized(&args) {
+            Ok(words) => words,
+            Err(error) => return exit_code(Err(error)),
+        };
     }
     match args.first().copied() {
         None | Some("-h" | "--help" | HELP) => {

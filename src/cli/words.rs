@@ -1,8 +1,10 @@
 //! The words of a command line that argh does not know: other spellings of options, the words of podman and ip, and errors that
 //! name the valid words.
 
+use crate::error::Result;
+
 use super::help_of;
-use super::output::NAME;
+use super::output::{NAME, usage_error};
 use super::similar::{hint, nearest};
 
 /// Words of other programs, and what they mean here: the beginning of a command line, and its replacement.
@@ -15,13 +17,16 @@ const SAME: [(&[&str], &[&str]); 10] = [
     (&["networks", "show"], &["networks", "inspect"]),
     (&["networks", "remove"], &["networks", "rm"]),
     (&["networks", "del"], &["networks", "rm"]),
-    (&["attachments", "ls"], &["attachments"]),
+    (&["attachments", "-a"], &["attachments"]),
     (&["ipam", "ls"], &["ipam", "list"]),
 ];
 
 /// Options of other programs, by the command.
-const SAME_OPTIONS: [(&[&str], &str, &str); 2] =
-    [(&["networks", "create"], "-d", "--type"), (&["networks", "create"], "--driver", "--type")];
+const SAME_OPTIONS: [(&[&str], &str, &str); 3] = [
+    (&["networks", "create"], "-d", "--type"),
+    (&["networks", "create"], "--driver", "--type"),
+    (&["doctor"], "-n", "--dry-run"),
+];
 
 /// An option of other programs with its value, and the option of each command here.
 const JSON: (&str, &str, &str) = ("--format", "json", "--json");
@@ -39,14 +44,26 @@ pub(super) fn is_command(words: &[&str]) -> bool {
     command(words) == words
 }
 
-/// Replaces the words of other programs, and splits `--option=value` and `-ovalue`.
-pub(super) fn normalized<'a>(words: &[&'a str]) -> Vec<&'a str> {
+/// Replaces the words of other programs at the beginning of a command line. Fails if a command follows a word that means no
+/// command here: argh would execute it.
+pub(super) fn own<'a>(words: &[&'a str]) -> Result<Vec<&'a str>> {
     let mut words = words.to_vec();
-    for (other, own) in SAME {
-        if words.starts_with(other) {
-            words.splice(..other.len(), own.iter().copied());
+    for count in [1, 2] {
+        let same =
+            |(other, _): &&(&[&str], &[&str])| other.len() == count && words.starts_with(other);
+        let Some((_, own)) = SAME.iter().find(same) else { continue };
+        let help = if own.len() < count { help_of(own) } else { String::new() };
+        if let Some(word) = words[count..].iter().find(|word| commands(&help).contains(word)) {
+            return Err(usage_error(format!("Unrecognized argument: {word}")));
         }
+        words.splice(..count, own.iter().copied());
     }
+    Ok(words)
+}
+
+/// Replaces the words of other programs, and splits `--option=value` and `-ovalue`. Fails if the option has no value.
+pub(super) fn normalized<'a>(words: &[&'a str]) -> Result<Vec<&'a str>> {
+    let words = own(words)?;
     let path = command(&words);
     let help = help_of(&path);
     let mut normal = path.clone();
@@ -59,41 +76,44 @@ pub(super) fn normalized<'a>(words: &[&'a str]) -> Vec<&'a str> {
             normal.extend(rest);
             break;
         }
-        let (option, value) = split(&help, word);
+        let (option, end) = split(word);
+        let value = end.map(|end| end.strip_prefix('=').unwrap_or(end));
         if option == JSON.0 && value.or_else(|| rest.peek().copied()) == Some(JSON.1) {
             rest.next_if(|_| value.is_none());
             normal.push(JSON.2);
             continue;
         }
         let same = SAME_OPTIONS.iter().find(|(of, other, _)| path == *of && option == *other);
-        let option = same.map_or(option, |(_, _, own)| own);
-        let takes_value = takes_value(&help, option);
-        normal.push(option);
-        normal.extend(value.or_else(|| if takes_value { rest.next() } else { None }));
+        let own = same.map_or(option, |(_, _, own)| own);
+        if takes_value(&help, own) {
+            normal.push(own);
+            normal.extend(value.or_else(|| rest.next()));
+        } else if end.is_some_and(|end| end.starts_with('=')) && options(&help).contains(&own) {
+            return Err(usage_error(format!("{option} takes no value")));
+        } else {
+            normal.push(if end.is_none() { own } else { word });
+        }
     }
-    normal
+    Ok(normal)
 }
 
 /// The command at the beginning of a command line, with the action of `networks`.
 fn command<'a>(words: &[&'a str]) -> Vec<&'a str> {
     let mut path = Vec::new();
     for word in words.iter().take(2) {
-        if commands(&help_of(&path)).contains(word) {
-            path.push(*word);
+        if !commands(&help_of(&path)).contains(word) {
+            break;
         }
+        path.push(*word);
     }
     path
 }
 
-/// Splits a word into an option and its value, which is `None` if the word has no value.
-fn split<'a>(help: &str, word: &'a str) -> (&'a str, Option<&'a str>) {
-    if word.starts_with("--") {
-        return word.split_once('=').map_or((word, None), |(option, value)| (option, Some(value)));
-    }
-    match word.split_at_checked(2) {
-        Some((option, value)) if !value.is_empty() && takes_value(help, option) => {
-            (option, Some(value.strip_prefix('=').unwrap_or(value)))
-        }
+/// Splits a word into an option and what follows it: `=value`, or for a short option also `value`.
+fn split(word: &str) -> (&str, Option<&str>) {
+    let end = if word.starts_with("--") { word.find('=') } else { Some(2) };
+    match end.and_then(|end| word.split_at_checked(end)) {
+        Some((option, value)) if !value.is_empty() => (option, Some(value)),
         _ => (word, None),
     }
 }
@@ -146,11 +166,15 @@ pub(super) fn explained(error: &str, words: &[&str]) -> String {
             _ => format!("{of} needs:\n{}", operands.join("\n")),
         };
     };
-    let known = if word.starts_with('-') { options(&help) } else { commands(&help) };
-    let hint = hint(word, &known);
+    // All words after `--` are operands.
+    let is_option = word.starts_with('-')
+        && words.iter().take_while(|before| **before != "--").any(|before| *before == word);
+    let known = if is_option { options(&help) } else { commands(&help) };
+    let name = word.split('=').next().unwrap_or(word);
+    let hint = hint(name, &known);
     let list = match known.as_slice() {
         [] => "; it takes no more arguments".into(),
-        _ if nearest(word, &known).is_some() => hint,
+        _ if nearest(name, &known).is_some() => hint,
         _ => format!("; there is {}", known.join(", ")),
     };
     format!("{error}{list}; {of} --help explains it")

@@ -59,6 +59,19 @@ fn words_of_other_programs_work() {
         ("attachments nosuch", 1, "no network and no attached container is nosuch"),
         ("ipam ls", 0, "ADDRESS"),
         ("gc -n", 0, ""),
+        ("gc -n old", 0, ""),
+        ("gc mynett", 1, "there is no network mynett; did you mean mynet?"),
+        ("gc nosuch", 1, "there is no network nosuch\n"),
+        ("reconcile mynett", 1, "there is no network mynett; did you mean mynet?"),
+        ("ps -a", 0, "222faeb47443aa"),
+        ("ps ls", 1, "no network and no attached container is ls"),
+        ("help ps", 0, "Usage: cnibox attachments"),
+        ("help network create", 0, "Usage: cnibox networks create"),
+        ("doctor -n", 2, "--dry-run"),
+        ("ipam ls mynet", 1, "there is no network mynet with addresses of host-local"),
+        ("networks create lan9 -dveth --subnet 10.209.0.0/24", 0, "lan9\n"),
+        ("networks create lan8 -d=veth --subnet 10.208.0.0/24", 0, "lan8\n"),
+        ("networks rm lan9 lan8", 0, "lan9\n"),
         ("reconcile -n", 0, ""),
         ("-v", 0, "cnibox "),
         ("exec 222fa ip -br link", 0, "lo"),
@@ -100,6 +113,8 @@ fn an_unknown_word_gets_the_valid_ones() {
         ("add", "  network           the network's name"),
         ("ipam", "list, leaks, release or reserve"),
         ("--frobnicate", "--frobnicate; there is --help; cnibox --help"),
+        ("networks create a --subnett=10.0.0.0/24", "did you mean --subnet?"),
+        ("add mynet -- -x --create", "--create; it takes no more arguments"),
     ] {
         check(&world, line, 2, part);
     }
@@ -112,10 +127,15 @@ fn a_container_is_named_by_its_namespace_or_the_beginning_of_its_id() {
         ("check web", 0, ""),
         ("check mynet db -i lo", 0, ""),
         ("check 222", 0, ""),
-        ("check nosuch", 2, "no container is nosuch"),
+        ("check nosuch", 1, "cannot check container nosuch: no such attachment"),
+        ("check old", 2, "no container is old"),
         ("del mynet nosuch", 1, "no such attachment"),
         ("del --container-id nosuch", 1, "no such attachment"),
-        ("del nosuch", 2, "no container is nosuch"),
+        ("del nosuch", 1, "cannot detach container nosuch: no such attachment"),
+        ("del /run/netns/nosuch", 1, "no such attachment"),
+        ("del nosuch --ignore", 0, ""),
+        ("del mynet", 2, "no container is mynet"),
+        ("del mynet --ignore", 2, "no container is mynet"),
         ("del --container-id 222", 0, ""),
         ("del --container-id 222", 1, "no such attachment"),
         ("del --ignore --container-id 222", 0, ""),
@@ -203,4 +223,86 @@ fn a_command_does_not_get_the_dns_server_on_the_loopback_of_the_host() {
         "nameserver 10.8.8.8\n",
     );
     check(&world, "run cat /etc/resolv.conf", 0, "nameserver 127.0.0.53\n");
+}
+
+/// The commands in the help, and the actions of each.
+fn commands(world: &World) -> Vec<Vec<String>> {
+    let words = |args: &[&str], from: &str, to: &str| -> Vec<String> {
+        let help = cnibox(world, args).run().output();
+        let lines = help.lines().skip_while(|line| *line != from).take_while(|line| *line != to);
+        let lines = lines.filter_map(|line| line.strip_prefix("  "));
+        let words = lines.filter_map(|line| line.split(' ').next());
+        words.filter(|word| !word.is_empty() && *word != "help").map(String::from).collect()
+    };
+    let mut commands = Vec::new();
+    for name in words(&["--help"], "Networks of containers:", "Plugins:") {
+        for action in words(&[&name, "--help"], "Commands:", "") {
+            commands.push(vec![name.clone(), action]);
+        }
+        commands.push(vec![name]);
+    }
+    commands
+}
+
+/// The files of the host that a wrong command line could change, and the attachments.
+fn state(world: &World) -> String {
+    world.host([
+        "sh",
+        "-c",
+        "ls -R /run/net.d /run/netns /run/plugins /run/cnibox /var/lib/cni; ip -br link; ls",
+    ])
+}
+
+#[test]
+fn a_flag_takes_no_value() {
+    let world = world();
+    let before = state(&world);
+    let mut count = 0;
+    for command in commands(&world) {
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let help = cnibox(&world, &[&command[..], &["--help"]].concat()).run().output();
+        let usage = help.lines().next().unwrap_or_default();
+        for line in help.lines().filter(|line| line.starts_with("  -")) {
+            let names = line.split([' ', ',']).filter(|word| !word.is_empty());
+            let names: Vec<&str> = names.take_while(|word| word.starts_with('-')).collect();
+            if usage.contains(&format!("[{} <", names[0])) {
+                continue;
+            }
+            for name in names {
+                for operands in [&[][..], &["mynet"]] {
+                    let flag = format!("{name}=false");
+                    // What follows the first operand is of another program.
+                    if !operands.is_empty() && ["run", "exec", "completion"].contains(&command[0]) {
+                        continue;
+                    }
+                    let line = [&command[..], operands, &[&flag]].concat().join(" ");
+                    check(&world, &line, 2, &format!("{name} takes no value"));
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 150, "{count}");
+    assert_eq!(before, state(&world));
+}
+
+#[test]
+fn a_command_is_the_first_word() {
+    let world = world();
+    let before = state(&world);
+    for command in commands(&world) {
+        let command = command.join(" ");
+        for first in ["--dry-run", "-n", "--json", "--force=false", "-v"] {
+            check(&world, &format!("{first} {command} web"), 2, "Unrecognized argument: ");
+        }
+        check(&world, &format!("--help {command}"), 0, "Usage: cnibox COMMAND");
+        check(&world, &format!("nosuch {command}"), 127, "there is no command or plugin nosuch");
+    }
+    for action in ["create", "rm", "inspect", "export", "remove", "del", "show"] {
+        for first in ["networks ls", "network ls", "networks list", "networks ls -q", "ps", "list"]
+        {
+            check(&world, &format!("{first} {action} mynet"), 2, "Unrecognized argument: ");
+        }
+    }
+    assert_eq!(before, state(&world));
 }
