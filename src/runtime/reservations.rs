@@ -112,7 +112,7 @@ pub struct Survey {
     pub pools: Vec<Pool>,
     pub attachments: Vec<(CacheEntry, Life)>,
     /// The records of attachments without a cache entry.
-    records: Vec<(Record, Life)>,
+    pub records: Vec<(Record, Life)>,
     /// The records that cannot be read.
     pub unreadable: Vec<Unreadable>,
     /// An error for each reservation, cache entry and pending record that cannot be read.
@@ -284,12 +284,6 @@ impl Survey {
         let cached = self.attachments.iter().map(|(entry, life)| (&entry.network, &entry.at, life));
         let recorded = self.records.iter();
         cached.chain(recorded.map(|(record, life)| (&record.network, &record.at, life)))
-    }
-
-    /// The living attachments that only a record names.
-    pub fn uncached(&self) -> impl Iterator<Item = (&NetworkName, &Attachment)> {
-        let alive = self.records.iter().filter(|(_, life)| *life == Life::Alive);
-        alive.map(|(record, _)| (&record.network, &record.at))
     }
 
     /// Removes the attachments that are not chosen.

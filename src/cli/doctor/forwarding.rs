@@ -208,10 +208,12 @@ fn ignoring_links(rtnl: &Rtnl) -> Result<Vec<String>> {
     };
     for link in rtnl.links()? {
         let forwarding = || value(&sysctl::of_link(IpFamily::V6, &link.name, "forwarding"));
-        if link.accept_ra == Some(1) && forwarding() == "1" {
-            if addresses.iter().filter(is_learned).any(|(index, _)| *index == link.index) {
-                names.push(link.name.clone());
-            }
+        let mut learned = addresses.iter().filter(is_learned);
+        if link.accept_ra == Some(1)
+            && forwarding() == "1"
+            && learned.any(|(index, _)| *index == link.index)
+        {
+            names.push(link.name.clone());
         }
     }
     Ok(names)

@@ -75,7 +75,8 @@ pub(super) fn unexamined(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             owner::remover(Some((network.clone(), at.clone()))),
         );
     }
-    for (network, at) in survey.uncached() {
+    let alive = survey.records.iter().filter(|(_, life)| *life == Life::Alive);
+    for (Record { network, at, .. }, _) in alive {
         found.add_one_of(
             Harm::Note,
             format_args!("{} lives, and the cache has no entry of it", at.title(network)),
