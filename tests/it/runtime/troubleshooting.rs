@@ -18,6 +18,7 @@ ip netns add outside
 ip link show eth0 >/run/link 2>&1 || ip link add eth0 type bridge
 ip link set eth0 up
 ip address add 192.0.2.1/24 dev eth0
+ip route add default via 192.0.2.254
 cnibox() {
     if [ "$1" = doctor ]; then command cnibox "$@" 2>/run/notes-of-doctor; else command cnibox "$@"; fi
 }
@@ -249,6 +250,7 @@ ip link delete eth0
 ip link add eth0 type veth peer name eth0 netns outside
 ip link set eth0 up
 ip address add 192.0.2.1/24 dev eth0
+ip route add default via 192.0.2.254
 inside outside ip link set eth0 up
 inside outside ip address add 192.0.2.9/24 dev eth0
 mkdir /www; echo hello >/www/index.html
