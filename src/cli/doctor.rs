@@ -225,13 +225,14 @@ impl Doctor {
         if shows_progress {
             eprint!("\r\x1b[K");
         }
-        let mut ways = Vec::new();
+        let (mut ways, mut line) = (Vec::new(), healthy(&host));
         if self.probe {
-            // The kernel knows whether a filter drops them.
-            found.0.retain(|finding| finding.harm != Harm::May);
             let asked = probe::Asked { port: self.port, force: self.force };
             match probe::probe(&host, &all, asked, &mut found) {
-                Ok(lines) => ways = lines,
+                Ok(probed) => {
+                    ways = probed.ways;
+                    line = probed.healthy.unwrap_or(line);
+                }
                 Err(error) => {
                     let why = "It is unknown which packets the host drops.";
                     let what = format_args!("cannot send the packets of the probe: {error}");
@@ -239,7 +240,7 @@ impl Doctor {
                 }
             }
         }
-        Ok((found.finish(), healthy(&host), ways))
+        Ok((found.finish(), line, ways))
     }
 }
 

@@ -30,6 +30,24 @@ pub fn tables_with_rules(is_v6: bool) -> Vec<String> {
     tables(is_v6).into_iter().filter(has_rules).collect()
 }
 
+/// The first table with a rule that has one of these matches or targets, or that cannot be read.
+pub fn table_that_has(is_v6: bool, extensions: &[&str]) -> Option<String> {
+    // The name of an extension ends with a zero. The length of the extension, of two bytes, is before it.
+    let names: Vec<Vec<u8>> =
+        extensions.iter().map(|name| [name.as_bytes(), &[0]].concat()).collect();
+    let is_length = |bytes: &[u8]| {
+        u16_at(bytes, 0).is_some_and(|length| (TARGET_BYTES..4096).contains(&usize::from(length)))
+    };
+    let has = |table: &LegacyTable, name: &[u8]| {
+        let mut places = table.entries.windows(name.len() + 2);
+        places.any(|bytes| bytes[2..] == *name && is_length(bytes))
+    };
+    tables(is_v6).into_iter().find(|name| {
+        LegacyTable::read(name, is_v6)
+            .is_none_or(|table| names.iter().any(|name| has(&table, name)))
+    })
+}
+
 /// The tables that exist.
 fn tables(is_v6: bool) -> Vec<String> {
     let file = if is_v6 { "ip6_tables_names" } else { "ip_tables_names" };

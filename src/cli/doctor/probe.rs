@@ -5,20 +5,25 @@
 //! reaches a program. Counters of rules, limits, quotas and rules with `log` see it.
 
 mod ask;
+mod may;
 mod mend;
 mod packets;
 mod plan;
 mod risks;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use crate::error::Result;
 use crate::kernel::sysctl;
-use crate::names::IpFamily;
+use crate::names::{IpFamily, NetworkName};
 use crate::netlink::nft::{Nft, Trap};
 use crate::netlink::rtnl::Link;
+use crate::netlink::xtables;
 use crate::plugin::life::Life;
 use crate::runtime::cache::CacheEntry;
 
-use super::finding::{Findings, Harm};
+use super::finding::{Finding, Findings, Harm};
 use super::host::Host;
 use ask::{Answer, Asker, LostAt, REVERSE_PATH, Way};
 use mend::{Drop, Manager};
@@ -33,62 +38,85 @@ pub(super) struct Asked {
     pub(super) force: bool,
 }
 
-/// Sends the packets, and adds a finding for each rule that drops one. `all` has all attachments of the host. Returns the way of
-/// each packet, in a line.
+/// What the probe has done.
+pub(super) struct Probed {
+    /// The way of each packet, in a line.
+    pub(super) ways: Vec<String>,
+    /// The line if there is no fault, unless everything was asked.
+    pub(super) healthy: Option<String>,
+}
+
+/// Sends the packets, and adds a finding for each rule that drops one. `all` has all attachments of the host. Removes what `found`
+/// has of filters whose packets all pass.
 pub(super) fn probe(
     host: &Host<'_>,
     all: &[(CacheEntry, Life)],
     asked: Asked,
     found: &mut Findings,
-) -> Result<Vec<String>> {
-    let endpoints = Endpoint::all(host, all);
-    let mut plan = Plan::make(host, asked, &endpoints)?;
+) -> Result<Probed> {
+    let mut left_out = Vec::new();
+    let endpoints = Endpoint::all(host, all, &mut left_out)?;
+    let mut plan = Plan::make(host, asked, &endpoints, left_out)?;
     let nft = Nft::open()?;
     // The error of a kernel without nf_tables.
     nft.generation()?;
     let bridges = Trap::can_bridge()?;
-    let mut ways = std::mem::take(&mut plan.left_out);
-    ways.iter_mut().for_each(|line| *line = format!("not asked: {line}"));
-    if !asked.force {
-        leave_out_risks(&nft, &mut plan.questions, found)?;
-    }
     if !bridges {
         // Without tables of bridges nothing stops a frame between two ports.
-        plan.questions.retain(|question| question.direction != Direction::Container);
+        let reason = "the kernel has no tables of bridges (CONFIG_NF_TABLES_BRIDGE)";
+        plan.leave_out_if(reason, |question| question.direction == Direction::Container);
     }
-    if plan.questions.is_empty() {
-        return Ok(ways);
-    }
-    let asker = Asker::new(host, &plan.questions, bridges)?;
-    let mut reports = Reports::default();
-    for question in &plan.questions {
-        let answer = asker.ask(question)?;
-        let report = Report::of(&nft, &plan, question, &answer)?;
-        ways.push(report.line.clone());
-        reports.add(question, report);
-    }
-    reports.0.into_iter().for_each(|fault| fault.add_to(found));
-    Ok(ways)
-}
-
-/// Removes the questions that are not harmless, with a note.
-fn leave_out_risks(
-    nft: &Nft,
-    questions: &mut Vec<Question<'_>>,
-    found: &mut Findings,
-) -> Result<()> {
-    for risk in risks::risks(nft)? {
-        let before = questions.len();
-        questions.retain(|question| !risk.concerns(question.direction));
-        if questions.len() < before {
-            let what =
-                format!("{} packets were not sent: {}", before - questions.len(), risk.reason);
-            let why =
-                "The rule could hand a packet to a program, send a copy, or store its address.";
-            found.add(Harm::Note, what, why, "cnibox doctor --probe --force");
+    let mut risky = false;
+    if !asked.force {
+        for risk in risks::risks(host, &nft, &plan.questions)? {
+            risky |= plan.leave_out_if(&risk.reason, |question| risk.concerns(question));
         }
     }
-    Ok(())
+    let mut reports = Reports::default();
+    reports.0.extend(plan.misrouted.iter().map(|one| Fault::misrouted(&plan, one)));
+    let mut ways = Vec::new();
+    let mut sent: Vec<&Question<'_>> = Vec::new();
+    if !plan.questions.is_empty() {
+        let asker = Asker::new(host, &plan.questions, bridges)?;
+        for question in &plan.questions {
+            let Some(answer) = asker.ask(question)? else { break };
+            let report = Report::of(&nft, &plan, question, &answer)?;
+            sent.push(question);
+            ways.push(report.line.clone());
+            reports.add(question, report);
+        }
+    }
+    let mut not_sent = plan.left_out_lines();
+    if sent.len() < plan.questions.len() {
+        let late = plan.questions.len() - sent.len();
+        not_sent.push(format!("{late} packets: the time for the others was too long"));
+    }
+    let may = may::Asked { plan: &plan, sent: &sent };
+    may.forget(found);
+    reports.0.into_iter().for_each(|fault| fault.add_to(found));
+    let healthy = (!not_sent.is_empty()).then(|| healthy(&sent));
+    if !not_sent.is_empty() {
+        let what = "not asked: some packets of containers were not sent".into();
+        let why = "It is unknown whether the host drops them.";
+        let fix = if risky { "cnibox doctor --probe --force" } else { "" }.into();
+        let harm = Harm::Note;
+        found.0.push(Finding { harm, what, why, fix, lines: not_sent, ..Finding::default() });
+    }
+    Ok(Probed { ways, healthy })
+}
+
+/// `no fault found in what was asked: 12 packets of 2 networks`
+fn healthy(sent: &[&Question<'_>]) -> String {
+    let networks: BTreeSet<_> = sent.iter().map(|question| question.who.network()).collect();
+    let counted = |count: usize, name: &str| match count {
+        1 => format!("1 {name}"),
+        count => format!("{count} {name}s"),
+    };
+    let (packets, networks) = (counted(sent.len(), "packet"), counted(networks.len(), "network"));
+    if sent.is_empty() {
+        return "no fault found in what was asked: no packet was sent".into();
+    }
+    format!("no fault found in what was asked: {packets} of {networks}")
 }
 
 /// The result of one question.
@@ -100,12 +128,15 @@ struct Report {
 
 /// Packets that do not pass, for one reason.
 struct Fault {
+    harm: Harm,
+    network: NetworkName,
     direction: Direction,
     /// Whose packets, and where they go.
     subject: String,
     /// The packets: `udp 53 over IPv4`.
     packets: Vec<String>,
     reason: String,
+    why: &'static str,
     fix: String,
 }
 
@@ -116,25 +147,72 @@ struct Reports(Vec<Fault>);
 impl Reports {
     fn add(&mut self, question: &Question<'_>, report: Report) {
         let Some(fault) = report.fault else { return };
-        let is_same =
-            |other: &&mut Fault| other.subject == fault.subject && other.reason == fault.reason;
+        let is_same = |other: &&mut Fault| {
+            let is_of_network = question.direction != Direction::Port
+                && other.harm == Harm::Broken
+                && (&other.network, other.direction) == (&fault.network, fault.direction);
+            other.reason == fault.reason && (other.subject == fault.subject || is_of_network)
+        };
         match self.0.iter_mut().find(is_same) {
-            Some(other) => other.packets.push(packet_text(question)),
+            Some(other) => {
+                let packet = packet_text(question);
+                if !other.packets.contains(&packet) {
+                    other.packets.push(packet);
+                }
+            }
             None => self.0.push(fault),
         }
     }
 }
 
 impl Fault {
+    /// A container that the host has another route to.
+    fn misrouted(plan: &Plan<'_>, one: &(&Endpoint<'_>, IpAddr, Option<u32>)) -> Self {
+        let (who, address, towards) = one;
+        let through = match towards.and_then(|index| plan.link(index)) {
+            Some(link) => format!("through {}", link.name),
+            None => "nowhere".into(),
+        };
+        Self {
+            harm: Harm::Broken,
+            network: who.network().clone(),
+            direction: Direction::Container,
+            subject: format!("packets of the host to {}", who.entry.at.title(who.network())),
+            packets: vec![address.to_string()],
+            reason: format!(
+                "go {through}, not through {}; `ip route get {address}` shows the route",
+                who.gateway_link().name
+            ),
+            why: "No answer and no other packet reaches the container.",
+            fix: String::new(),
+        }
+    }
+
     fn add_to(self, found: &mut Findings) {
         let what = format!("{} ({}) {}", self.subject, self.packets.join(", "), self.reason);
-        let why = match self.direction {
-            Direction::World => "Containers do not reach other networks.",
-            Direction::Port => "Clients of other hosts do not reach the published port.",
-            Direction::Container => "Containers of the network do not reach each other.",
-            Direction::Gateway => "Containers cannot resolve names with the server of the host.",
-        };
-        found.add(Harm::Broken, what, why, self.fix);
+        found.add(self.harm, what, self.why, self.fix);
+    }
+}
+
+fn why(direction: Direction, harm: Harm) -> &'static str {
+    match (harm, direction) {
+        (Harm::Note, _) => {
+            "The rule drops some packets and not others: those of the probe can have reached a limit."
+        }
+        (Harm::Broken, Direction::World) => "Containers do not reach other networks.",
+        (Harm::Broken, Direction::Port) => {
+            "Clients of other hosts do not reach the published port."
+        }
+        (Harm::Broken, Direction::Container) => {
+            "Containers of the network do not reach each other."
+        }
+        (Harm::Broken, Direction::Gateway) => {
+            "Containers cannot resolve names with the server of the host."
+        }
+        (_, Direction::Port) => {
+            "Other networks do not reach the published port. If they should, the command opens it."
+        }
+        _ => "Packets of other containers pass, or the configuration wants it.",
     }
 }
 
@@ -146,36 +224,61 @@ fn packet_text(question: &Question<'_>) -> String {
 
 impl Report {
     fn of(nft: &Nft, plan: &Plan<'_>, question: &Question<'_>, answer: &Answer) -> Result<Self> {
-        let is_port = question.direction == Direction::Port;
+        let direction = question.direction;
+        let is_port = direction == Direction::Port;
+        // For other networks, a port can be closed on purpose.
+        let of_filter = match question.is_first && (!is_port || plan.publishes_for_all(question)) {
+            true => Harm::Broken,
+            false => Harm::May,
+        };
         let (way, end, fault) = match answer {
             Answer::Passed(way) if is_port && way.end == "input" => {
-                let reason = "are not translated: they go to the host itself";
-                (way, "the host itself".into(), Some((reason.into(), "cnibox reconcile".into())))
+                let reason = "are not translated: they go to the host itself".into();
+                let fix = "cnibox reconcile".into();
+                (way, "the host itself".into(), Some((Harm::Broken, reason, fix)))
+            }
+            Answer::Passed(way) if is_port => {
+                let fault = missed(question, way).map(|it| (Harm::Broken, it, String::new()));
+                let end = if fault.is_some() { "not the container" } else { "passes" };
+                (way, end.into(), fault)
             }
             Answer::Passed(way) => (way, "passes".into(), None),
             Answer::Dropped(way, trace) => {
-                let drop = Drop::of(nft, trace)?;
+                let drop = Drop::of(nft, way, trace)?;
                 let own = own_link(plan, question, way);
-                // The tables of cnibox drop what the configuration says.
-                let is_fault = drop.manager != Manager::Cnibox;
+                let outside = match direction {
+                    Direction::Port => Some(&question.receiver),
+                    _ => way.oif.and_then(|index| plan.link(index)),
+                };
                 let reason = format!("are dropped by {}", drop.text());
-                let fix = is_fault.then(|| (reason, drop.fix(question, own)));
-                (way, drop.hop(), fix)
+                let (harm, fix) = match (drop.manager, drop.is_by_chance) {
+                    // The tables of cnibox drop what the configuration says.
+                    (Manager::Cnibox, _) => (Harm::May, drop.fix(question, own, outside)),
+                    (_, true) => (Harm::Note, String::new()),
+                    _ => (of_filter, drop.fix(question, own, outside)),
+                };
+                let is_wanted =
+                    drop.manager == Manager::Cnibox && direction == Direction::Container;
+                (way, drop.hop(), Some((harm, reason, fix)).filter(|_| !is_wanted))
             }
             Answer::Lost(way, at) => {
                 let (reason, fix) = lost(plan, question, way, at);
-                (way, "lost".into(), Some((reason, fix)))
+                let harm = if *at == LostAt::Forwarding { of_filter } else { Harm::Broken };
+                (way, "lost".into(), Some((harm, reason, fix)))
             }
         };
-        let fault = fault.map(|(reason, fix)| Fault {
-            direction: question.direction,
+        let fault = fault.map(|(harm, reason, fix)| Fault {
+            harm,
+            network: question.who.network().clone(),
+            direction,
             subject: subject(question),
             packets: vec![packet_text(question)],
             reason,
+            why: why(direction, harm),
             fix,
         });
         let hops = hops(plan, question, way);
-        let goal = match question.direction {
+        let goal = match direction {
             Direction::World => "to other networks",
             Direction::Port => "from other networks",
             Direction::Container => "to another container",
@@ -183,6 +286,20 @@ impl Report {
         };
         Ok(Self { line: format!("{goal}, {}: {hops} → {end}", packet_text(question)), fault })
     }
+}
+
+/// Why packets to a published port do not reach the container, though all rules let them pass.
+fn missed(question: &Question<'_>, way: &Way) -> Option<String> {
+    let (address, port) = question.goal?;
+    if !way.arrives {
+        return Some(format!(
+            "go to another destination than {address} port {port}: `nft list ruleset` has the rule that translates them"
+        ));
+    }
+    let link = question.who.gateway_link();
+    (way.oif != Some(link.index)).then(|| {
+        format!("do not leave through {}; `ip route get {address}` shows the route", link.name)
+    })
 }
 
 /// The link of the host that the containers are behind.
@@ -194,8 +311,11 @@ fn own_link<'a>(plan: &'a Plan<'_>, question: &'a Question<'_>, way: &Way) -> &'
 
 fn subject(question: &Question<'_>) -> String {
     let at = &question.who.entry.at;
-    let network = &question.who.entry.network;
+    let network = question.who.network();
     match question.direction {
+        Direction::World | Direction::Container | Direction::Gateway if !question.is_first => {
+            format!("packets of {}", at.title(network))
+        }
         Direction::World => format!("packets of network {network} to other networks"),
         Direction::Port => format!("packets to the published ports of {}", at.title(network)),
         Direction::Container => format!("packets between containers of network {network}"),
@@ -229,14 +349,19 @@ fn lost(plan: &Plan<'_>, question: &Question<'_>, way: &Way, at: &LostAt) -> (St
     let name = &receiver.name;
     let reason = match at {
         LostAt::Receipt => format!(
-            "are lost before the rules of nf_tables: a filter of traffic control or an XDP program of {}",
+            "are lost before the rules of nf_tables: a filter of traffic control, an XDP program or a chain of family netdev of {}",
             question.receiver.name
         ),
         LostAt::Bridge => format!("are lost in the bridge of port {}", question.receiver.name),
         LostAt::Routing(counters) if counters.iter().any(|counter| counter == REVERSE_PATH) => {
+            let is_misrouted = |(who, ..): &(&Endpoint<'_>, _, _)| std::ptr::eq(*who, question.who);
             let key = sysctl::of_link(IpFamily::V4, name, "rp_filter");
-            let reason = format!("are dropped by the reverse path filter of {name}: counter {REVERSE_PATH}");
-            return (reason, format!("sysctl -w {}=2", sysctl::dotted(&key)));
+            let reason =
+                format!("are dropped by the reverse path filter of {name}: counter {REVERSE_PATH}");
+            let fix = format!("sysctl -w {}=2", sysctl::dotted(&key));
+            // Then the filter is right: the route is wrong.
+            let is_right = plan.misrouted.iter().any(is_misrouted);
+            return (reason, if is_right { String::new() } else { fix });
         }
         LostAt::Routing(counters) => {
             let counters = match counters.as_slice() {
@@ -246,7 +371,21 @@ fn lost(plan: &Plan<'_>, question: &Question<'_>, way: &Way, at: &LostAt) -> (St
             format!("are dropped by routing, after prerouting: {counters}")
         }
         LostAt::Forwarding => {
-            "are lost between the hooks forward and postrouting: iptables-legacy, a BPF program or traffic control"
+            let is_v6 = question.packet.from.is_ipv6();
+            let tables = xtables::tables_with_rules(is_v6);
+            if !tables.is_empty() {
+                let program = if is_v6 { "ip6tables-legacy" } else { "iptables-legacy" };
+                let reason = format!(
+                    "are lost between the hooks forward and postrouting: {program} has rules in table {}; `{program}-save` shows them",
+                    tables.join(", ")
+                );
+                let outside = match question.direction {
+                    Direction::Port => Some(&question.receiver),
+                    _ => way.oif.and_then(|index| plan.link(index)),
+                };
+                return (reason, Drop::legacy(question, link, outside));
+            }
+            "are lost between the hooks forward and postrouting: a BPF program or traffic control"
                 .into()
         }
     };

@@ -172,7 +172,7 @@ impl Rules {
                 }
                 Expr::Other(name) => match name.as_str() {
                     "queue" | "synproxy" | "tproxy" | "fwd" => verdicts.push(Verdict::Drop),
-                    "log" | "last" | "notrack" | "meta set" | "ct set" => {}
+                    "log" | "log group" | "last" | "notrack" | "meta set" | "ct set" => {}
                     // A reverse path filter. The check `reverse_path_filter` is about that of the kernel.
                     "fib" => fit = Fit::None,
                     _ => fit = fit.min(Fit::Some),

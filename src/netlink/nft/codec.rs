@@ -10,12 +10,12 @@ use super::consts::{
     NFTA_BYTEORDER_LEN, NFTA_BYTEORDER_OP, NFTA_BYTEORDER_SIZE, NFTA_BYTEORDER_SREG, NFTA_CMP_DATA,
     NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_CT_DIRECTION, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_CT_SREG,
     NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG,
-    NFTA_LIST_ELEM, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG,
-    NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN,
-    NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE, NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG,
-    NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS, NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE,
-    NFTA_REJECT_TYPE, NFTA_TARGET_INFO, NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN,
-    NFTA_VERDICT_CODE,
+    NFTA_LIST_ELEM, NFTA_LOG_GROUP, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET,
+    NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_FLAGS,
+    NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE, NFTA_RANGE_FROM_DATA,
+    NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS, NFTA_REDIR_REG_PROTO_MIN,
+    NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO, NFTA_TARGET_NAME, NFTA_TARGET_REV,
+    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::expr::{Expr, Lookup, Nat, OriginalPart, Verdict, XtExtension};
 use super::field::{Field, FieldSource};
@@ -78,8 +78,11 @@ impl Expr {
             }
             Self::LoadOriginal { part, to } => {
                 let key = match part {
+                    OriginalPart::Protocol => libc::NFT_CT_PROTOCOL,
                     OriginalPart::Source => libc::NFT_CT_SRC,
                     OriginalPart::SourcePort => libc::NFT_CT_PROTO_SRC,
+                    OriginalPart::Destination => libc::NFT_CT_DST,
+                    OriginalPart::DestinationPort => libc::NFT_CT_PROTO_DST,
                 };
                 be32(attrs, NFTA_CT_KEY, key);
                 be32(attrs, NFTA_CT_DREG, to.number());
@@ -151,6 +154,8 @@ impl Expr {
             // These expressions set a field of the packet or of its connection.
             "meta" if arguments.bytes(NFTA_META_SREG).is_some() => Self::Other("meta set".into()),
             "ct" if arguments.bytes(NFTA_CT_SREG).is_some() => Self::Other("ct set".into()),
+            // A program gets a copy.
+            "log" if arguments.bytes(NFTA_LOG_GROUP).is_some() => Self::Other("log group".into()),
             "masq" => Self::Masquerade,
             "nat" => arguments.nat()?,
             "redir" => Self::Redirect { port: arguments.register(NFTA_REDIR_REG_PROTO_MIN) },

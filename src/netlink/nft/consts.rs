@@ -108,6 +108,7 @@ pub(super) const NFTA_META_SREG: u16 = 3;
 pub(super) const NFTA_CT_DREG: u16 = 1;
 pub(super) const NFTA_CT_KEY: u16 = 2;
 pub(super) const NFTA_CT_DIRECTION: u16 = 3;
+pub(super) const NFTA_LOG_GROUP: u16 = 1;
 pub(super) const NFTA_CT_SREG: u16 = 4;
 /// Source: linux/netfilter/nf_conntrack_tuple_common.h.
 pub(super) const IP_CT_DIR_ORIGINAL: u8 = 0;

@@ -113,10 +113,16 @@ pub struct XtExtension {
 /// A part of the first packet of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OriginalPart {
+    /// `protocol`
+    Protocol,
     /// `saddr`, in tables of the families ip and ip6
     Source,
     /// `proto-src`
     SourcePort,
+    /// `daddr`, in tables of the families ip and ip6
+    Destination,
+    /// `proto-dst`
+    DestinationPort,
 }
 
 /// What a lookup does with its result.

@@ -277,7 +277,7 @@ impl SymbolicMachine {
 
 /// Whether an expression of another kind, by its name, has no effect on the packet's way, and loads no registers.
 pub(super) fn is_without_effect(name: &str) -> bool {
-    matches!(name, "log" | "last" | "notrack" | "meta set" | "ct set")
+    matches!(name, "log" | "log group" | "last" | "notrack" | "meta set" | "ct set")
 }
 
 impl Constraint {

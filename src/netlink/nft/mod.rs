@@ -53,7 +53,7 @@ pub use register::Register;
 pub use rule::{NewRule, Rule};
 pub use set::{Datum, Element, NewSet};
 pub use trace::{Ended, Trace, Traces};
-pub use trap::{TRAP, Trap};
+pub use trap::{Flow, TRAP, Trap};
 pub use value::{Transport, Type, Value, pack};
 pub use xt::{XT_CT_STATE_DNAT, xt_mark};
 

@@ -2,6 +2,7 @@
 //! verdict.
 
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::fault;
 use crate::kernel::sys::socket::receive_from_kernel;
 use crate::netlink::message::messages;
 use crate::netlink::socket::subscribed;
-use crate::netlink::{Error, fixed, text};
+use crate::netlink::{Error, fixed, octets, text};
 
 /// One event of a traced packet in a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,15 +115,22 @@ impl Trace {
         })
     }
 
-    /// The source port in the headers.
-    pub fn source_port(&self) -> Option<u16> {
-        fixed(&self.headers.as_ref()?.1, 0).map(u16::from_be_bytes)
+    /// The packet has this source in its headers.
+    pub fn is_from(&self, address: IpAddr, port: u16) -> bool {
+        self.has(address, if address.is_ipv4() { 12 } else { 8 }, port, 0)
     }
 
-    /// The IP header has these bytes as its source address.
-    pub fn is_from(&self, source: &[u8]) -> bool {
-        let at = if source.len() == 4 { 12 } else { 8 };
-        self.headers.as_ref().is_some_and(|(ip, _)| ip.get(at..at + source.len()) == Some(source))
+    /// The packet has this destination in its headers.
+    pub fn is_to(&self, address: IpAddr, port: u16) -> bool {
+        self.has(address, if address.is_ipv4() { 16 } else { 24 }, port, 2)
+    }
+
+    fn has(&self, address: IpAddr, address_at: usize, port: u16, port_at: usize) -> bool {
+        let address = octets(address);
+        self.headers.as_ref().is_some_and(|(ip, transport)| {
+            ip.get(address_at..address_at + address.len()) == Some(&address)
+                && fixed(transport, port_at).map(u16::from_be_bytes) == Some(port)
+        })
     }
 }
 
@@ -179,7 +187,7 @@ mod tests {
             });
             attrs.bytes(
                 NFTA_TRACE_NETWORK_HEADER,
-                &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 1, 0, 5],
+                &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 1, 0, 5, 1, 1, 1, 1],
             );
             attrs.bytes(NFTA_TRACE_TRANSPORT_HEADER, &[0x4e, 0x21, 0, 53]);
         }
@@ -191,8 +199,9 @@ mod tests {
         let rule = Trace::read(&message(3, libc::NF_DROP)).unwrap();
         assert_eq!((rule.id, rule.family, rule.chain.as_str()), (7, "inet", "forward"));
         assert_eq!((rule.rule, rule.ended), (Some(9), Ended::Dropped));
-        assert_eq!(rule.source_port(), Some(20001));
-        assert!(rule.is_from(&[10, 1, 0, 5]) && !rule.is_from(&[10, 1, 0, 6]));
+        let [here, there] = ["10.1.0.5", "1.1.1.1"].map(|text| text.parse().unwrap());
+        assert!(rule.is_from(here, 20001) && !rule.is_from(here, 20002));
+        assert!(rule.is_to(there, 53) && !rule.is_to(here, 53) && !rule.is_from(there, 20001));
         let policy = Trace::read(&message(NFT_TRACETYPE_POLICY, libc::NF_ACCEPT)).unwrap();
         assert_eq!((policy.rule, policy.ended, policy.headers), (None, Ended::GoesOn, None));
         for (verdict, ended) in [

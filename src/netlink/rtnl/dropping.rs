@@ -1,4 +1,4 @@
-//! Filters of traffic control that can drop packets, of any program.
+//! Filters of traffic control that can drop packets, or do more with them, of any program.
 
 use super::Rtnl;
 use super::traffic::{
@@ -17,19 +17,43 @@ impl Rtnl {
         }
         Ok(false)
     }
+
+    /// Whether a filter of received packets can copy, redirect or change them: it has an action that does more than accept, drop
+    /// or limit, or it is a BPF program.
+    pub fn can_send_received(&self, link: u32) -> Result<bool> {
+        for parent in [INGRESS, CLSACT_INGRESS] {
+            if self.list_filters(header(link, 0, parent, 0))?.iter().any(Traffic::can_send) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 impl Traffic {
-    fn can_drop(&self) -> bool {
+    /// The actions of the filter. `None` if they are unknown.
+    fn actions(&self) -> Option<&[u8]> {
         // The attribute with the actions (linux/pkt_cls.h: TCA_U32_ACT, TCA_MATCHALL_ACT, TCA_FLOWER_ACT, TCA_BASIC_ACT).
         let actions = match self.kind.as_str() {
-            "bpf" => return true,
             "u32" => TCA_U32_ACT,
             "matchall" => 2,
             "flower" | "basic" => 3,
-            _ => return false,
+            _ => return None,
         };
-        let actions = attribute(&self.options, actions).unwrap_or_default();
+        Some(attribute(&self.options, actions).unwrap_or_default())
+    }
+
+    fn can_send(&self) -> bool {
+        let is_harmless = |action: &[u8]| {
+            let kind = attribute(action, TCA_ACT_KIND).map(text);
+            matches!(kind.as_deref(), Some("gact" | "police"))
+        };
+        self.actions()
+            .is_none_or(|actions| !attributes(actions).all(|(_, action)| is_harmless(action)))
+    }
+
+    fn can_drop(&self) -> bool {
+        let Some(actions) = self.actions() else { return self.kind == "bpf" };
         attributes(actions).any(|(_, action)| {
             let options = attribute(action, TCA_ACT_OPTIONS).unwrap_or_default();
             let kind = attribute(action, TCA_ACT_KIND).map(text);
@@ -60,6 +84,7 @@ mod tests {
             ("bpf", 9, "", 0, true),
             ("fw", 2, "gact", TC_ACT_SHOT, false),
         ] {
+            let can_send = ["mirred", ""].contains(&action) || kind == "fw";
             let mut options = Attrs::default();
             options.nested(actions, |list| {
                 list.nested(1, |one| {
@@ -75,6 +100,7 @@ mod tests {
             let options = options.as_slice().to_vec();
             let filter = Traffic { kind: kind.into(), handle: 1, parent: 1, info: 0, options };
             assert_eq!(filter.can_drop(), expected, "{kind} {action} {result}");
+            assert_eq!(filter.can_send(), can_send, "{kind} {action} {result}");
         }
     }
 }

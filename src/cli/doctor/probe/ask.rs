@@ -16,11 +16,10 @@ use crate::kernel::packet::FrameSocket;
 use crate::kernel::sys::failed;
 use crate::kernel::{clock, file, sysctl};
 use crate::names::{IpFamily, Mac};
-use crate::netlink::nft::{Ended, TRAP, Trace, Traces, Trap};
+use crate::netlink::nft::{Ended, Flow, TRAP, Trace, Traces, Trap};
 use crate::netlink::rtnl::{Batch, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 
 use super::super::host::Host;
-use super::packets::bytes;
 use super::plan::Question;
 
 /// What became of a packet.
@@ -34,7 +33,7 @@ pub(super) enum Answer {
 }
 
 /// The last hook that saw a packet which no rule of nf_tables dropped.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum LostAt {
     /// No table saw it.
     Receipt,
@@ -52,6 +51,10 @@ pub(super) struct Way {
     pub(super) iif: Option<u32>,
     /// The index of the link that routing selected.
     pub(super) oif: Option<u32>,
+    /// The chains that reported it: the family and the name of the table, and the chain.
+    pub(super) chains: Vec<(&'static str, String, String)>,
+    /// The packet has the destination that it should have at its end.
+    pub(super) arrives: bool,
     /// The chain of the trap that the packet ended in.
     pub(super) end: String,
 }
@@ -62,8 +65,10 @@ pub(super) struct Asker<'a> {
     link: u32,
     socket: FrameSocket,
     traces: Traces,
-    _trap: Trap,
+    trap: Option<Trap>,
     _other_end: NetNs,
+    /// The time after boot at which no more packets are sent.
+    end: Duration,
 }
 
 /// The name of the link.
@@ -73,8 +78,12 @@ const LINK_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// The time for the traces of one packet. They are there before the packet socket returns, unless the host is overloaded: so
 /// the packet is sent again before it counts as lost.
 const WAITS: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(700)];
-/// The kernel removes the link of a killed probe some time after its process.
-const LINK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time for all packets. On a host that loses each packet, a packet takes most of a second.
+const TIME_MAX: Duration = Duration::from_secs(20);
+/// Another probe has the link until its end. The kernel removes the link of a killed probe some time after its process.
+const LINK_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time in which another processor could still have a copy of a packet.
+const SETTLES: Duration = Duration::from_millis(1);
 
 impl<'a> Asker<'a> {
     pub(super) fn new(
@@ -102,46 +111,61 @@ impl<'a> Asker<'a> {
             LINK,
             &LinkChange { up: Some(true), ..LinkChange::default() },
         );
-        let receivers: BTreeMap<IpAddr, u32> =
-            questions.iter().map(|one| (one.packet.from, one.receiver.index)).collect();
-        let receivers: Vec<(IpAddr, u32)> = receivers.into_iter().collect();
+        let mut receivers: Vec<(IpAddr, u32)> = Vec::new();
+        for question in questions {
+            let (from, to) = (question.packet.from, question.receiver.index);
+            // Two networks with one subnet: `Plan` asks only the first one.
+            if !receivers.iter().any(|(known, _)| *known == from) {
+                receivers.push((from, to));
+            }
+        }
         batch.receive_sent(link.index, LINK, &receivers);
         rtnl.commit(batch)?;
-        let sources: Vec<(IpAddr, u16)> =
-            questions.iter().map(|one| (one.packet.from, one.packet.source_port)).collect();
-        let trap = Trap::add(&sources, bridges)?;
+        let trap = Some(Trap::add(bridges)?);
         let traces = Traces::open()?;
         let socket =
             FrameSocket::open(link.index).map_err(failed("cannot open a packet socket"))?;
         std::mem::forget(guard);
-        Ok(Self { rtnl, link: link.index, socket, traces, _trap: trap, _other_end: other_end })
+        let end = clock::since_boot() + TIME_MAX;
+        Ok(Self { rtnl, link: link.index, socket, traces, trap, _other_end: other_end, end })
     }
 
-    pub(super) fn ask(&self, question: &Question<'_>) -> Result<Answer> {
+    /// Sends the packet. `None` after the time for all packets.
+    pub(super) fn ask(&self, question: &Question<'_>) -> Result<Option<Answer>> {
+        if clock::since_boot() > self.end {
+            return Ok(None);
+        }
+        let packet = &question.packet;
+        std::thread::sleep(SETTLES);
+        self.trap.as_ref().expect("it is there until the end").catch(Flow {
+            transport: packet.transport,
+            from: (packet.from, packet.source_port),
+            to: (packet.to, packet.port),
+        })?;
         let before = counters();
-        let frame = question.packet.frame(question.from, question.to);
+        let frame = packet.frame(question.from, question.to);
         let mut seen = Seen::default();
         for wait in WAITS {
-            self.socket
-                .send(question.packet.ethertype(), &frame)
-                .map_err(failed("cannot send a packet"))?;
+            self.socket.send(packet.ethertype(), &frame).map_err(failed("cannot send a packet"))?;
             let end = clock::since_boot() + wait;
             while let Some(left) = end.checked_sub(clock::since_boot()) {
                 for trace in self.traces.next(left)? {
                     if seen.is_of(question, &trace)
-                        && let Some(answer) = seen.follow(trace)
+                        && let Some(answer) = seen.follow(question, trace)
                     {
-                        return Ok(answer);
+                        return Ok(Some(answer));
                     }
                 }
             }
         }
-        Ok(seen.lost(&before))
+        Ok(Some(seen.lost(&before)))
     }
 }
 
 impl Drop for Asker<'_> {
     fn drop(&mut self) {
+        // Another probe waits for the end of the link, and adds tables with these names.
+        self.trap = None;
         RemovedLink(self.rtnl, self.link);
     }
 }
@@ -170,9 +194,7 @@ struct Seen {
 impl Seen {
     fn is_of(&mut self, question: &Question<'_>, trace: &Trace) -> bool {
         let packet = &question.packet;
-        let is_same =
-            trace.source_port() == Some(packet.source_port) && trace.is_from(&bytes(packet.from));
-        if is_same {
+        if trace.is_from(packet.from, packet.source_port) {
             self.ids.insert(trace.id);
         }
         // A packet whose source was translated has its number.
@@ -180,11 +202,12 @@ impl Seen {
     }
 
     /// The answer, if the trace is the end of the packet.
-    fn follow(&mut self, trace: Trace) -> Option<Answer> {
+    fn follow(&mut self, question: &Question<'_>, trace: Trace) -> Option<Answer> {
         if trace.family != "bridge" && trace.family != "netdev" {
             self.way.iif = trace.iif.or(self.way.iif);
             self.way.oif = trace.oif.or(self.way.oif);
         }
+        self.way.chains.push((trace.family, trace.table.clone(), trace.chain.clone()));
         let is_ours = trace.table == TRAP;
         match (is_ours && trace.family == "bridge", is_ours, trace.chain.as_str()) {
             (true, _, _) => self.by_bridge = true,
@@ -195,6 +218,7 @@ impl Seen {
         match trace.ended {
             Ended::GoesOn => None,
             Ended::Dropped if is_ours => {
+                self.way.arrives = question.goal.is_some_and(|(to, port)| trace.is_to(to, port));
                 self.way.end = trace.chain;
                 Some(Answer::Passed(std::mem::take(&mut self.way)))
             }

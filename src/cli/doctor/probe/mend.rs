@@ -1,13 +1,17 @@
 //! Whose a rule that drops packets is, and the command that makes its program accept them.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::nft::{Family, Hook, Nft, Table, Trace, Transport};
+use crate::netlink::nft::{Base, Expr, Family, Hook, Nft, Table, Trace, Transport};
 use crate::netlink::rtnl::Link;
 
 use super::super::finding::quoted;
+use super::ask::Way;
 use super::plan::{Direction, Question};
 use crate::cli::output::NAME;
 
@@ -73,15 +77,18 @@ pub(super) struct Drop {
     number: Option<usize>,
     /// The table has the chain for rules of Docker's administrator.
     has_docker_user: bool,
-    /// The hook of a base chain.
-    hook: Option<Hook>,
+    /// The chain that the packet came from, if that is a base chain.
+    base: Option<Base>,
+    /// The rule drops by a limit, a count or at random: the next packet can pass.
+    pub(super) is_by_chance: bool,
     family: Option<IpFamily>,
     name: String,
 }
 
 impl Drop {
-    pub(super) fn of(nft: &Nft, trace: &Trace) -> Result<Self> {
-        let (mut chains, mut hook, mut number) = (Vec::new(), None, None);
+    pub(super) fn of(nft: &Nft, way: &Way, trace: &Trace) -> Result<Self> {
+        let (mut chains, mut bases, mut number) = (Vec::new(), BTreeMap::new(), None);
+        let mut is_by_chance = false;
         let family = match trace.family {
             "inet" => Some(Family::Inet),
             "ip" => Some(Family::Ip),
@@ -92,14 +99,20 @@ impl Drop {
         if let Some(family) = family {
             let table = Table { family, name: &trace.table };
             for chain in nft.chains(table)? {
-                if chain.name == trace.chain {
-                    hook = chain.base.map(|base| base.hook);
-                }
+                bases.extend(chain.base.map(|base| (chain.name.clone(), base)));
                 chains.push(chain.name);
             }
             let rules = nft.rules_of(table, &trace.chain)?;
             number = rules.iter().position(|rule| Some(rule.handle) == trace.rule);
+            let rule = number.and_then(|number| rules.get(number));
+            is_by_chance = rule.is_some_and(|rule| rule.exprs.iter().any(is_of_chance));
         }
+        let of_table = way
+            .chains
+            .iter()
+            .rev()
+            .filter(|(family, table, _)| (*family, table) == (trace.family, &trace.table));
+        let base = of_table.filter_map(|(.., chain)| bases.get(chain).copied()).next();
         Ok(Self {
             manager: Manager::of(trace.family, &trace.table, &trace.chain, &chains),
             table: format!("{} {}", trace.family, trace.table),
@@ -107,7 +120,8 @@ impl Drop {
             rule: trace.rule,
             number: number.map(|at| at + 1),
             has_docker_user: chains.iter().any(|name| name == DOCKER_USER),
-            hook,
+            base,
+            is_by_chance,
             family: match trace.family {
                 "ip" => Some(IpFamily::V4),
                 "ip6" => Some(IpFamily::V6),
@@ -140,16 +154,37 @@ impl Drop {
     }
 
     /// The command that accepts the packet; instructions in words if no command can. `own` is the link of the host that the
-    /// containers are behind.
-    pub(super) fn fix(&self, question: &Question<'_>, own: &Link) -> String {
-        let rule = Accepted::of(question, own);
+    /// containers are behind, `outside` that to other networks.
+    pub(super) fn fix(
+        &self,
+        question: &Question<'_>,
+        own: &Link,
+        outside: Option<&Link>,
+    ) -> String {
+        let rule = Accepted::of(question, own, outside, self.base);
         match self.manager {
-            Manager::Cnibox => "cnibox reconcile".into(),
+            _ if !rule.has_conditions() => self.in_words(question),
+            Manager::Cnibox => match self.rule {
+                Some(handle) => format!(
+                    "cnibox reconcile; if another program added the rule: nft delete rule {} {} handle {handle}",
+                    self.table,
+                    quoted(&self.chain)
+                ),
+                None => "cnibox reconcile".into(),
+            },
+            // A source of a zone would open more than the port.
+            Manager::Firewalld if question.direction == Direction::Port => self.in_words(question),
             Manager::Firewalld => rule.firewalld(),
             Manager::Ufw => rule.ufw(),
             Manager::Fw4 => self.fw4(&rule, question.direction),
             Manager::KubeProxy => {
                 format!("edit the rules of kube-proxy: {}", self.in_words(question))
+            }
+            // iptables knows no incoming link at POSTROUTING.
+            Manager::Docker | Manager::Iptables
+                if rule.stage == Stage::Leaving && question.direction != Direction::Port =>
+            {
+                self.in_words(question)
             }
             Manager::Docker | Manager::Iptables => self.iptables(&rule, question),
             Manager::Nft => self.nft(&rule, question.direction),
@@ -158,7 +193,19 @@ impl Drop {
 
     fn in_words(&self, question: &Question<'_>) -> String {
         let network = &question.who.entry.network;
-        format!("chain {} of table {} has to accept packets of {network}", self.chain, self.table)
+        let what = match question.goal {
+            Some((address, port)) => {
+                let transport = question.packet.transport.name();
+                format!("to {address}, {transport} port {port}, and their answers")
+            }
+            None => format!("of {network}"),
+        };
+        format!("chain {} of table {} has to accept packets {what}", self.chain, self.table)
+    }
+
+    /// Whether the packets of the connection in both directions pass the chain.
+    fn sees_answers(&self) -> bool {
+        self.base.is_some_and(|base| base.hook == Hook::Forward)
     }
 
     fn nft(&self, rule: &Accepted, direction: Direction) -> String {
@@ -168,7 +215,7 @@ impl Drop {
         };
         let is_by_link = !self.table.starts_with("bridge") && !self.table.starts_with("netdev");
         let mut conditions = vec![if is_by_link { rule.nft() } else { rule.nft_by_address() }];
-        if is_by_link && direction != Direction::Gateway && self.hook != Some(Hook::Prerouting) {
+        if is_by_link && direction != Direction::Gateway && self.sees_answers() {
             conditions.push("ct state established,related".into());
         }
         let command = |condition: &String| {
@@ -185,25 +232,34 @@ impl Drop {
             Some(IpFamily::V6) => "ip6tables-nft",
             _ => "iptables-nft",
         };
-        let (place, is_forward) = match (self.has_docker_user, self.rule, self.number) {
-            (true, _, _) if question.direction != Direction::Gateway => {
-                (format!("-I {DOCKER_USER} 1"), true)
-            }
-            (_, Some(_), Some(number)) => {
-                (format!("-I {} {number}", quoted(&self.chain)), self.hook != Some(Hook::Input))
-            }
+        let place = match (self.has_docker_user, self.rule, self.number) {
+            (true, _, _) if self.sees_answers() => format!("-I {DOCKER_USER} 1"),
+            (_, Some(_), Some(number)) => format!("-I {} {number}", quoted(&self.chain)),
             (_, Some(_), None) => return format!("edit the rules: {}", self.in_words(question)),
-            (_, None, _) => (format!("-A {}", quoted(&self.chain)), self.hook != Some(Hook::Input)),
+            (_, None, _) => format!("-A {}", quoted(&self.chain)),
         };
         let table =
             if self.name == "filter" { String::new() } else { format!("-t {} ", self.name) };
         let mut conditions = vec![rule.iptables()];
-        if is_forward && question.direction != Direction::Gateway && self.name == "filter" {
+        if self.sees_answers() && question.direction != Direction::Gateway {
             conditions.push("-m conntrack --ctstate RELATED,ESTABLISHED".into());
         }
         let command =
             |condition: &String| format!("{program} {table}{place} {condition} -j ACCEPT");
         conditions.iter().map(command).collect::<Vec<_>>().join(" && ")
+    }
+
+    /// The commands for the tables of iptables-legacy, whose rules are not traced.
+    pub(super) fn legacy(question: &Question<'_>, own: &Link, outside: Option<&Link>) -> String {
+        let rule = Accepted::of(question, own, outside, None);
+        let program = match rule.family {
+            IpFamily::V4 => "iptables-legacy",
+            IpFamily::V6 => "ip6tables-legacy",
+        };
+        let conditions = [rule.iptables(), "-m conntrack --ctstate RELATED,ESTABLISHED".into()];
+        conditions
+            .map(|condition| format!("{program} -I FORWARD 1 {condition} -j ACCEPT"))
+            .join(" && ")
     }
 
     /// fw4 includes the files of this directory at the beginning of its chain.
@@ -229,17 +285,57 @@ struct Accepted {
     transport: Transport,
     /// The port of the container for published ports; else that of the packet.
     port: u16,
+    /// The destination of the packet before a translation: its address and its port.
+    sent_to: (IpAddr, u16),
+    stage: Stage,
+}
+
+/// What a chain knows of a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// At prerouting, before the destination is translated. The link that the packet leaves through is unknown.
+    Sent,
+    /// At prerouting, after that.
+    Translated,
+    /// Both links are known.
+    Routed,
+    /// The source can be another one already.
+    Leaving,
+}
+
+impl Stage {
+    fn of(base: Option<Base>) -> Self {
+        match base {
+            Some(Base { hook: Hook::Prerouting, priority, .. }) if priority <= DSTNAT => Self::Sent,
+            Some(Base { hook: Hook::Prerouting, .. }) => Self::Translated,
+            Some(Base { hook: Hook::Postrouting, .. }) => Self::Leaving,
+            _ => Self::Routed,
+        }
+    }
+}
+
+/// The priority at which destinations are translated.
+const DSTNAT: i32 = -100;
+
+/// An expression by which a rule matches one packet and not another one that is equal.
+fn is_of_chance(expr: &Expr) -> bool {
+    match expr {
+        Expr::Other(name) => ["limit", "connlimit", "numgen", "quota"].contains(&name.as_str()),
+        Expr::XtMatch(one) => ["limit", "hashlimit", "connlimit", "statistic", "quota", "recent"]
+            .contains(&one.name.as_str()),
+        _ => false,
+    }
 }
 
 impl Accepted {
-    fn of(question: &Question<'_>, own: &Link) -> Self {
+    fn of(question: &Question<'_>, own: &Link, outside: Option<&Link>, base: Option<Base>) -> Self {
         let family = IpFamily::of(question.packet.from);
         let net = question.who.net(family).unwrap_or_else(|| family.everything());
         let is_own = own.index != question.who.port.index;
         Self {
             direction: question.direction,
             own: is_own.then(|| own.name.clone()),
-            uplink: question.uplink.as_ref().map(|link| link.name.clone()),
+            uplink: outside.map(|link| link.name.clone()),
             family,
             subnet: if question.direction == Direction::Port {
                 net.addr().into()
@@ -247,8 +343,15 @@ impl Accepted {
                 net.trunc()
             },
             transport: question.packet.transport,
-            port: question.container_port.unwrap_or(question.packet.port),
+            port: question.goal.map_or(question.packet.port, |(_, port)| port),
+            sent_to: (question.packet.to, question.packet.port),
+            stage: Stage::of(base),
         }
+    }
+
+    /// Whether a chain can select the packets. After postrouting has translated the source, it knows them by their link only.
+    fn has_conditions(&self) -> bool {
+        self.stage != Stage::Leaving || self.own.is_some() || self.direction == Direction::Port
     }
 
     fn nft(&self) -> String {
@@ -256,12 +359,24 @@ impl Accepted {
             Some(own) => format!(r#"iifname "{own}""#),
             None => self.nft_by_address(),
         };
-        let to = |link: &Option<String>| {
-            link.as_ref().map_or_else(String::new, |link| format!(r#" oifname "{link}""#))
+        let is_routed = matches!(self.stage, Stage::Routed | Stage::Leaving);
+        let to = |link: &Option<String>| match link {
+            Some(link) if is_routed => format!(r#" oifname "{link}""#),
+            _ => String::new(),
         };
+        let ip = if self.family == IpFamily::V4 { "ip" } else { "ip6" };
+        let transport = self.transport.name();
         match self.direction {
             Direction::World => from + &to(&self.uplink),
-            Direction::Port => "ct status dnat".into(),
+            Direction::Port if self.stage == Stage::Sent => {
+                let (address, port) = self.sent_to;
+                let link = self.uplink.as_deref().unwrap_or_default();
+                format!(r#"iifname "{link}" {ip} daddr {address} {transport} dport {port}"#)
+            }
+            Direction::Port => {
+                let (address, port) = (self.subnet.addr(), self.port);
+                format!("ct status dnat {ip} daddr {address} {transport} dport {port}")
+            }
             Direction::Container => from + &to(&self.own),
             Direction::Gateway => format!("{from} udp dport {}", self.port),
         }
@@ -273,6 +388,7 @@ impl Accepted {
         let end = if self.direction == Direction::Port { "daddr" } else { "saddr" };
         let to = match self.direction {
             Direction::Container => format!(" {ip} daddr {}", self.subnet),
+            Direction::Port => format!(" {} dport {}", self.transport.name(), self.port),
             _ => String::new(),
         };
         format!("{ip} {end} {}{to}", self.subnet)
@@ -286,12 +402,23 @@ impl Accepted {
             }
             None => format!("-s {}", self.subnet),
         };
-        let to = |link: &Option<String>| {
-            link.as_ref().map_or_else(String::new, |link| format!(" -o {}", quoted(link)))
+        let is_routed = matches!(self.stage, Stage::Routed | Stage::Leaving);
+        let to = |link: &Option<String>| match link {
+            Some(link) if is_routed => format!(" -o {}", quoted(link)),
+            _ => String::new(),
         };
+        let transport = self.transport.name();
         match self.direction {
             Direction::World => from + &to(&self.uplink),
-            Direction::Port => "-m conntrack --ctstate DNAT".into(),
+            Direction::Port if self.stage == Stage::Sent => {
+                let (address, port) = self.sent_to;
+                let link = self.uplink.as_ref().map_or_else(String::new, quoted);
+                format!("-i {link} -d {address} -p {transport} --dport {port}")
+            }
+            Direction::Port => {
+                let (address, port) = (self.subnet.addr(), self.port);
+                format!("-d {address} -p {transport} --dport {port} -m conntrack --ctstate DNAT")
+            }
             Direction::Container => from + &to(&self.own),
             Direction::Gateway => format!("{from} -p udp --dport {}", self.port),
         }
@@ -309,12 +436,16 @@ impl Accepted {
             Some(own) => (format!(" in on {}", quoted(own)), format!(" out on {}", quoted(own))),
             None => (String::new(), String::new()),
         };
-        let uplink = self.uplink.as_ref().map_or_else(String::new, quoted);
+        let on = |way: &str| match &self.uplink {
+            Some(link) => format!(" {way} on {}", quoted(link)),
+            None => String::new(),
+        };
         let protocol = self.transport.name();
         match self.direction {
-            Direction::World => format!("ufw route allow{inside} out on {uplink} from {subnet}"),
+            Direction::World => format!("ufw route allow{inside}{} from {subnet}", on("out")),
             Direction::Port => format!(
-                "ufw route allow in on {uplink}{outside} to {} port {port} proto {protocol}",
+                "ufw route allow{}{outside} to {} port {port} proto {protocol}",
+                on("in"),
                 subnet.addr()
             ),
             Direction::Container => {

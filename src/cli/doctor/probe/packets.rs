@@ -55,7 +55,7 @@ impl Packet {
 }
 
 /// The bytes of an address.
-pub(super) fn bytes(address: IpAddr) -> Vec<u8> {
+fn bytes(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().into(),
         IpAddr::V6(address) => address.octets().into(),

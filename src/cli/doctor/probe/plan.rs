@@ -1,16 +1,19 @@
 //! The questions of the probe: which packets the host should let pass, by its living containers.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
 use crate::cni::json::Json;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::file;
-use crate::names::{IpFamily, Mac};
+use crate::names::{IpFamily, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::netlink::rtnl::Link;
 use crate::plugin::life::Life;
+use crate::plugins::firewall::passage::Passage;
 use crate::plugins::portmap::{Mapping, Portmap};
 use crate::runtime::cache::CacheEntry;
 
@@ -55,10 +58,33 @@ pub(super) struct Question<'a> {
     pub(super) to: Mac,
     /// The link that receives the packet.
     pub(super) receiver: Link,
-    /// The link of the host's default route, for packets from and to other networks.
-    pub(super) uplink: Option<Link>,
-    /// For a published port: the port in the container.
-    pub(super) container_port: Option<u16>,
+    /// For a published port: the address and the port in the container.
+    pub(super) goal: Option<(IpAddr, u16)>,
+    /// The container is the first one of its network that is asked.
+    pub(super) is_first: bool,
+}
+
+impl Question<'_> {
+    /// The links that receive the packet.
+    pub(super) fn links(&self) -> impl Iterator<Item = &Link> {
+        let bridge = self.who.bridge.as_ref().filter(|_| self.direction != Direction::Port);
+        [&self.receiver].into_iter().chain(bridge)
+    }
+}
+
+/// Packets that are not sent.
+pub(super) struct LeftOut {
+    pub(super) network: NetworkName,
+    /// The container.
+    pub(super) whose: String,
+    pub(super) reason: String,
+}
+
+impl LeftOut {
+    fn of(entry: &CacheEntry, text: impl Display) -> Self {
+        let network = entry.network.clone();
+        Self { whose: entry.at.title(&network), reason: text.to_string(), network }
+    }
 }
 
 /// The other host: a host that answers to everybody, so no filter takes it for a forged address. No packet reaches it.
@@ -81,10 +107,41 @@ const QUESTIONS_MAX: usize = 200;
 
 impl<'a> Endpoint<'a> {
     /// All living containers with a veth pair.
-    pub(super) fn all(host: &Host<'_>, attachments: &'a [(CacheEntry, Life)]) -> Vec<Self> {
-        let alive = attachments.iter().filter(|(_, life)| *life == Life::Alive);
-        // A container that ends meanwhile, or has another interface, is not asked.
-        alive.filter_map(|(entry, _)| Self::of(host, entry).ok().flatten()).collect()
+    pub(super) fn all(
+        host: &Host<'_>,
+        attachments: &'a [(CacheEntry, Life)],
+        left_out: &mut Vec<LeftOut>,
+    ) -> Result<Vec<Self>> {
+        let mut all: Vec<Self> = Vec::new();
+        for (entry, life) in attachments {
+            let is_asked = host.options.concerns(&entry.network, &entry.at);
+            match life {
+                Life::Alive => {}
+                Life::Unknown(reason) if is_asked => {
+                    left_out.push(LeftOut::of(entry, reason));
+                    continue;
+                }
+                Life::Unknown(_) | Life::Ended(_) => continue,
+            }
+            match Self::of(host, entry) {
+                Ok(Some(endpoint)) => all.push(endpoint),
+                Ok(None) if is_asked => {
+                    left_out.push(LeftOut::of(entry, "its interface has no end on the host"));
+                }
+                Ok(None) => {}
+                // A container that ends meanwhile is not asked.
+                Err(_) if Self::is_gone(host, entry) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    fn is_gone(host: &Host<'_>, entry: &CacheEntry) -> bool {
+        match host.home.open(&entry.netns).and_then(|netns| netns.rtnl()) {
+            Ok(rtnl) => matches!(rtnl.link(&entry.at.ifname), Ok(None)),
+            Err(_) => matches!(entry.netns.try_exists(), Ok(false)),
+        }
     }
 
     fn of(host: &Host<'_>, entry: &'a CacheEntry) -> Result<Option<Self>> {
@@ -117,7 +174,7 @@ impl<'a> Endpoint<'a> {
             bridge,
             addresses: addresses.map(|address| address.net).collect(),
             gateways,
-            mappings: mappings(&entry.capability_args),
+            mappings: mappings(&entry.capability_args)?,
         }))
     }
 
@@ -126,7 +183,11 @@ impl<'a> Endpoint<'a> {
         self.addresses.iter().copied().find(|net| family.has(net.addr()))
     }
 
-    fn address(&self, family: IpFamily) -> Option<IpAddr> {
+    pub(super) fn network(&self) -> &NetworkName {
+        &self.entry.network
+    }
+
+    pub(super) fn address(&self, family: IpFamily) -> Option<IpAddr> {
         self.net(family).map(|net| net.addr())
     }
 
@@ -137,59 +198,90 @@ impl<'a> Endpoint<'a> {
 }
 
 /// The published ports in the capability arguments of ADD.
-fn mappings(arguments: &Json) -> Vec<Mapping> {
+fn mappings(arguments: &Json) -> Result<Vec<Mapping>> {
     let config = Json::object([("runtimeConfig", Some(arguments.clone()))]);
-    let settings = config.read::<Portmap>("the published ports").and_then(|it| it.settings());
-    settings.map_or_else(|_| Vec::new(), |settings| settings.mappings)
+    Ok(config.read::<Portmap>("the published ports")?.settings()?.mappings)
 }
 
 /// Collects the questions.
 pub(super) struct Plan<'a> {
     host: &'a Host<'a>,
     asked: Asked,
-    /// Questions that cannot be asked, with the reason.
-    pub(super) left_out: Vec<String>,
+    pub(super) left_out: Vec<LeftOut>,
     pub(super) questions: Vec<Question<'a>>,
+    /// Containers that the host sends packets to through another link than that of their network.
+    pub(super) misrouted: Vec<(&'a Endpoint<'a>, IpAddr, Option<u32>)>,
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn make(host: &'a Host<'a>, asked: Asked, all: &'a [Endpoint<'a>]) -> Result<Self> {
-        let (left_out, questions) = (Vec::new(), Vec::new());
-        let mut plan = Self { host, asked, left_out, questions };
+    pub(super) fn make(
+        host: &'a Host<'a>,
+        asked: Asked,
+        all: &'a [Endpoint<'a>],
+        left_out: Vec<LeftOut>,
+    ) -> Result<Self> {
+        let mut plan = Self { host, asked, left_out, questions: Vec::new(), misrouted: Vec::new() };
+        let mut uplinks = Vec::new();
         for family in IpFamily::ALL {
             let world = WORLD[usize::from(family == IpFamily::V6)];
             let uplink = host.rtnl.link_towards(world, None)?;
             let uplink = host.links.iter().find(|link| Some(link.index) == uplink);
-            let uplink = uplink.filter(|link| link.mac.is_some());
-            let mut asked_networks = Vec::new();
-            for who in all {
-                let Some(address) = who.address(family) else { continue };
-                if let Some(uplink) = uplink {
+            uplinks.push((family, world, uplink));
+        }
+        let concerned =
+            all.iter().filter(|who| host.options.concerns(who.network(), &who.entry.at));
+        let mut networks: Vec<&NetworkName> = Vec::new();
+        let (mut first, mut others) = (Vec::new(), Vec::new());
+        for who in concerned {
+            let is_first = host.options.only.is_some() || !networks.contains(&who.network());
+            networks.push(who.network());
+            if is_first { &mut first } else { &mut others }.push(who);
+        }
+        // The first of each network first: there is a limit.
+        let firsts = first.len();
+        for (number, who) in first.into_iter().chain(others).enumerate() {
+            for (family, world, uplink) in uplinks.iter().copied() {
+                if let Some(address) = who.address(family) {
                     plan.published(who, world, uplink)?;
-                }
-                let is_first = !asked_networks.contains(&&who.entry.network);
-                let is_asked = match &host.options.only {
-                    Some(_) => host.options.concerns(&who.entry.network, &who.entry.at),
-                    None => is_first,
-                };
-                if is_asked && asked.port.is_none() {
-                    asked_networks.push(&who.entry.network);
-                    plan.container(who, address, world, uplink)?;
-                    plan.neighbour(who, address, all);
+                    if asked.port.is_none() {
+                        plan.container(who, address, world, uplink)?;
+                        plan.neighbour(who, address, all);
+                    }
                 }
             }
-        }
-        if plan.questions.len() > QUESTIONS_MAX {
-            plan.questions.truncate(QUESTIONS_MAX);
-            plan.left_out.push(format!("only the first {QUESTIONS_MAX} packets are sent"));
+            let of_who =
+                plan.questions.iter_mut().filter(|question| std::ptr::eq(question.who, who));
+            of_who.for_each(|question| question.is_first = number < firsts);
         }
         Ok(plan)
     }
 
+    fn leave_out(&mut self, who: &Endpoint<'_>, text: impl Display) {
+        let left_out = LeftOut::of(who.entry, text);
+        let is_same =
+            |known: &LeftOut| (&known.whose, &known.reason) == (&left_out.whose, &left_out.reason);
+        if !self.left_out.iter().any(is_same) {
+            self.left_out.push(left_out);
+        }
+    }
+
     fn ask(&mut self, mut question: Question<'a>) {
-        let number = u16::try_from(self.questions.len()).unwrap_or_default();
-        question.packet.source_port = SOURCE_PORTS.saturating_add(number);
-        self.questions.push(question);
+        let (who, from) = (question.who, question.packet.from);
+        let is_other = |other: &Question<'_>| {
+            other.packet.from == from && other.receiver.index != question.receiver.index
+        };
+        let down = question.links().find(|link| !link.up).map(|link| link.name.clone());
+        if let Some(link) = down {
+            self.leave_out(who, format_args!("{link} is down"));
+        } else if self.questions.iter().any(is_other) {
+            self.leave_out(who, format_args!("another container has the address {from}"));
+        } else if self.questions.len() >= QUESTIONS_MAX {
+            self.leave_out(who, format_args!("only {QUESTIONS_MAX} packets are sent"));
+        } else {
+            let number = u16::try_from(self.questions.len()).unwrap_or_default();
+            question.packet.source_port = SOURCE_PORTS.saturating_add(number);
+            self.questions.push(question);
+        }
     }
 
     /// Asks for packets of a container to other networks, and to the name server of the host.
@@ -201,8 +293,14 @@ impl<'a> Plan<'a> {
         uplink: Option<&Link>,
     ) -> Result<()> {
         let family = IpFamily::of(address);
+        let text = family_text(family);
         let gateway = who.gateways.iter().copied().find(|gateway| family.has(*gateway));
-        let (Some(gateway), Some(to)) = (gateway, who.gateway_link().mac) else { return Ok(()) };
+        // A network without a gateway has no way to others.
+        let Some(gateway) = gateway else { return Ok(()) };
+        let Some(to) = who.gateway_link().mac else {
+            self.leave_out(who, format_args!("{} has no address", who.gateway_link().name));
+            return Ok(());
+        };
         let question = |direction, to_address, (transport, port)| Question {
             direction,
             who,
@@ -210,24 +308,33 @@ impl<'a> Plan<'a> {
             from: who.mac,
             to,
             receiver: who.port.clone(),
-            uplink: uplink.cloned(),
-            container_port: None,
+            goal: None,
+            is_first: false,
         };
+        let at_gateway = self.host.rtnl.link_with_address(gateway)?;
+        let link = who.gateway_link();
+        // In a VRF another table has the route.
+        if at_gateway == Some(link.index) && link.master.is_none() {
+            let towards = self.host.rtnl.link_towards(address, None)?;
+            if towards != at_gateway {
+                self.misrouted.push((who, address, towards));
+            }
+        }
         match uplink {
-            Some(_) if self.host.rtnl.link_with_address(gateway)?.is_some() => {
+            Some(_) if at_gateway.is_some() => {
                 for port in WORLD_PORTS {
                     self.ask(question(Direction::World, world, port));
                 }
             }
-            // Another machine is the gateway of the network.
-            Some(_) => {}
-            None => self.left_out.push(format!(
-                "the host has no default route of {}: packets of {} to other networks",
-                family_text(family),
-                who.entry.network
-            )),
+            Some(_) => {
+                self.leave_out(who, format_args!("another machine, {gateway}, is its gateway"))
+            }
+            None => self.leave_out(
+                who,
+                format_args!("the host has no route of {text} to other networks, such as {world}"),
+            ),
         }
-        if serves_names(gateway) {
+        if serves_names(gateway)? {
             self.ask(question(Direction::Gateway, gateway, (Transport::Udp, DNS)));
         }
         Ok(())
@@ -236,15 +343,22 @@ impl<'a> Plan<'a> {
     /// Asks for packets of a container to another container of the network.
     fn neighbour(&mut self, who: &'a Endpoint<'a>, address: IpAddr, all: &'a [Endpoint<'a>]) {
         let family = IpFamily::of(address);
-        let is_neighbour = |other: &&Endpoint<'_>| {
-            let are_isolated = |link: &Link| link.port.as_ref().is_some_and(|port| port.isolated);
-            other.entry.network == who.entry.network
+        let is_isolated = |link: &Link| link.port.as_ref().is_some_and(|port| port.isolated);
+        let mut neighbours = all.iter().filter(|other| {
+            other.network() == who.network()
                 && other.entry.at != who.entry.at
                 && other.port.master == who.port.master
                 && other.address(family).is_some()
-                && !(are_isolated(&other.port) && are_isolated(&who.port))
+        });
+        let are_isolated =
+            |other: &Endpoint<'_>| is_isolated(&other.port) && is_isolated(&who.port);
+        let has_neighbours = neighbours.clone().next().is_some();
+        let Some(other) = neighbours.find(|other| !are_isolated(other)) else {
+            if has_neighbours && self.host.options.only.is_some() {
+                self.leave_out(who, "its port of the bridge is isolated from other containers");
+            }
+            return;
         };
-        let Some(other) = all.iter().find(is_neighbour) else { return };
         let to_mac = if who.bridge.is_some() { Some(other.mac) } else { who.port.mac };
         let (Some(to_address), Some(to)) = (other.address(family), to_mac) else { return };
         for (transport, port) in CONTAINER_PORTS {
@@ -255,41 +369,109 @@ impl<'a> Plan<'a> {
                 from: who.mac,
                 to,
                 receiver: who.port.clone(),
-                uplink: None,
-                container_port: None,
+                goal: None,
+                is_first: false,
             });
         }
     }
 
     /// Asks for the published ports of a container on one family of addresses.
-    fn published(&mut self, who: &'a Endpoint<'a>, world: IpAddr, uplink: &Link) -> Result<()> {
+    fn published(
+        &mut self,
+        who: &'a Endpoint<'a>,
+        world: IpAddr,
+        uplink: Option<&Link>,
+    ) -> Result<()> {
         let family = IpFamily::of(world);
-        let Some(to) = uplink.mac else { return Ok(()) };
         let is_asked = |mapping: &&Mapping| {
             mapping.host_ip.is_in(family)
-                && mapping.transport != Transport::Sctp
                 && self.asked.port.is_none_or(|port| port == mapping.host_port)
-                && self.host.options.concerns(&who.entry.network, &who.entry.at)
         };
         let mappings: Vec<Mapping> = who.mappings.iter().filter(is_asked).copied().collect();
-        let addresses = self.host.rtnl.addresses_of(uplink.index, family)?;
-        let first = addresses.iter().find(|address| !address.scope_link && address.is_usable());
         for mapping in mappings {
-            let address = mapping.host_ip.one().or_else(|| Some(first?.net.addr()));
-            let Some(address) = address.filter(|address| !address.is_loopback()) else { continue };
-            let (transport, port) = (mapping.transport, mapping.host_port);
-            self.ask(Question {
-                direction: Direction::Port,
-                who,
-                packet: Packet { from: world, to: address, transport, source_port: 0, port },
-                from: ROUTER,
-                to,
-                receiver: uplink.clone(),
-                uplink: Some(uplink.clone()),
-                container_port: Some(mapping.container_port),
-            });
+            if let Err(reason) = self.mapping(who, world, uplink, mapping)? {
+                let (port, text) = (mapping.host_port, family_text(family));
+                self.leave_out(who, format_args!("published port {port} over {text}: {reason}"));
+            }
         }
         Ok(())
+    }
+
+    /// Asks for a published port. The inner error is the reason why it cannot be asked.
+    fn mapping(
+        &mut self,
+        who: &'a Endpoint<'a>,
+        world: IpAddr,
+        uplink: Option<&Link>,
+        mapping: Mapping,
+    ) -> Result<std::result::Result<(), String>> {
+        let family = IpFamily::of(world);
+        let Some(uplink) = uplink else {
+            return Ok(Err(format!("the host has no route to other networks, such as {world}")));
+        };
+        let Some(to) = uplink.mac else {
+            return Ok(Err(format!("{} has no Ethernet address", uplink.name)));
+        };
+        if mapping.transport == Transport::Sctp {
+            return Ok(Err("packets of SCTP are not sent".into()));
+        }
+        let addresses = self.host.rtnl.addresses_of(uplink.index, family)?;
+        let mut own = addresses.iter().filter(|address| !address.scope_link && address.is_usable());
+        let address = match mapping.host_ip.one() {
+            Some(one) => own.map(|address| address.net.addr()).find(|address| *address == one),
+            None => own.next().map(|address| address.net.addr()),
+        };
+        let (Some(address), Some(goal)) = (address, who.address(family)) else {
+            return Ok(Err(format!("it is not on an address of {}", uplink.name)));
+        };
+        let (transport, port) = (mapping.transport, mapping.host_port);
+        self.ask(Question {
+            direction: Direction::Port,
+            who,
+            packet: Packet { from: world, to: address, transport, source_port: 0, port },
+            from: ROUTER,
+            to,
+            receiver: uplink.clone(),
+            goal: Some((goal, mapping.container_port)),
+            is_first: false,
+        });
+        Ok(Ok(()))
+    }
+
+    /// What is left out, in a line for each reason.
+    pub(super) fn left_out_lines(&self) -> Vec<String> {
+        let mut reasons: BTreeMap<&str, (&str, usize)> = BTreeMap::new();
+        for one in &self.left_out {
+            reasons.entry(&one.reason).or_insert((&one.whose, 0)).1 += 1;
+        }
+        let line = |(reason, (whose, count)): (&str, (&str, usize))| match count {
+            1 => format!("{whose}: {reason}"),
+            _ => format!("{whose}, and {} more: {reason}", count - 1),
+        };
+        reasons.into_iter().map(line).collect()
+    }
+
+    /// Removes the questions that are not harmless. Returns whether there are some.
+    pub(super) fn leave_out_if(
+        &mut self,
+        reason: &str,
+        is_removed: impl Fn(&Question<'_>) -> bool,
+    ) -> bool {
+        let (removed, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.questions).into_iter().partition(is_removed);
+        self.questions = kept;
+        removed.iter().for_each(|question| self.leave_out(question.who, reason));
+        !removed.is_empty()
+    }
+
+    /// Whether the network accepts packets of other networks to its published ports in each filter.
+    pub(super) fn publishes_for_all(&self, question: &Question<'_>) -> bool {
+        let mut networks = self.host.networks.iter();
+        let own = networks.find(|net| net.network.name == *question.who.network());
+        matches!(
+            own.and_then(|net| net.passage()),
+            Some(Passage::Forward { accepts_published: true, .. })
+        )
     }
 
     /// The link of an index.
@@ -308,7 +490,7 @@ pub(super) fn family_text(family: IpFamily) -> &'static str {
 const DNS: u16 = 53;
 
 /// Whether a program of the host waits for UDP datagrams to port 53 of this address, by the kernel's list of sockets.
-fn serves_names(gateway: IpAddr) -> bool {
+fn serves_names(gateway: IpAddr) -> Result<bool> {
     let (list, bytes) = match gateway {
         IpAddr::V4(address) => ("/proc/thread-self/net/udp", address.octets().to_vec()),
         IpAddr::V6(address) => ("/proc/thread-self/net/udp6", address.octets().to_vec()),
@@ -317,7 +499,8 @@ fn serves_names(gateway: IpAddr) -> bool {
     let words = bytes.chunks_exact(4).filter_map(|word| <[u8; 4]>::try_from(word).ok());
     let address: String = words.map(|word| format!("{:08X}", u32::from_ne_bytes(word))).collect();
     let local = format!("{address}:{DNS:04X}");
-    file::read_lossy(list).is_ok_and(|text| {
-        text.lines().any(|line| line.split_ascii_whitespace().nth(1) == Some(local.as_str()))
-    })
+    let text = file::read_lossy(list)
+        .map_err(|error| Error::internal(format_args!("cannot read {list}: {error}")))?;
+    let is_local = |line: &str| line.split_ascii_whitespace().nth(1) == Some(local.as_str());
+    Ok(text.lines().any(is_local))
 }

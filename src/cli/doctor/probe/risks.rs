@@ -1,60 +1,148 @@
-//! Rules for which a packet of the probe would do more than count.
+//! What would make a packet of the probe do more than count.
+
+use std::collections::BTreeMap;
 
 use crate::error::Result;
-use crate::netlink::nft::{Expr, Hook, Nft, TRAP, Table};
-use crate::netlink::xfrm;
+use crate::names::IpFamily;
+use crate::netlink::nft::{Expr, Family, Hook, Nft, TRAP, Table, XtExtension};
+use crate::netlink::{xfrm, xtables};
 
-use super::plan::Direction;
+use super::super::host::Host;
+use super::plan::{Direction, Question};
 use crate::cli::output::NAME;
 
 /// Why packets are not sent.
 pub(super) struct Risk {
     pub(super) reason: String,
-    /// The rule sees only packets for the host itself.
-    is_about_input: bool,
+    what: About,
+}
+
+/// The packets that a risk concerns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum About {
+    All,
+    /// Those for the host itself. A published port is translated before.
+    Input,
+    Family(IpFamily),
+    /// Those that this link receives.
+    Link(u32),
 }
 
 impl Risk {
-    pub(super) fn concerns(&self, direction: Direction) -> bool {
-        !self.is_about_input || direction == Direction::Gateway
+    pub(super) fn concerns(&self, question: &Question<'_>) -> bool {
+        match self.what {
+            About::All => true,
+            About::Input => matches!(question.direction, Direction::Gateway | Direction::Port),
+            About::Family(family) => family.has(question.packet.from),
+            About::Link(index) => question.links().any(|link| link.index == index),
+        }
     }
 }
 
-/// The expressions of nf_tables that hand packets to programs, copy them, or store their addresses. `tproxy` hands them to a
-/// socket.
-const EXPRESSIONS: [&str; 5] = ["queue", "dup", "fwd", "tproxy", "dynset"];
+/// The expressions of nf_tables that hand packets to programs, copy them, store their addresses, or answer them. `payload` here
+/// writes into the packet: the tables of the probe would not know it again. Neither do they know a packet that is translated
+/// without a connection.
+const EXPRESSIONS: [&str; 9] =
+    ["queue", "dup", "fwd", "tproxy", "dynset", "synproxy", "notrack", "log group", "payload"];
 /// The targets of iptables that do the same.
-const TARGETS: [&str; 4] = ["NFQUEUE", "TEE", "TPROXY", "SET"];
+const TARGETS: [&str; 11] = [
+    "NFQUEUE",
+    "TEE",
+    "TPROXY",
+    "SET",
+    "SYNPROXY",
+    "NFLOG",
+    "ULOG",
+    "NOTRACK",
+    "DNPT",
+    "SNPT",
+    "IDLETIMER",
+];
+/// The match that stores addresses.
+const RECENT: &str = "recent";
 
-/// The first risk of each kind.
-pub(super) fn risks(nft: &Nft) -> Result<Vec<Risk>> {
+/// The first bit in the data of the target `CT` (linux/netfilter/xt_CT.h: XT_CT_NOTRACK).
+fn is_notrack(target: &XtExtension) -> bool {
+    target.name == "CT" && target.info.first().is_some_and(|flags| flags & 1 != 0)
+}
+
+/// What the expression does that is more than counting.
+fn effect(table: Table<'_>, hook: Option<Hook>, expr: &Expr) -> Option<&'static str> {
+    let known =
+        |names: &[&'static str], name: &str| names.iter().find(|one| **one == name).copied();
+    match expr {
+        Expr::Other(name) if name == "payload" => Some("a change of the packet"),
+        Expr::Other(name) => known(&EXPRESSIONS, name),
+        // The answer leaves through the link without passing a hook.
+        Expr::Reject { .. } if table.family == Family::Netdev || hook == Some(Hook::Ingress) => {
+            Some("reject at ingress")
+        }
+        Expr::XtTarget(target) if is_notrack(target) => Some("notrack"),
+        Expr::XtTarget(target) => known(&TARGETS, &target.name),
+        Expr::XtMatch(extension) => known(&[RECENT], &extension.name),
+        _ => None,
+    }
+}
+
+/// All risks of the host for these questions.
+pub(super) fn risks(host: &Host<'_>, nft: &Nft, questions: &[Question<'_>]) -> Result<Vec<Risk>> {
     let mut risks = Vec::new();
     if xfrm::has_policy()? {
         let reason = "the host has policies of IPsec: a packet could make a program negotiate keys";
-        risks.push(Risk { reason: reason.into(), is_about_input: false });
+        risks.push(Risk { reason: reason.into(), what: About::All });
     }
     for (family, name) in nft.tables()? {
         if [NAME, TRAP].contains(&name.as_str()) {
             continue;
         }
-        let table = Table { family, name: &name };
-        for rule in nft.rules(table)? {
-            let risk = rule.exprs.iter().find_map(|expr| match expr {
-                Expr::Other(name) => EXPRESSIONS.iter().find(|known| *known == name),
-                Expr::XtTarget(target) => TARGETS.iter().find(|known| **known == target.name),
-                _ => None,
-            });
-            let Some(risk) = risk else { continue };
-            let chain = nft.chains(table)?.into_iter().find(|chain| chain.name == rule.chain);
-            let hook = chain.and_then(|chain| chain.base).map(|base| base.hook);
-            let (handle, chain) = (rule.handle, rule.chain);
-            let reason = format!("rule {handle} of chain {chain}, table {table}, has {risk}");
-            match hook {
-                // The probe sends no packets of the host.
-                Some(Hook::Output) => {}
-                hook => risks.push(Risk { reason, is_about_input: hook == Some(Hook::Input) }),
-            }
+        rules(nft, Table { family, name: &name }, &mut risks)?;
+    }
+    for (family, program) in [(IpFamily::V4, "iptables-legacy"), (IpFamily::V6, "ip6tables-legacy")]
+    {
+        let extensions: Vec<&str> = TARGETS.into_iter().chain([RECENT, "CT"]).collect();
+        if let Some(table) = xtables::table_that_has(family == IpFamily::V6, &extensions) {
+            let reason = format!(
+                "table {table} of {program} has a rule that does more than count and drop, or cannot be read"
+            );
+            risks.push(Risk { reason, what: About::Family(family) });
+        }
+    }
+    let links: BTreeMap<u32, &str> = questions
+        .iter()
+        .flat_map(Question::links)
+        .map(|link| (link.index, link.name.as_str()))
+        .collect();
+    for (index, name) in links {
+        if host.rtnl.can_send_received(index)? {
+            let reason = format!(
+                "a filter of traffic control on {name} can copy, redirect or change packets: `tc filter show dev {name} ingress`"
+            );
+            risks.push(Risk { reason, what: About::Link(index) });
         }
     }
     Ok(risks)
+}
+
+/// Adds the risks of the rules of a table.
+fn rules(nft: &Nft, table: Table<'_>, risks: &mut Vec<Risk>) -> Result<()> {
+    let mut chains = None;
+    for rule in nft.rules(table)? {
+        // Most rules have none of these expressions in any chain.
+        let can = |expr: &Expr| effect(table, Some(Hook::Ingress), expr).is_some();
+        if !rule.exprs.iter().any(can) {
+            continue;
+        }
+        if chains.is_none() {
+            chains = Some(nft.chains(table)?);
+        }
+        let of_rule = chains.iter().flatten().find(|chain| chain.name == rule.chain);
+        let hook = of_rule.and_then(|chain| chain.base).map(|base| base.hook);
+        let found = rule.exprs.iter().find_map(|expr| effect(table, hook, expr));
+        let Some(found) = found else { continue };
+        let what = if hook == Some(Hook::Input) { About::Input } else { About::All };
+        let (handle, chain) = (rule.handle, &rule.chain);
+        let reason = format!("rule {handle} of chain {chain}, table {table}, has {found}");
+        risks.push(Risk { reason, what });
+    }
+    Ok(())
 }
