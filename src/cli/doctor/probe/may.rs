@@ -9,8 +9,7 @@ pub(super) struct Asked<'a> {
     pub(super) sent: &'a [&'a Question<'a>],
 }
 
-/// What the check `filters` says of a chain that concerns the first packets of connections.
-const FIRST_PACKETS: [&str; 2] = ["new connections", "published ports"];
+/// What the check `filters` says of a rule that translates a published port.
 const TRANSLATES: &str = "translates the published port ";
 
 impl Asked<'_> {
@@ -37,18 +36,23 @@ impl Asked<'_> {
             return Some(line).filter(|_| !self.plan.left_out.is_empty() || !self.is_whole());
         }
         let Some((kinds, network)) = end.rsplit_once(" of ") else { return Some(line) };
-        let mut of_network =
-            self.sent.iter().filter(|question| **question.who.network() == *network);
-        let is_left_out = self.plan.left_out.iter().any(|one| *one.network == *network);
-        let is_asked = match place.contains("table bridge ") {
-            true => of_network.any(|question| question.direction == Direction::Container),
-            false => of_network.next().is_some(),
+        let has = |direction| {
+            let mut of_network =
+                self.sent.iter().filter(|question| **question.who.network() == *network);
+            of_network.any(|question| question.direction == direction)
         };
-        if is_left_out || !is_asked || !self.is_whole() {
+        let is_bridge = place.contains("table bridge ");
+        let is_asked = |kind: &str| match kind {
+            "new connections" if is_bridge => has(Direction::Container),
+            "new connections" => has(Direction::World),
+            "published ports" => has(Direction::Port),
+            _ => false,
+        };
+        let is_left_out = self.plan.left_out.iter().any(|one| *one.network == *network);
+        if is_left_out || !self.is_whole() {
             return Some(line);
         }
-        let kinds: Vec<&str> =
-            kinds.split(", ").filter(|kind| !FIRST_PACKETS.contains(kind)).collect();
+        let kinds: Vec<&str> = kinds.split(", ").filter(|kind| !is_asked(kind)).collect();
         (!kinds.is_empty()).then(|| format!("{place}: {} of {network}", kinds.join(", ")))
     }
 

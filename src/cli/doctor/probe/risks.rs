@@ -1,11 +1,12 @@
 //! What would make a packet of the probe do more than count.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::nft::{Expr, Family, Hook, Nft, TRAP, Table, XtExtension};
-use crate::netlink::{xfrm, xtables};
+use crate::netlink::nft::{Expr, Family, Hook, Nft, TRAP, Table, Transport, XtExtension};
+use crate::netlink::{u32_at, xfrm, xtables};
 
 use super::super::host::Host;
 use super::plan::{Direction, Question};
@@ -24,6 +25,8 @@ enum About {
     /// Those for the host itself. A published port is translated before.
     Input,
     Family(IpFamily),
+    /// Segments of TCP that a bridge port receives.
+    Reset,
     /// Those that this link receives.
     Link(u32),
 }
@@ -34,6 +37,11 @@ impl Risk {
             About::All => true,
             About::Input => matches!(question.direction, Direction::Gateway | Direction::Port),
             About::Family(family) => family.has(question.packet.from),
+            About::Reset => {
+                question.packet.transport == Transport::Tcp
+                    && question.direction != Direction::Port
+                    && question.who.bridge.is_some()
+            }
             About::Link(index) => question.links().any(|link| link.index == index),
         }
     }
@@ -84,6 +92,26 @@ fn effect(table: Table<'_>, hook: Option<Hook>, expr: &Expr) -> Option<&'static 
     }
 }
 
+/// Whether the rule refuses a segment of TCP by a reset. With br_netfilter the kernel sends it straight to the bridge port that the
+/// segment came from, without a hook.
+fn resets(table: Table<'_>, expr: &Expr) -> bool {
+    // Source: linux/netfilter_ipv4/ipt_REJECT.h and linux/netfilter_ipv6/ip6t_REJECT.h.
+    let with = if table.family == Family::Ip6 { 6 } else { 7 };
+    match expr {
+        Expr::Reject { kind, .. } => *kind == NFT_REJECT_TCP_RST && table.family != Family::Bridge,
+        Expr::XtTarget(target) => target.name == "REJECT" && u32_at(&target.info, 0) == Some(with),
+        _ => false,
+    }
+}
+
+/// linux/netfilter/nf_tables.h
+const NFT_REJECT_TCP_RST: i32 = 1;
+
+/// Whether rules for IP see the frames of bridges.
+fn has_br_netfilter() -> bool {
+    !matches!(Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").try_exists(), Ok(false))
+}
+
 /// All risks of the host for these questions.
 pub(super) fn risks(host: &Host<'_>, nft: &Nft, questions: &[Question<'_>]) -> Result<Vec<Risk>> {
     let mut risks = Vec::new();
@@ -106,6 +134,13 @@ pub(super) fn risks(host: &Host<'_>, nft: &Nft, questions: &[Question<'_>]) -> R
             );
             risks.push(Risk { reason, what: About::Family(family) });
         }
+        if has_br_netfilter()
+            && let Some(table) = xtables::table_that_has(family == IpFamily::V6, &["REJECT"])
+        {
+            let reason =
+                format!("table {table} of {program} has REJECT, and br_netfilter is in use");
+            risks.push(Risk { reason, what: About::Reset });
+        }
     }
     let links: BTreeMap<u32, &str> = questions
         .iter()
@@ -126,7 +161,15 @@ pub(super) fn risks(host: &Host<'_>, nft: &Nft, questions: &[Question<'_>]) -> R
 /// Adds the risks of the rules of a table.
 fn rules(nft: &Nft, table: Table<'_>, risks: &mut Vec<Risk>) -> Result<()> {
     let mut chains = None;
+    let has_br_netfilter = has_br_netfilter();
     for rule in nft.rules(table)? {
+        if has_br_netfilter && rule.exprs.iter().any(|expr| resets(table, expr)) {
+            let (handle, chain) = (rule.handle, &rule.chain);
+            let reason = format!(
+                "rule {handle} of chain {chain}, table {table}, has reject with tcp reset, and br_netfilter is in use"
+            );
+            risks.push(Risk { reason, what: About::Reset });
+        }
         // Most rules have none of these expressions in any chain.
         let can = |expr: &Expr| effect(table, Some(Hook::Ingress), expr).is_some();
         if !rule.exprs.iter().any(can) {

@@ -100,8 +100,8 @@ fn a_packet_that_goes_elsewhere_does_not_pass() {
 #[test]
 fn the_command_fits_the_hook_and_the_way() {
     let host = Host::new();
-    let other_uplink = "ip link add wan2 type dummy && ip address add 203.0.113.1/24 dev wan2 && ip link set wan2 up &&
-        ip route add default via 203.0.113.2 table 77 && ip rule add from 10.1.0.0/16 lookup 77; ";
+    let other_uplink = "ip link add wan2 type veth peer name port2 && ip link set port2 up && ip address add 203.0.113.1/24 dev wan2 && ip link set wan2 up &&
+        ip route add default via 203.0.113.2 table 77 && ip rule add from 10.1.0.0/16 lookup 77";
     for (fault, text) in [
         (
             admin("prerouting priority -300", "iifname cni-a drop; tcp dport 8080 drop;"),
@@ -125,7 +125,7 @@ fn the_command_fits_the_hook_and_the_way() {
             "iptables-legacy -I FORWARD 1 -i cni-a -o wan -j ACCEPT",
         ),
         (
-            format!("{other_uplink} {}", admin("forward priority 0; policy drop", "")),
+            format!("{other_uplink} && {}", admin("forward priority 0; policy drop", "")),
             "oifname \"wan2\" accept",
         ),
     ] {

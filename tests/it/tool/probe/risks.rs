@@ -43,7 +43,7 @@ fn packets_that_would_be_sent_on_or_answered_are_not_sent() {
         (chain("prerouting priority -310", "ip saddr 10.1.0.2 ip saddr set 10.1.0.77"), "has a change of the packet", true),
         (chain("prerouting priority -300", "notrack"), "has notrack", true),
         (chain("prerouting priority -300", "log group 5"), "has log group", true),
-        (chain("output priority 0", "queue num 5"), "has queue", true),
+        (chain("output priority 0", "log group 6"), "has log group", true),
         (chain("input priority 0", "tcp dport 8080 ct state invalid,untracked synproxy mss 1460 wscale 7"), "has synproxy", false),
         (
             "nft 'table netdev admin { chain i { type filter hook ingress device \"wan\" priority 0; tcp dport 8080 reject with tcp reset; }; }'".into(),
@@ -73,12 +73,32 @@ fn packets_that_would_be_sent_on_or_answered_are_not_sent() {
 fn a_filter_that_only_drops_or_accepts_is_asked() {
     let host = Host::new();
     host.run(
-        "tc qdisc add dev wan clsact && tc filter add dev wan ingress u32 match u32 0 0 action ok",
+        "tc qdisc add dev wan clsact && tc filter add dev wan ingress u32 match u32 0 0 classid 1:1",
     );
-    host.run("iptables-legacy -A FORWARD -p tcp --dport 9 -j REJECT");
+    host.run("iptables-legacy -A FORWARD -p tcp --dport 9 -j DROP");
     let outcome = host.probe(&["one"]);
     assert!(!outcome.report().contains("not asked"), "{}", outcome.report());
     assert!(outcome.stdout.contains("wan → cni-a → passes"), "{}", outcome.stdout);
+}
+
+/// The kernel sends the reset to the bridge port without a hook.
+#[test]
+fn no_segment_is_sent_that_would_be_reset_at_a_bridge_port() {
+    let host = Host::new();
+    if !std::path::Path::new("/proc/sys/net/bridge").exists() {
+        return;
+    }
+    let one = Container { world: &host.world, name: "one".into() };
+    count(&one);
+    for rule in ["reject with tcp reset", "notrack"] {
+        let hook =
+            if rule == "notrack" { "prerouting priority -300" } else { "forward priority 0" };
+        host.run(&format!("nft 'table inet t {{ chain c {{ type filter hook {hook}; meta l4proto tcp {rule}; }}; }}'"));
+        let outcome = host.probe(&["one"]);
+        assert!(!outcome.stdout.contains("to other networks, tcp"), "{}", outcome.report());
+        got_nothing(&one);
+        host.run("nft delete table inet t");
+    }
 }
 
 /// A packet that is lost takes most of a second.
