@@ -136,7 +136,8 @@ impl<'a> Asker<'a> {
             return Ok(None);
         }
         let packet = &question.packet;
-        std::thread::sleep(SETTLES);
+        // Traces of the packet before.
+        self.traces.next(SETTLES)?;
         self.trap.as_ref().expect("it is there until the end").catch(Flow {
             transport: packet.transport,
             from: (packet.from, packet.source_port),

@@ -98,7 +98,9 @@ fn resets(table: Table<'_>, expr: &Expr) -> bool {
     // Source: linux/netfilter_ipv4/ipt_REJECT.h and linux/netfilter_ipv6/ip6t_REJECT.h.
     let with = if table.family == Family::Ip6 { 6 } else { 7 };
     match expr {
-        Expr::Reject { kind, .. } => *kind == NFT_REJECT_TCP_RST && table.family != Family::Bridge,
+        Expr::Reject { kind, .. } => {
+            *kind == NFT_REJECT_TCP_RST && !matches!(table.family, Family::Bridge | Family::Netdev)
+        }
         Expr::XtTarget(target) => target.name == "REJECT" && u32_at(&target.info, 0) == Some(with),
         _ => false,
     }
