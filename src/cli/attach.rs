@@ -19,6 +19,7 @@ use crate::runtime::netns_lock::Purpose;
 
 use super::output::{print_line, usage_error};
 use super::parameters::{self, AddOptions, TIMEOUT_S};
+use super::podman;
 
 const IFNAME: &str = "eth0";
 
@@ -222,7 +223,7 @@ impl Named {
                 let msg = "NETWORK and CONTAINER, or --container-id, are missing";
                 return match word {
                     None => Err(usage_error(msg)),
-                    Some(word) if parameters::is_network(word) => {
+                    Some(word) if podman::is_network(word) => {
                         Err(usage_error(format!("{msg}; no container is {word}")))
                     }
                     Some(word) => {

@@ -8,7 +8,7 @@ use crate::runtime::Runtime;
 use crate::runtime::gc::{Collected, Options};
 
 use super::output::{Done, print_json, print_line, usage_error};
-use super::parameters;
+use super::{parameters, podman};
 
 /// The timeout of an executed plugin, in seconds. It is shorter than that of `add` and `del`: a timer calls gc, and the
 /// next run retries.
@@ -96,7 +96,7 @@ impl Gc {
         let choice = network.map(parameters::choice).transpose()?;
         let options =
             Options { is_dry_run: self.dry_run, uncached: self.uncached, confirm: self.confirm };
-        let known = parameters::require_known(choice.as_ref());
+        let known = podman::require_known(choice.as_ref());
         let collected = runtime.gc(choice.as_ref(), options, print)?;
         // What has no record can remain of a network that nobody knows.
         if collected.removed.is_empty() && collected.remains.is_empty() {

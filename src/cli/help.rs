@@ -34,7 +34,12 @@ const COLUMNS: usize = 80;
 
 /// `help [--markdown] [PLUGIN|COMMAND [ACTION]|network]`. argh reserves the name `help`, so this function parses the arguments.
 pub(super) fn help(args: &[&str]) -> Result<u8> {
-    let args = &*words::own(args)?;
+    let own = words::own(args)?;
+    // This word alone is the manual of the shared keys.
+    let args = match args {
+        [NETWORK] | [NETWORK, "--markdown"] => args,
+        _ => &own,
+    };
     let (is_markdown, subject) = match args {
         [] => {
             overview();

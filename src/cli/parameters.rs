@@ -24,7 +24,6 @@ use crate::runtime::lifecycle::{Choice, NewAttachment};
 use crate::runtime::podman;
 
 use super::output::usage_error;
-use super::similar::hint;
 
 /// The timeout of an executed plugin, in seconds.
 pub(super) const TIMEOUT_S: u64 = 180;
@@ -70,23 +69,6 @@ pub(super) fn choice(network: &str) -> Result<Choice> {
     }
     let name = NetworkName::new(network);
     name.map(Choice::Named).map_err(usage_error)
-}
-
-/// Fails if no network has the chosen name. If a file cannot be read, each name can be that of a network.
-pub(super) fn require_known(choice: Option<&Choice>) -> Result<()> {
-    let Some(Choice::Named(name)) = choice else { return Ok(()) };
-    match super::podman::runtime(TIMEOUT_S).known_names() {
-        Ok(known) if !known.contains(name) => {
-            let known: Vec<&str> = known.iter().map(|known| &**known).collect();
-            Err(Error::config(format_args!("there is no network {name}{}", hint(name, &known))))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether an argument names a network, or can be the name of one.
-pub(super) fn is_network(argument: &str) -> bool {
-    choice(argument).is_ok_and(|choice| require_known(Some(&choice)).is_ok())
 }
 
 /// The path of a network namespace. The argument is a path, a name below /run/netns, or the id of a process in the namespace.

@@ -15,6 +15,7 @@ use crate::runtime::watch::{Left, PAUSE_MAX_S};
 
 use super::output::{Done, print_json, print_line, usage_error};
 use super::parameters::{self, TIMEOUT_S};
+use super::podman;
 
 /// Restore rules, routes, queueing disciplines and forwarding that another program removed from living attachments.
 #[derive(FromArgs)]
@@ -80,7 +81,7 @@ impl Reconcile {
 
     fn reconcile(&self, runtime: &Runtime) -> Result<u8> {
         let choice = self.network.as_deref().map(parameters::choice).transpose()?;
-        parameters::require_known(choice.as_ref())?;
+        podman::require_known(choice.as_ref())?;
         let name = choice.as_ref().map(Choice::name);
         let is_chosen = |network: &_, _: &_| name.is_none_or(|name| network == name);
         let parts = |_: &_, _: &_, _: &str| Parts::to_restore(self.dry_run, self.inside);
