@@ -149,7 +149,7 @@ impl Add {
         };
         let at = attachment(&self.container_id, &self.ifname, &path)?;
         let runtime = parameters::runtime(self.timeout);
-        let mut new = parameters::new_attachment(find(&runtime, &self.network)?, at)?;
+        let mut new = parameters::new_attachment(parameters::find(&runtime, &self.network)?, at)?;
         let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
         options.apply(&mut new)?;
         #[cfg(feature = "tool")]
@@ -311,7 +311,7 @@ impl Status {
         let (Some(network), _) = parameters::network_and_netns(&self.operands)? else {
             return all(&runtime);
         };
-        let network = find(&runtime, network)?;
+        let network = parameters::find(&runtime, network)?;
         if !runtime.status(&network)? {
             sys::warn(format_args!("note: {}", not_asked(&network)));
         }
@@ -343,21 +343,10 @@ fn not_asked(network: &Network) -> String {
     format!("no plugin of {name} was asked: cniVersion {version} has no STATUS")
 }
 
-/// The network that an argument names. Each unreadable file before it in the directory is a warning on stderr.
-pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
-    match parameters::choice(network)? {
-        Choice::Configuration(network) => Ok(network),
-        Choice::Named(name) => {
-            let warn = &mut |error: &Error| sys::warn(format_args!("warning: {error}"));
-            Network::find(&name, &runtime.configurations, warn)
-        }
-    }
-}
-
 /// The network that an argument names, also one without a file.
 #[cfg(feature = "tool")]
 pub(super) fn find_any(runtime: &Runtime, network: &str) -> Result<Network> {
-    find(runtime, network).or_else(|error| {
+    parameters::find(runtime, network).or_else(|error| {
         let mut others = runtime.others.iter();
         others.find(|other| *other.name == *network).cloned().ok_or(error)
     })

@@ -13,6 +13,7 @@ use crate::cni::request::is_true;
 use crate::error::{Error, Result};
 #[cfg(feature = "tool")]
 use crate::kernel::sockets::{self, Waiting};
+use crate::kernel::sys;
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::plugin::log::Log;
@@ -69,6 +70,17 @@ pub(super) fn choice(network: &str) -> Result<Choice> {
     }
     let name = NetworkName::new(network);
     name.map(Choice::Named).map_err(usage_error)
+}
+
+/// The network that an argument names. Each unreadable file before it in the directory is a warning on stderr.
+pub(super) fn find(runtime: &Runtime, network: &str) -> Result<Network> {
+    match choice(network)? {
+        Choice::Configuration(network) => Ok(network),
+        Choice::Named(name) => {
+            let warn = &mut |error: &Error| sys::warn(format_args!("warning: {error}"));
+            Network::find(&name, &runtime.configurations, warn)
+        }
+    }
 }
 
 /// The path of a network namespace. The argument is a path, a name below /run/netns, or the id of a process in the namespace.

@@ -283,7 +283,7 @@ pub(super) fn requested_attachments(
             return Err(usage_error(format_args!("two networks have the interface {ifname}")));
         }
         let at = Attachment { container_id: container_id.clone(), ifname };
-        wanted.push(parameters::new_attachment(super::attach::find(runtime, name)?, at)?);
+        wanted.push(parameters::new_attachment(parameters::find(runtime, name)?, at)?);
     }
     let can_publish = |attachment: &NewAttachment| attachment.network.is_capable_of("portMappings");
     let publisher = wanted.iter().position(can_publish).unwrap_or_default();

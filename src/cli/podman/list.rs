@@ -104,7 +104,7 @@ fn of_file(runtime: &Runtime, object: &Object, name: &str) -> Result<Network> {
     if let Some(servers) = object.option(DNS) {
         addresses(words(servers))?;
     }
-    let network = crate::cli::attach::find(runtime, name)?;
+    let network = crate::cli::parameters::find(runtime, name)?;
     let metric = object.option("metric").map(|metric| parse("metric", metric, "a number"));
     let mut list = Json::parse(&network.bytes)?;
     set_metric(&mut list, metric.transpose()?.unwrap_or(METRIC));
