@@ -90,10 +90,10 @@ impl Trap {
         }
     }
 
-    /// Whether the kernel has tables of the family bridge.
+    /// Whether the kernel has tables of the family bridge. Another probe can own one with the name of the trap.
     pub fn can_bridge() -> Result<bool, netlink::Error> {
         let mut batch = Batch::new();
-        batch.add_table(Table::bridge(TRAP));
+        batch.add_table(Table::bridge("cnibox-checked"));
         match Nft::open()?.check(batch) {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.errno, libc::EAFNOSUPPORT | libc::EOPNOTSUPP) => Ok(false),
