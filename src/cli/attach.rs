@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::error::{Code, Error, Result};
 use crate::kernel::sandbox;
@@ -44,7 +44,7 @@ macro_rules! of_attachment {
 
 of_attachment! {
     /// Attach a network namespace to a network, and print the result.
-    #[derive(FromArgs)]
+    #[derive(ArgsInfo, FromArgs)]
     #[argh(
         subcommand,
         name = "add",
@@ -80,7 +80,7 @@ of_attachment! {
 
 of_attachment! {
     /// Check that an attachment, or each attachment of a container, is as ADD made it.
-    #[derive(FromArgs)]
+    #[derive(ArgsInfo, FromArgs)]
     #[argh(
         subcommand,
         name = "check",
@@ -98,7 +98,7 @@ of_attachment! {
 
 of_attachment! {
     /// Detach a container from a network, or from all networks that the cache has for it.
-    #[derive(FromArgs)]
+    #[derive(ArgsInfo, FromArgs)]
     #[argh(
         subcommand,
         name = "del",
@@ -123,7 +123,7 @@ of_attachment! {
 }
 
 /// Check whether the plugins of a network, or of each network, can do an ADD (STATUS).
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "status",

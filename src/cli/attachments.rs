@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use ipnet::IpNet;
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ use super::parameters::{self, TIMEOUT_S};
 use super::table::Table;
 
 /// List the attachments of all runtimes, with their addresses, published ports and state.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "attachments",

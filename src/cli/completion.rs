@@ -2,13 +2,12 @@
 
 use std::fs;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::error::Result;
 use crate::plugins::PLUGINS;
 use crate::runtime::NAMED_NAMESPACES;
 
-use super::help_of;
 use super::output::usage_error;
 use super::output::{print_line, print_text};
 use super::parameters::{self, TIMEOUT_S};
@@ -16,7 +15,7 @@ use super::podman;
 use super::words;
 
 /// Print the script with which a shell completes command lines.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "completion",
@@ -75,8 +74,7 @@ fn candidates(line: &[&str]) -> Vec<String> {
     if last.starts_with('-') {
         let action = before.iter().take(1).copied();
         let path: Vec<&str> = [command].into_iter().chain(action).collect();
-        let path = if words::is_command(&path) { &path[..] } else { &path[..1] };
-        return words::options(&help_of(path)).into_iter().map(str::to_owned).collect();
+        return words::options(&words::command(&path).1);
     }
     let operands = before.iter().filter(|word| !word.starts_with('-')).count();
     let keywords: &[&str] = match (command, before.last().copied(), operands) {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::cni::json::Json;
 use crate::cni::success::Success;
@@ -61,7 +61,7 @@ const CONTAINER_PORT: u16 = 80;
 const GREETING: &[u8] = b"hello from the other side\n";
 
 /// Connect two containers, send traffic, detach them again. All is in new namespaces, so the host stays as it is.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(subcommand, name = "demo", help_triggers("-h", "--help", "help"))]
 pub(super) struct Demo {}
 

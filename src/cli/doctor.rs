@@ -28,7 +28,7 @@ use std::fs;
 use std::io::{BufRead, IsTerminal, Read, stdin};
 use std::os::unix::fs::MetadataExt;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -45,7 +45,7 @@ use host::Host;
 use options::ExamineOptions;
 
 /// Find faults of this host that break its networks, and print the command that fixes each. Exit code 1 if there is a fault.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "doctor",

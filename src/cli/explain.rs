@@ -11,7 +11,7 @@ mod objects;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
 use crate::cni::json::{Json, is_key};
@@ -38,7 +38,7 @@ use host::Host;
 use objects::{Object, View};
 
 /// Print what an ADD would make for a new container, and make nothing.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "explain",

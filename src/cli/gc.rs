@@ -1,6 +1,6 @@
 //! `cnibox gc`: removes the attachments, reservations, rules and links of containers that have provably ended.
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
@@ -16,7 +16,7 @@ const TIMEOUT_S: u64 = 30;
 
 /// Remove what belongs to containers that have provably ended: attachments, and reservations, rules and links without a cache
 /// entry. Also remove the remains of interrupted adds and dels.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "gc",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::error::Result;
 use crate::plugin::VERSION;
@@ -14,7 +14,7 @@ use super::similar::hint;
 use super::{HELP, commands, has_command, help_of, overview, words};
 
 /// Print a manual page in the format of man(7).
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "man",

@@ -17,7 +17,7 @@ mod timer;
 
 use std::path::Path;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::error::{Error, Result};
 use crate::kernel::sys;
@@ -37,7 +37,7 @@ use timer::Timer;
 
 /// Put this executable and a link for every plugin into a directory, or upgrade an installation of another build.
 /// Other files stay. A file of another program with one of the names is an error; --force replaces it.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "install",
@@ -96,7 +96,7 @@ pub(super) struct Install {
 }
 
 /// Remove the files of install from a directory, and restore the files that it replaced.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "uninstall",

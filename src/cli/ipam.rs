@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use super::podman;
 use super::table::Table;
 
 /// List the addresses of host-local and their owners, release leaked addresses, reserve addresses.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "ipam",

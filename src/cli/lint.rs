@@ -9,7 +9,7 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ pub(super) use document::name;
 use document::{Document, ShownFinding, print};
 
 /// Find mistakes in network configurations. Exit code 1 if there is a mistake.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "lint",

@@ -4,7 +4,7 @@ mod calls;
 
 use std::path::Path;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use super::output::print_text;
 use super::{attachments, parameters, podman};
 
 /// Print metrics as OpenMetrics text: pools, reservations, attachments, published ports, leaks, and the durations of calls.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "metrics",

@@ -42,7 +42,7 @@ mod words;
 
 use std::ffi::OsString;
 
-use argh::{EarlyExit, FromArgs, SubCommands};
+use argh::{ArgsInfo, EarlyExit, FromArgs, SubCommands};
 
 use crate::error::Result;
 use crate::kernel::sys::{warn, warn_lines};
@@ -66,7 +66,7 @@ const GROUPS: [(&str, &str); 3] = [
 ];
 
 /// Every CNI plugin in one executable.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 struct Tool {
     #[argh(subcommand)]
     command: Command,
@@ -75,7 +75,7 @@ struct Tool {
 /// Declares the commands, and calls the one of the arguments.
 macro_rules! commands {
     ($($(#[$condition:meta])? $name:ident($arguments:path),)+) => {
-        #[derive(FromArgs)]
+        #[derive(ArgsInfo, FromArgs)]
         #[argh(subcommand)]
         enum Command {
             $($(#[$condition])? $name($arguments),)+
@@ -118,7 +118,7 @@ commands! {
 }
 
 /// List the plugins.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(subcommand, name = "list", help_triggers("-h", "--help", "help"))]
 struct List {
     /// print the usual path of each plugin
@@ -127,7 +127,7 @@ struct List {
 }
 
 /// Print the version.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(subcommand, name = "version", help_triggers("-h", "--help", "help"))]
 struct Version {}
 

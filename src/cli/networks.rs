@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use ipnet::IpNet;
 
 #[cfg(feature = "tool")]
@@ -28,7 +28,7 @@ use super::podman;
 use super::table::Table;
 
 /// List the configured networks, and the order in which each runtime reads them.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "networks",
@@ -47,7 +47,7 @@ pub(super) struct Networks {
     action: Option<Action>,
 }
 
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(subcommand)]
 enum Action {
     Create(Create),
@@ -59,7 +59,7 @@ enum Action {
 }
 
 /// Write the configuration of a network.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "create",
@@ -104,7 +104,7 @@ struct Create {
 }
 
 /// Remove the configurations of networks, and their bridges.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "rm",
@@ -122,7 +122,7 @@ struct Remove {
 
 /// Print the configurations of networks.
 #[cfg(feature = "tool")]
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "inspect",
@@ -137,7 +137,7 @@ struct Inspect {
 
 /// Print the commands that create the configured networks with podman's driver.
 #[cfg(feature = "netavark")]
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "export",

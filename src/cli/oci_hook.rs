@@ -4,7 +4,7 @@
 
 use std::io;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::cni::json::{Json, keys};
 use crate::cni::request::INPUT_BYTES_MAX;
@@ -16,7 +16,7 @@ use super::parameters::{self, AddOptions, TIMEOUT_S};
 
 /// Attach a container when it is created, and detach it when it has stopped. An OCI runtime calls this as a hook, with
 /// the container's state on stdin.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "oci-hook",

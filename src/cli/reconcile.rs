@@ -1,7 +1,7 @@
 //! `cnibox reconcile`: restores rules, routes, queueing disciplines and sysctls that other programs removed from living
 //! attachments.
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ use super::parameters::{self, TIMEOUT_S};
 use super::podman;
 
 /// Restore rules, routes, queueing disciplines and forwarding that another program removed from living attachments.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "reconcile",

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::Path;
 
-use argh::FromArgs;
+use argh::{ArgsInfo, FromArgs};
 
 use crate::cni::success::Success;
 use crate::error::{Code, Error, Result};
@@ -32,7 +32,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
 
 /// Run a command in a new network namespace, attached to networks until the command ends.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "run",
@@ -76,7 +76,7 @@ pub(super) struct Run {
 }
 
 /// Run a command in an existing network namespace.
-#[derive(FromArgs)]
+#[derive(ArgsInfo, FromArgs)]
 #[argh(
     subcommand,
     name = "exec",

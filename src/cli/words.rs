@@ -1,9 +1,11 @@
 //! The words of a command line that argh does not know: other spellings of options, the words of podman and ip, and errors that
 //! name the valid words.
 
+use argh::{ArgsInfo, CommandInfoWithArgs, FlagInfo, FlagInfoKind, PositionalInfo};
+
 use crate::error::Result;
 
-use super::help_of;
+use super::Tool;
 use super::output::{NAME, usage_error};
 use super::similar::{hint, nearest};
 
@@ -41,7 +43,7 @@ pub(super) fn is_known(first: &str) -> bool {
 
 /// Whether all of these words are one command.
 pub(super) fn is_command(words: &[&str]) -> bool {
-    command(words) == words
+    command(words).0 == words
 }
 
 /// Replaces the words of other programs at the beginning of a command line. Fails if a command follows a word that means no
@@ -52,8 +54,8 @@ pub(super) fn own<'a>(words: &[&'a str]) -> Result<Vec<&'a str>> {
         let same =
             |(other, _): &&(&[&str], &[&str])| other.len() == count && words.starts_with(other);
         let Some((_, own)) = SAME.iter().find(same) else { continue };
-        let help = if own.len() < count { help_of(own) } else { String::new() };
-        if let Some(word) = words[count..].iter().find(|word| commands(&help).contains(word)) {
+        let known = if own.len() < count { commands(&command(own).1) } else { Vec::new() };
+        if let Some(word) = words[count..].iter().find(|word| known.contains(*word)) {
             return Err(usage_error(format!("Unrecognized argument: {word}")));
         }
         words.splice(..count, own.iter().copied());
@@ -64,8 +66,7 @@ pub(super) fn own<'a>(words: &[&'a str]) -> Result<Vec<&'a str>> {
 /// Replaces the words of other programs, and splits `--option=value` and `-ovalue`. Fails if the option has no value.
 pub(super) fn normalized<'a>(words: &[&'a str]) -> Result<Vec<&'a str>> {
     let words = own(words)?;
-    let path = command(&words);
-    let help = help_of(&path);
+    let (path, info) = command(&words);
     let mut normal = path.clone();
     let mut rest = words[path.len()..].iter().copied().peekable();
     while let Some(word) = rest.next() {
@@ -85,28 +86,30 @@ pub(super) fn normalized<'a>(words: &[&'a str]) -> Result<Vec<&'a str>> {
         }
         let same = SAME_OPTIONS.iter().find(|(of, other, _)| path == *of && option == *other);
         let own = same.map_or(option, |(_, _, own)| own);
-        if takes_value(&help, own) {
-            normal.push(own);
-            normal.extend(value.or_else(|| rest.next()));
-        } else if end.is_some_and(|end| end.starts_with('=')) && options(&help).contains(&own) {
-            return Err(usage_error(format!("{option} takes no value")));
-        } else {
-            normal.push(if end.is_none() { own } else { word });
+        let flag = info.flags.iter().find(|flag| names(flag).iter().any(|name| name == own));
+        match flag.map(|flag| &flag.kind) {
+            Some(FlagInfoKind::Option { .. }) => {
+                normal.push(own);
+                normal.extend(value.or_else(|| rest.next()));
+            }
+            Some(FlagInfoKind::Switch) if end.is_some_and(|end| end.starts_with('=')) => {
+                return Err(usage_error(format!("{option} takes no value")));
+            }
+            _ => normal.push(if end.is_none() { own } else { word }),
         }
     }
     Ok(normal)
 }
 
-/// The command at the beginning of a command line, with the action of `networks`.
-fn command<'a>(words: &[&'a str]) -> Vec<&'a str> {
-    let mut path = Vec::new();
-    for word in words.iter().take(2) {
-        if !commands(&help_of(&path)).contains(word) {
-            break;
-        }
+/// The command at the beginning of a command line, with the action of `networks`; and its arguments.
+pub(super) fn command<'a>(words: &[&'a str]) -> (Vec<&'a str>, CommandInfoWithArgs) {
+    let (mut path, mut info) = (Vec::new(), Tool::get_args_info());
+    for word in words {
+        let Some(at) = info.commands.iter().position(|known| known.name == *word) else { break };
+        info = info.commands.swap_remove(at).command;
         path.push(*word);
     }
-    path
+    (path, info)
 }
 
 /// Splits a word into an option and what follows it: `=value`, or for a short option also `value`.
@@ -118,63 +121,49 @@ fn split(word: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Whether an option has a value, by the first line of the help of its command. This line has only the short name of an option
-/// with two names.
-fn takes_value(help: &str, option: &str) -> bool {
-    let two = format!(", {option} ");
-    let line =
-        help.lines().find(|line| line.starts_with("  -") && format!("{line} ").contains(&two));
-    let shown = line.and_then(|line| line.trim_start().split(',').next()).unwrap_or(option);
-    let usage = help.lines().next().unwrap_or_default();
-    shown.starts_with('-') && usage.contains(&format!("[{shown} <"))
+/// `-n` and `--network`. argh does not tell the short name of `--help`.
+fn names(flag: &FlagInfo<'_>) -> Vec<String> {
+    let short = if flag.long == "--help" { Some('h') } else { flag.short };
+    let short = short.map(|short| format!("-{short}"));
+    short.into_iter().chain([flag.long.to_owned()]).collect()
 }
 
-/// The options in the help of a command.
-pub(super) fn options(help: &str) -> Vec<&str> {
-    let lines = help.lines().filter(|line| line.starts_with("  -"));
-    let words = lines.flat_map(|line| {
-        let words = line.split([' ', ',']).filter(|word| !word.is_empty());
-        words.take_while(|word| word.starts_with('-'))
-    });
-    words.collect()
+/// The options of a command. argh has `--help` first.
+pub(super) fn options(info: &CommandInfoWithArgs) -> Vec<String> {
+    let own = info.flags.iter().skip(1);
+    own.chain(info.flags.first()).flat_map(names).collect()
 }
 
-/// The lines of a part of a help that begins with `title`.
-fn part<'a>(help: &'a str, title: &str) -> impl Iterator<Item = &'a str> {
-    let lines = help.lines().skip_while(move |line| *line != title).skip(1);
-    lines.take_while(|line| !line.is_empty())
-}
-
-/// The commands in the help of a command.
-fn commands(help: &str) -> Vec<&str> {
-    let words = part(help, "Commands:").filter_map(|line| line.get(2..)?.split(' ').next());
-    words.filter(|word| !word.is_empty()).collect()
+/// The commands, or the actions of a command.
+fn commands(info: &CommandInfoWithArgs) -> Vec<&'static str> {
+    info.commands.iter().map(|known| known.name).collect()
 }
 
 /// Adds the valid words to an error of argh.
 pub(super) fn explained(error: &str, words: &[&str]) -> String {
-    let path = command(words);
-    let (error, help) = (error.trim_end(), help_of(&path));
+    let (path, info) = command(words);
+    let error = error.trim_end();
     let of = [&[NAME], path.as_slice()].concat().join(" ");
     let Some(word) = error.strip_prefix("Unrecognized argument: ") else {
-        let operands: Vec<&str> = match error.starts_with("Required positional") {
-            true => part(&help, "Positional Arguments:").collect(),
-            false => Vec::new(),
-        };
-        return match operands.as_slice() {
-            [] => error.into(),
-            _ => format!("{of} needs:\n{}", operands.join("\n")),
+        let operand = |one: &PositionalInfo<'_>| format!("\n  {:<18}{}", one.name, one.description);
+        let operands: String = info.positionals.iter().map(operand).collect();
+        return match error.starts_with("Required positional") {
+            true => format!("{of} needs:{operands}"),
+            false => error.into(),
         };
     };
     // All words after `--` are operands.
     let is_option = word.starts_with('-')
         && words.iter().take_while(|before| **before != "--").any(|before| *before == word);
-    let known = if is_option { options(&help) } else { commands(&help) };
+    let options = options(&info);
+    let known = match is_option {
+        true => options.iter().map(String::as_str).collect(),
+        false => commands(&info),
+    };
     let name = word.split('=').next().unwrap_or(word);
-    let hint = hint(name, &known);
     let list = match known.as_slice() {
         [] => "; it takes no more arguments".into(),
-        _ if nearest(name, &known).is_some() => hint,
+        _ if nearest(name, &known).is_some() => hint(name, &known),
         _ => format!("; there is {}", known.join(", ")),
     };
     format!("{error}{list}; {of} --help explains it")

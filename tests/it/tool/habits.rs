@@ -112,7 +112,7 @@ fn an_unknown_word_gets_the_valid_ones() {
         ("version x", "Unrecognized argument: x; it takes no more arguments"),
         ("add", "  network           the network's name"),
         ("ipam", "list, leaks, release or reserve"),
-        ("--frobnicate", "--frobnicate; there is --help; cnibox --help"),
+        ("--frobnicate", "--frobnicate; there is -h, --help; cnibox --help"),
         ("networks create a --subnett=10.0.0.0/24", "did you mean --subnet?"),
         ("add mynet -- -x --create", "--create; it takes no more arguments"),
     ] {
