@@ -4,6 +4,7 @@
 
 mod conflicts;
 mod files;
+mod filter;
 mod filters;
 mod finding;
 mod forwarding;
@@ -15,6 +16,7 @@ mod kernel;
 mod leaks;
 mod limits;
 mod links;
+mod manager;
 mod marks;
 mod options;
 mod parts;
@@ -226,10 +228,13 @@ impl Doctor {
             eprint!("\r\x1b[K");
         }
         let (mut ways, mut line) = (Vec::new(), healthy(&host));
+        let mut fix = "cnibox doctor --probe";
         if self.probe {
             let asked = probe::Asked { port: self.port, force: self.force };
             match probe::probe(&host, &all, asked, &mut found) {
                 Ok(probed) => {
+                    // The operator has called it.
+                    fix = "";
                     ways = probed.ways;
                     line = probed.healthy.unwrap_or(line);
                 }
@@ -240,6 +245,7 @@ impl Doctor {
                 }
             }
         }
+        found.list.extend(filter::finding(&found.filters, fix));
         Ok((found.finish(), line, ways))
     }
 }

@@ -19,9 +19,11 @@ use crate::netlink::rtnl::Link;
 use crate::netlink::{fixed, xtables};
 use crate::plugins::firewall::passage::Passage;
 
+use super::filter::{Effect, Filter, Packets};
 use super::finding::Findings;
 use super::host::{ConfiguredNetwork, Host};
 use super::links::{self, of_network, ports};
+use super::manager::Manager;
 use super::traffic::{Decision, Rules, Side, Traffic};
 use crate::cli::output::NAME;
 
@@ -30,8 +32,8 @@ pub(super) fn filters(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     if networks.is_empty() {
         return Ok(());
     }
-    let (uplinks, lines, concerned) = (links::uplinks(host)?, Vec::new(), BTreeSet::new());
-    let mut listing = Listing { host, networks, uplinks, lines, concerned };
+    let (uplinks, filters) = (links::uplinks(host)?, Vec::new());
+    let mut listing = Listing { host, networks, uplinks, filters };
     if let Some(nft) = Nft::open_if_supported()? {
         for family in [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge, Family::Netdev] {
             let mut tables: BTreeMap<String, Vec<Chain>> = BTreeMap::new();
@@ -48,8 +50,7 @@ pub(super) fn filters(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     listing.legacy_tables();
     listing.programs_of_links()?;
     listing.policy_rules()?;
-    let names: Vec<&str> = listing.concerned.into_iter().collect();
-    found.may_drop(format!("filters may drop packets of {}", names.join(", ")), listing.lines);
+    found.filters = listing.filters;
     unknown_passage(host)
 }
 
@@ -64,9 +65,7 @@ struct Listing<'a> {
     /// The networks in use.
     networks: Vec<&'a ConfiguredNetwork>,
     uplinks: Vec<Link>,
-    lines: Vec<String>,
-    /// The names of the networks that the lines concern.
-    concerned: BTreeSet<&'a str>,
+    filters: Vec<Filter>,
 }
 
 /// The name of the nf_tables table of firewalld.
@@ -104,39 +103,37 @@ impl Listing<'_> {
     }
 
     fn base_chain(&mut self, table: Table<'_>, chain: &Chain, base: Base, rules: &Rules) {
-        let mut lines = Vec::new();
+        let mut filters = Vec::new();
         for net in &self.networks {
             let is_of_firewalld = matches!(net.passage(), Some(Passage::Zone(_)));
             if table.name == FIREWALLD && is_of_firewalld {
                 continue;
             }
-            let (mut kinds, mut dropped_in) = (Vec::new(), None);
+            let (mut packets, mut dropped_in) = (Vec::new(), None);
             for traffic in self.traffic(net, table, base, chain) {
                 let chain_of_drop = match rules.decide(&chain.name, &traffic) {
                     Decision::MayDrop(dropped_in) => Some(dropped_in),
                     Decision::None if base.policy == Policy::Drop => Some(chain.name.clone()),
                     Decision::None | Decision::Accepted => None,
                 };
-                if chain_of_drop.is_some() && !kinds.contains(&traffic.text) {
-                    kinds.push(traffic.text);
+                if chain_of_drop.is_some() && !packets.contains(&traffic.packets) {
+                    packets.push(traffic.packets);
                 }
                 dropped_in = dropped_in.or(chain_of_drop);
             }
             let Some(dropped_in) = dropped_in else { continue };
-            self.concerned.insert(&*net.network.name);
-            let whose = whose(table, &dropped_in, rules);
-            let chain = match dropped_in == chain.name {
-                true => format!("chain {dropped_in}"),
-                false => format!("chain {dropped_in}, from {}", chain.name),
+            let from = match dropped_in == chain.name {
+                true => String::new(),
+                false => format!(", from {}", chain.name),
             };
-            lines.push(format!(
-                "{}: {chain}, table {table} ({whose}): {} of {}",
-                hook_text(table, base.hook),
-                kinds.join(", "),
-                net.network.name
-            ));
+            let is_of_bridge = table.family == Family::Bridge;
+            filters.push(Filter {
+                place: place(table, base.hook, &dropped_in, &from, rules),
+                effect: Effect::Drops { packets, is_of_bridge },
+                networks: [net.network.name.to_string()].into(),
+            });
         }
-        self.lines.extend(lines);
+        self.filters.extend(filters);
     }
 
     /// The packets of a network that a base chain gets.
@@ -165,13 +162,13 @@ impl Listing<'_> {
                 _ => (0, false),
             };
             let (from, to, state) = (own.clone(), world.clone(), CtState::NEW);
-            let text = "new connections";
-            let out = Traffic { text, family, from, to, state, is_dnat: false, mark };
+            let packets = Packets::New;
+            let out = Traffic { packets, family, from, to, state, is_dnat: false, mark };
             let (from, to, state) = (world.clone(), own.clone(), CtState::ESTABLISHED);
-            let back = Traffic { text: "answers", from, to, state, ..out.clone() };
+            let back = Traffic { packets: Packets::Answers, from, to, state, ..out.clone() };
             let (mark, state) = (if accepts_published { mark } else { 0 }, CtState::NEW);
-            let (text, is_dnat) = ("published ports", true);
-            let published = Traffic { text, state, is_dnat, mark, ..back.clone() };
+            let (packets, is_dnat) = (Packets::Published, true);
+            let published = Traffic { packets, state, is_dnat, mark, ..back.clone() };
             let published = Some(published).filter(|_| net.publishes);
             let here = Side::default();
             let is_on =
@@ -201,7 +198,7 @@ impl Listing<'_> {
                 }
                 (Hook::Output, _) if !is_bridge => {
                     all.push(Traffic {
-                        text: "packets of the host",
+                        packets: Packets::FromHost,
                         from: here,
                         to: own,
                         mark: 0,
@@ -209,7 +206,7 @@ impl Listing<'_> {
                     });
                 }
                 (Hook::Input, _) if self.host.options.is_verbose && !is_bridge => {
-                    all.push(Traffic { text: "packets to the host", to: here, ..out });
+                    all.push(Traffic { packets: Packets::ToHost, to: here, ..out });
                 }
                 _ => {}
             }
@@ -227,19 +224,35 @@ impl Listing<'_> {
         for rule in rules.rules.iter().filter(|rule| !is_of_plugins(rule)) {
             let mut published = ports.iter().filter(|port| translates(rule, **port));
             let Some(port) = published.next() else { continue };
-            let publishes = |net: &&&ConfiguredNetwork| net.published.contains(port);
-            self.concerned.extend(self.networks.iter().filter(publishes).map(name));
-            let (chain, whose) = (&rule.chain, whose(table, &rule.chain, rules));
-            let line = format!(
-                "{}: chain {chain}, table {table} ({whose}): translates the published port {port}",
-                hook_text(table, base.hook)
-            );
+            let known =
+                |filter: &Filter| filter.place.split_once(": ").map(|(_, end)| end.to_owned());
+            let filter = Filter {
+                place: place(table, base.hook, &rule.chain, "", rules),
+                effect: Effect::Translates(*port),
+                networks: self.names(|net| net.published.contains(port)),
+            };
             // A chain can be entered from both hooks.
-            let end = line.split_once(": ").map_or("", |(_, end)| end).to_owned();
-            if !self.lines.iter().any(|known| known.ends_with(&end)) {
-                self.lines.push(line);
+            let is_known = |other: &Filter| {
+                known(other) == known(&filter)
+                    && matches!(other.effect, Effect::Translates(known) if known == *port)
+            };
+            if !self.filters.iter().any(is_known) {
+                self.filters.push(filter);
             }
         }
+    }
+
+    /// Adds a filter, unless it concerns no network.
+    fn other(&mut self, place: String, networks: BTreeSet<String>) {
+        if !networks.is_empty() {
+            self.filters.push(Filter { place, effect: Effect::Other, networks });
+        }
+    }
+
+    /// The names of the networks that are concerned.
+    fn names(&self, is_concerned: impl Fn(&ConfiguredNetwork) -> bool) -> BTreeSet<String> {
+        let networks = self.networks.iter().filter(|net| is_concerned(net));
+        networks.map(|net| net.network.name.to_string()).collect()
     }
 
     fn legacy_tables(&mut self) {
@@ -247,41 +260,31 @@ impl Listing<'_> {
             [(IpFamily::V4, "iptables-legacy"), (IpFamily::V6, "ip6tables-legacy")]
         {
             let tables = xtables::tables_with_rules(family == IpFamily::V6);
-            let has_family = |net: &&&ConfiguredNetwork| net.has_family(family);
-            if !tables.is_empty() && self.networks.iter().any(|net| net.has_family(family)) {
-                self.concerned.extend(self.networks.iter().filter(has_family).map(name));
-                self.lines.push(format!("{program}: table {} has rules", tables.join(", ")));
+            if !tables.is_empty() {
+                let place = format!("{program}: table {} has rules", tables.join(", "));
+                self.other(place, self.names(|net| net.has_family(family)));
             }
         }
     }
 
     /// Adds the links of the networks, and the uplinks, that have a filter of traffic control or an XDP program.
     fn programs_of_links(&mut self) -> Result<()> {
-        let is_of_networks = |link: &&Link| {
-            self.networks
-                .iter()
-                .any(|net| net.owns(link) || of_network(self.host, net).contains(link))
-        };
-        let own = self.host.links.iter().filter(is_of_networks);
-        let mut lines = Vec::new();
-        for link in own.chain(&self.uplinks) {
-            let count = lines.len();
+        for link in &self.host.links {
+            let networks = self.names(|net| {
+                net.owns(link)
+                    || of_network(self.host, net).contains(&link)
+                    || self.uplinks.contains(link)
+            });
+            if networks.is_empty() {
+                continue;
+            }
             if link.has_xdp {
-                lines.push(format!("XDP: a program on {}", link.name));
+                self.other(format!("XDP: a program on {}", link.name), networks.clone());
             }
             if self.host.rtnl.has_dropping_filter(link.index)? {
-                lines.push(format!("tc: a filter on {}", link.name));
-            }
-            if lines.len() > count {
-                let concerns = |net: &&&ConfiguredNetwork| {
-                    self.uplinks.contains(link)
-                        || net.owns(link)
-                        || of_network(self.host, net).contains(&link)
-                };
-                self.concerned.extend(self.networks.iter().filter(concerns).map(name));
+                self.other(format!("tc: a filter on {}", link.name), networks);
             }
         }
-        self.lines.extend(lines);
         Ok(())
     }
 
@@ -289,41 +292,34 @@ impl Listing<'_> {
     fn policy_rules(&mut self) -> Result<()> {
         for family in IpFamily::ALL {
             for rule in self.host.rtnl.rule_selectors(family)? {
-                let concerns = |net: &&&ConfiguredNetwork| {
+                let concerns = |net: &ConfiguredNetwork| {
                     let overlaps = |source: &ipnet::IpNet| {
                         let nets = net.subnets.iter();
                         nets.clone().any(|net| net.contains(source) || source.contains(net))
                     };
-                    let is_source = rule.source.as_ref().is_some_and(overlaps);
                     let links = of_network(self.host, net);
                     let is_link = |name: &String| links.iter().any(|link| link.name == *name);
-                    let selects_all = rule.incoming.is_none() && rule.rejects.is_some();
-                    let is_of_family = net.has_family(family);
-                    let is_selected =
-                        selects_all && is_of_family || rule.incoming.as_ref().is_some_and(is_link);
-                    is_source || rule.source.is_none() && is_selected
+                    match (&rule.source, &rule.incoming) {
+                        (Some(source), _) => overlaps(source),
+                        (None, Some(incoming)) => is_link(incoming),
+                        (None, None) => rule.rejects.is_some() && net.has_family(family),
+                    }
                 };
-                let Some(net) = self.networks.iter().find(concerns) else { continue };
-                self.concerned.insert(&*net.network.name);
+                let networks = self.names(concerns);
                 let source = rule.source.map_or_else(|| "all".into(), |source| source.to_string());
                 let link = rule.incoming.map_or(String::new(), |name| format!(" iif {name}"));
                 let action = match rule.rejects {
                     Some(action) => format!("{action}: can reject packets of"),
                     None => "selects another routing table for packets of".into(),
                 };
-                let name = &net.network.name;
-                self.lines.push(format!(
-                    "ip rule {}: from {source}{link}: {action} {name}",
-                    rule.priority
-                ));
+                let names = networks.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                let place =
+                    format!("ip rule {}: from {source}{link}: {action} {names}", rule.priority);
+                self.other(place, networks);
             }
         }
         Ok(())
     }
-}
-
-fn name<'a>(net: &&'a ConfiguredNetwork) -> &'a str {
-    &net.network.name
 }
 
 /// Whether a rule is about this destination port and translates packets, or leads to a chain that can.
@@ -358,6 +354,13 @@ fn families(table: Table<'_>) -> &'static [IpFamily] {
     }
 }
 
+/// `forward: chain c, table inet t (ufw)`. `from` is what follows the name of the chain.
+fn place(table: Table<'_>, hook: Hook, chain: &str, from: &str, rules: &Rules) -> String {
+    let all = rules.rules.iter().map(|rule| rule.chain.as_str());
+    let whose = Manager::of(table, chain, all).text();
+    format!("{}: chain {chain}{from}, table {table} ({whose})", hook_text(table, hook))
+}
+
 fn hook_text(table: Table<'_>, hook: Hook) -> &'static str {
     match (table.family, hook) {
         (Family::Netdev, _) | (_, Hook::Ingress) => "ingress",
@@ -366,32 +369,5 @@ fn hook_text(table: Table<'_>, hook: Hook) -> &'static str {
         (_, Hook::Forward) => "forward",
         (_, Hook::Output) => "output",
         (_, Hook::Postrouting) => "postrouting",
-    }
-}
-
-/// The program that made a chain, by the names that it uses.
-fn whose(table: Table<'_>, chain: &str, rules: &Rules) -> &'static str {
-    const PREFIXES: [(&str, &str); 7] = [
-        ("CNI-ADMIN", "the administrator, for the plugin firewall"),
-        ("DOCKER", "Docker"),
-        ("KUBE-ROUTER", "kube-router"),
-        ("KUBE-", "kube-proxy"),
-        ("LIBVIRT_", "libvirt"),
-        ("NETAVARK", "podman"),
-        ("ufw", "ufw"),
-    ];
-    let by_name = |name: &str| PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));
-    match (table.family, table.name) {
-        (_, FIREWALLD) => "firewalld",
-        (Family::Inet, "fw4") => "fw4 of OpenWrt",
-        (Family::Ip | Family::Ip6, "filter" | "mangle" | "nat" | "raw" | "security") => {
-            // ufw and Docker set the policies of the base chains.
-            let all = rules.rules.iter().map(|rule| rule.chain.as_str());
-            let of_table = || all.filter_map(by_name).map(|(_, program)| *program);
-            let of_policy = || of_table().find(|program| ["ufw", "Docker"].contains(program));
-            let own = by_name(chain).map(|(_, program)| *program);
-            own.or_else(of_policy).unwrap_or("iptables-nft")
-        }
-        _ => by_name(chain).map_or("an nftables ruleset", |(_, program)| program),
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 
 use serde::Serialize;
 
+use super::filter::Filter;
 use crate::cli::output::print_finding;
 
 /// The harm of a finding. Findings are printed in the order of these variants.
@@ -75,7 +76,11 @@ impl Default for Finding {
 
 /// The findings of all checks.
 #[derive(Default)]
-pub(super) struct Findings(pub(super) Vec<Finding>);
+pub(super) struct Findings {
+    pub(super) list: Vec<Finding>,
+    /// The filters of other programs that may drop packets.
+    pub(super) filters: Vec<Filter>,
+}
 
 impl Findings {
     /// Adds a finding: the fault, why it matters, and the command that fixes it.
@@ -87,7 +92,7 @@ impl Findings {
         fix: impl Display,
     ) {
         let (what, fix) = (what.to_string(), fix.to_string());
-        self.0.push(Finding { harm, what, why, fix, ..Finding::default() });
+        self.list.push(Finding { harm, what, why, fix, ..Finding::default() });
     }
 
     /// The same. Of several findings with one command only the first is listed, with the number of the others.
@@ -101,7 +106,7 @@ impl Findings {
         let fix = fix.to_string();
         let is_known =
             |known: &&mut Finding| (known.harm, known.why, &known.fix) == (harm, why, &fix);
-        match self.0.iter_mut().find(is_known) {
+        match self.list.iter_mut().find(is_known) {
             Some(known) => known.more += usize::from(known.what != what.to_string()),
             None => self.add(harm, what, why, fix),
         }
@@ -109,33 +114,24 @@ impl Findings {
 
     /// `add_one_of` for each of these findings.
     pub(super) fn add_each(&mut self, findings: Self) {
-        for Finding { harm, what, why, fix, .. } in findings.0 {
+        for Finding { harm, what, why, fix, .. } in findings.list {
             self.add_one_of(harm, what, why, fix);
         }
     }
 
     /// Completes the texts, and sorts the findings: the most harmful first.
     pub(super) fn finish(mut self) -> Vec<Finding> {
-        for finding in self.0.iter_mut().filter(|finding| finding.more > 0) {
+        for finding in self.list.iter_mut().filter(|finding| finding.more > 0) {
             finding.what.push_str(&format!(" (and {} more)", finding.more));
         }
-        self.0.sort_by_key(|finding| finding.harm);
-        self.0
+        self.list.sort_by_key(|finding| finding.harm);
+        self.list
     }
 
     /// Adds a note about something that no network here uses.
     pub(super) fn add_unused(&mut self, what: impl Display, why: &'static str, fix: impl Display) {
         self.add(Harm::Note, what, why, fix);
-        self.0.last_mut().expect("a finding was added").is_relevant = false;
-    }
-
-    /// Adds the filters that may drop packets, a line for each.
-    pub(super) fn may_drop(&mut self, what: String, lines: Vec<String>) {
-        if !lines.is_empty() {
-            let why = "Containers do not reach other networks, or their ports do not answer, if one of them drops their packets.";
-            let fix = "cnibox doctor --probe".into();
-            self.0.push(Finding { harm: Harm::May, what, why, fix, lines, ..Finding::default() });
-        }
+        self.list.last_mut().expect("a finding was added").is_relevant = false;
     }
 }
 

@@ -179,7 +179,7 @@ pub(super) fn advertisements(host: &Host<'_>, found: &mut Findings) -> Result<()
         let why = "The host loses the IPv6 default route and the addresses that came from them.";
         let fix = format!("sysctl -w {}=2", quoted(accept_ra(&name)));
         let (harm, sets_sysctl) = (Harm::Broken, true);
-        found.0.push(Finding { harm, what, why, fix, sets_sysctl, ..Finding::default() });
+        found.list.push(Finding { harm, what, why, fix, sets_sysctl, ..Finding::default() });
     }
     Ok(())
 }

@@ -58,7 +58,7 @@ mod tests {
         ] {
             let mut found = Findings::default();
             compare("the table", "a.b", used, max, &mut found);
-            let found = found.0.first();
+            let found = found.list.first();
             assert_eq!(found.map(|finding| finding.fix.as_str()), expected);
             assert!(found.is_none_or(|finding| finding.what.contains(&format!("{used} of {max}"))));
         }

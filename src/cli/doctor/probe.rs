@@ -25,8 +25,9 @@ use crate::runtime::cache::CacheEntry;
 
 use super::finding::{Finding, Findings, Harm};
 use super::host::Host;
+use super::manager::Manager;
 use ask::{Answer, Asker, LostAt, REVERSE_PATH, Way};
-use mend::{Drop, Manager};
+use mend::Drop;
 use plan::{Direction, Endpoint, Plan, Question, family_text};
 
 /// What the operator asks.
@@ -91,8 +92,7 @@ pub(super) fn probe(
         let late = plan.questions.len() - sent.len();
         not_sent.push(format!("{late} packets: the time for the others was too long"));
     }
-    let may = may::Asked { plan: &plan, sent: &sent };
-    may.forget(found);
+    may::forget(&mut found.filters, &plan, &sent);
     reports.0.into_iter().for_each(|fault| fault.add_to(found));
     let healthy = (!not_sent.is_empty()).then(|| healthy(&sent));
     if !not_sent.is_empty() {
@@ -100,7 +100,7 @@ pub(super) fn probe(
         let why = "It is unknown whether the host drops them.";
         let fix = if risky { "cnibox doctor --probe --force" } else { "" }.into();
         let harm = Harm::Note;
-        found.0.push(Finding { harm, what, why, fix, lines: not_sent, ..Finding::default() });
+        found.list.push(Finding { harm, what, why, fix, lines: not_sent, ..Finding::default() });
     }
     Ok(Probed { ways, healthy })
 }

@@ -13,11 +13,12 @@ use crate::netlink::nft::{
 use crate::netlink::octets;
 use crate::netlink::rtnl::Link;
 
+use super::filter::Packets;
+
 /// Packets of a network, as rules can select them.
 #[derive(Clone)]
 pub(super) struct Traffic<'a> {
-    /// The packets in messages.
-    pub(super) text: &'static str,
+    pub(super) packets: Packets,
     pub(super) family: IpFamily,
     pub(super) from: Side<'a>,
     pub(super) to: Side<'a>,

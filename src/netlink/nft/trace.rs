@@ -1,6 +1,7 @@
 //! The kernel's reports on packets that a rule with `meta nftrace set 1` selected: each rule that matched, each policy, and the
 //! verdict.
 
+use super::Family;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,8 +30,7 @@ use crate::netlink::{Error, fixed, octets, text};
 pub struct Trace {
     /// The packet. A bridge gives a packet that it delivers to the host another number.
     pub id: u32,
-    /// The family of the table in the notation of nft.
-    pub family: &'static str,
+    pub family: Family,
     pub table: String,
     pub chain: String,
     /// The rule of the event; `None` for the policy of a base chain.
@@ -104,7 +104,7 @@ impl Trace {
         let header = |kind| attribute(list, kind).map(<[u8]>::to_vec);
         Some(Self {
             id: number(NFTA_TRACE_ID)?.cast_unsigned(),
-            family: family(*message.first()?),
+            family: Family::of(*message.first()?)?,
             table: name(NFTA_TRACE_TABLE)?,
             chain: name(NFTA_TRACE_CHAIN)?,
             rule: attribute(list, NFTA_TRACE_RULE_HANDLE).and_then(be64_of),
@@ -149,19 +149,6 @@ impl Ended {
     }
 }
 
-/// The family of a table, NFPROTO_*, in the notation of nft.
-fn family(number: u8) -> &'static str {
-    match number {
-        1 => "inet",
-        2 => "ip",
-        3 => "arp",
-        5 => "netdev",
-        7 => "bridge",
-        10 => "ip6",
-        _ => "unknown",
-    }
-}
-
 /// Source: linux/netfilter/nfnetlink.h, `enum nfnetlink_groups`.
 const NFNLGRP_NFTRACE: u32 = 9;
 const DATAGRAM_BYTES: usize = 8192;
@@ -197,7 +184,7 @@ mod tests {
     #[test]
     fn the_end_of_a_packet_is_read() {
         let rule = Trace::read(&message(3, libc::NF_DROP)).unwrap();
-        assert_eq!((rule.id, rule.family, rule.chain.as_str()), (7, "inet", "forward"));
+        assert_eq!((rule.id, rule.family, rule.chain.as_str()), (7, Family::Inet, "forward"));
         assert_eq!((rule.rule, rule.ended), (Some(9), Ended::Dropped));
         let [here, there] = ["10.1.0.5", "1.1.1.1"].map(|text| text.parse().unwrap());
         assert!(rule.is_from(here, 20001) && !rule.is_from(here, 20002));

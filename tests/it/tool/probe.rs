@@ -145,7 +145,7 @@ fn the_rule_is_named_and_the_command_mends_it() {
     for (fault, texts) in [
         (
             format!("{forward} nft add rule inet admin c iifname cni-a oifname wan drop"),
-            &["packets of network a to other networks (udp 53 over IPv4, ", "table inet admin (nftables)"][..],
+            &["packets of network a to other networks (udp 53 over IPv4, ", "table inet admin (an nftables ruleset)"][..],
         ),
         (
             format!("{forward} nft 'add chain inet admin sub; add rule inet admin c jump sub; add rule inet admin sub tcp dport 443 reject'"),
@@ -165,7 +165,7 @@ fn the_rule_is_named_and_the_command_mends_it() {
         ),
         (
             "iptables-nft -A FORWARD -i cni-a -j DROP".into(),
-            &["of chain FORWARD, table ip filter (iptables)"],
+            &["of chain FORWARD, table ip filter (iptables-nft)"],
         ),
         (
             "iptables-nft -N DOCKER-USER && iptables-nft -I FORWARD -j DOCKER-USER && iptables-nft -A DOCKER-USER -i wan -j DROP".into(),

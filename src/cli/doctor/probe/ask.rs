@@ -16,7 +16,7 @@ use crate::kernel::packet::FrameSocket;
 use crate::kernel::sys::failed;
 use crate::kernel::{clock, file, sysctl};
 use crate::names::{IpFamily, Mac};
-use crate::netlink::nft::{Ended, Flow, TRAP, Trace, Traces, Trap};
+use crate::netlink::nft::{Ended, Family, Flow, TRAP, Trace, Traces, Trap};
 use crate::netlink::rtnl::{Batch, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
 
 use super::super::host::Host;
@@ -52,7 +52,7 @@ pub(super) struct Way {
     /// The index of the link that routing selected.
     pub(super) oif: Option<u32>,
     /// The chains that reported it: the family and the name of the table, and the chain.
-    pub(super) chains: Vec<(&'static str, String, String)>,
+    pub(super) chains: Vec<(Family, String, String)>,
     /// The packet has the destination that it should have at its end.
     pub(super) arrives: bool,
     /// The chain of the trap that the packet ended in.
@@ -204,13 +204,13 @@ impl Seen {
 
     /// The answer, if the trace is the end of the packet.
     fn follow(&mut self, question: &Question<'_>, trace: Trace) -> Option<Answer> {
-        if trace.family != "bridge" && trace.family != "netdev" {
+        if !matches!(trace.family, Family::Bridge | Family::Netdev) {
             self.way.iif = trace.iif.or(self.way.iif);
             self.way.oif = trace.oif.or(self.way.oif);
         }
         self.way.chains.push((trace.family, trace.table.clone(), trace.chain.clone()));
         let is_ours = trace.table == TRAP;
-        match (is_ours && trace.family == "bridge", is_ours, trace.chain.as_str()) {
+        match (is_ours && trace.family == Family::Bridge, is_ours, trace.chain.as_str()) {
             (true, _, _) => self.by_bridge = true,
             (_, true, "prerouting") => self.at_prerouting = true,
             (_, true, "forward") => self.at_forward = true,

@@ -1,6 +1,5 @@
-//! Whose a rule that drops packets is, and the command that makes its program accept them.
+//! The command that makes the program of a rule accept the packets that the rule drops.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -11,65 +10,15 @@ use crate::netlink::nft::{Base, Expr, Family, Hook, Nft, Table, Trace, Transport
 use crate::netlink::rtnl::Link;
 
 use super::super::finding::quoted;
+use super::super::manager::{Manager, is_of_iptables};
 use super::ask::Way;
 use super::plan::{Direction, Question};
-use crate::cli::output::NAME;
-
-/// The program that a chain belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manager {
-    Cnibox,
-    Firewalld,
-    /// The firewall of OpenWrt.
-    Fw4,
-    Ufw,
-    Docker,
-    KubeProxy,
-    Iptables,
-    /// Rules of the administrator, or of another program, in nf_tables.
-    Nft,
-}
-
-impl Manager {
-    pub(super) fn text(self) -> &'static str {
-        match self {
-            Self::Cnibox => NAME,
-            Self::Firewalld => "firewalld",
-            Self::Fw4 => "fw4, the firewall of OpenWrt",
-            Self::Ufw => "ufw",
-            Self::Docker => "Docker",
-            Self::KubeProxy => "kube-proxy",
-            Self::Iptables => "iptables",
-            Self::Nft => "nftables",
-        }
-    }
-
-    /// The program of a chain, by the names of the table and of its chains.
-    fn of(family: &str, table: &str, chain: &str, chains: &[String]) -> Self {
-        let has = |prefix: &str| chains.iter().any(|name| name.starts_with(prefix));
-        let is_iptables = matches!(family, "ip" | "ip6")
-            && ["filter", "nat", "mangle", "raw", "security"].contains(&table)
-            && chain.chars().all(|c| c.is_ascii_uppercase() || "-_0123456789".contains(c));
-        match table {
-            NAME => Self::Cnibox,
-            "firewalld" => Self::Firewalld,
-            "fw4" => Self::Fw4,
-            "kube-proxy" => Self::KubeProxy,
-            _ if chain.starts_with("CNI-") => Self::Cnibox,
-            _ if chain.starts_with("ufw") => Self::Ufw,
-            _ if chain.starts_with("KUBE-") => Self::KubeProxy,
-            _ if chain.starts_with("DOCKER") => Self::Docker,
-            _ if is_iptables && has("ufw-") | has("ufw6-") => Self::Ufw,
-            _ if is_iptables => Self::Iptables,
-            _ => Self::Nft,
-        }
-    }
-}
 
 /// A rule, or the policy of a base chain, that drops packets.
 pub(super) struct Drop {
     pub(super) manager: Manager,
-    /// The name of a table, with its family.
+    family: Family,
+    /// The name of the table.
     table: String,
     chain: String,
     rule: Option<u64>,
@@ -81,59 +30,43 @@ pub(super) struct Drop {
     base: Option<Base>,
     /// The rule drops by a limit, a count or at random: the next packet can pass.
     pub(super) is_by_chance: bool,
-    family: Option<IpFamily>,
-    name: String,
 }
 
 impl Drop {
     pub(super) fn of(nft: &Nft, way: &Way, trace: &Trace) -> Result<Self> {
-        let (mut chains, mut bases, mut number) = (Vec::new(), BTreeMap::new(), None);
-        let mut is_by_chance = false;
-        let family = match trace.family {
-            "inet" => Some(Family::Inet),
-            "ip" => Some(Family::Ip),
-            "ip6" => Some(Family::Ip6),
-            "bridge" => Some(Family::Bridge),
-            _ => None,
-        };
-        if let Some(family) = family {
-            let table = Table { family, name: &trace.table };
-            for chain in nft.chains(table)? {
-                bases.extend(chain.base.map(|base| (chain.name.clone(), base)));
-                chains.push(chain.name);
-            }
-            let rules = nft.rules_of(table, &trace.chain)?;
-            number = rules.iter().position(|rule| Some(rule.handle) == trace.rule);
-            let rule = number.and_then(|number| rules.get(number));
-            is_by_chance = rule.is_some_and(|rule| rule.exprs.iter().any(is_of_chance));
-        }
+        let table = Table { family: trace.family, name: &trace.table };
+        let chains = nft.chains(table)?;
+        let rules = nft.rules_of(table, &trace.chain)?;
+        let number = rules.iter().position(|rule| Some(rule.handle) == trace.rule);
+        let rule = number.and_then(|number| rules.get(number));
         let of_table = way
             .chains
             .iter()
             .rev()
             .filter(|(family, table, _)| (*family, table) == (trace.family, &trace.table));
-        let base = of_table.filter_map(|(.., chain)| bases.get(chain).copied()).next();
+        let base_of =
+            |name: &String| chains.iter().find(|chain| chain.name == *name).and_then(|it| it.base);
+        let names = chains.iter().map(|chain| chain.name.as_str());
         Ok(Self {
-            manager: Manager::of(trace.family, &trace.table, &trace.chain, &chains),
-            table: format!("{} {}", trace.family, trace.table),
+            manager: Manager::of(table, &trace.chain, names.clone()),
+            family: trace.family,
+            table: trace.table.clone(),
             chain: trace.chain.clone(),
             rule: trace.rule,
             number: number.map(|at| at + 1),
-            has_docker_user: chains.iter().any(|name| name == DOCKER_USER),
-            base,
-            is_by_chance,
-            family: match trace.family {
-                "ip" => Some(IpFamily::V4),
-                "ip6" => Some(IpFamily::V6),
-                _ => None,
-            },
-            name: trace.table.clone(),
+            has_docker_user: names.clone().any(|name| name == DOCKER_USER),
+            base: of_table.filter_map(|(.., chain)| base_of(chain)).next(),
+            is_by_chance: rule.is_some_and(|rule| rule.exprs.iter().any(is_of_chance)),
         })
+    }
+
+    fn table(&self) -> Table<'_> {
+        Table { family: self.family, name: &self.table }
     }
 
     /// The end of a line of hops: `forward: rule 7 of inet fw4 drops`.
     pub(super) fn hop(&self) -> String {
-        format!("{}: {} of {} drops", self.chain, self.rule_text(), self.table)
+        format!("{}: {} of {} drops", self.chain, self.rule_text(), self.table())
     }
 
     fn rule_text(&self) -> String {
@@ -142,14 +75,12 @@ impl Drop {
 
     /// The rule with its program, and the command that shows it.
     pub(super) fn text(&self) -> String {
+        let (table, chain) = (self.table(), &self.chain);
         format!(
-            "{} of chain {}, table {} ({}); `nft -a list chain {} {}` shows it",
+            "{} of chain {chain}, table {table} ({}); `nft -a list chain {table} {}` shows it",
             self.rule_text(),
-            self.chain,
-            self.table,
             self.manager.text(),
-            self.table,
-            quoted(&self.chain)
+            quoted(chain)
         )
     }
 
@@ -167,7 +98,7 @@ impl Drop {
             Manager::Cnibox => match self.rule {
                 Some(handle) => format!(
                     "cnibox reconcile; if another program added the rule: nft delete rule {} {} handle {handle}",
-                    self.table,
+                    self.table(),
                     quoted(&self.chain)
                 ),
                 None => "cnibox reconcile".into(),
@@ -180,14 +111,12 @@ impl Drop {
             Manager::KubeProxy => {
                 format!("edit the rules of kube-proxy: {}", self.in_words(question))
             }
+            _ if !is_of_iptables(self.table(), &self.chain) => self.nft(&rule, question.direction),
             // iptables knows no incoming link at POSTROUTING.
-            Manager::Docker | Manager::Iptables
-                if rule.stage == Stage::Leaving && question.direction != Direction::Port =>
-            {
+            _ if rule.stage == Stage::Leaving && question.direction != Direction::Port => {
                 self.in_words(question)
             }
-            Manager::Docker | Manager::Iptables => self.iptables(&rule, question),
-            Manager::Nft => self.nft(&rule, question.direction),
+            _ => self.iptables(&rule, question),
         }
     }
 
@@ -200,7 +129,7 @@ impl Drop {
             }
             None => format!("of {network}"),
         };
-        format!("chain {} of table {} has to accept packets {what}", self.chain, self.table)
+        format!("chain {} of table {} has to accept packets {what}", self.chain, self.table())
     }
 
     /// Whether the packets of the connection in both directions pass the chain.
@@ -213,14 +142,14 @@ impl Drop {
             Some(handle) => ("insert", format!(" handle {handle}")),
             None => ("add", String::new()),
         };
-        let is_by_link = !self.table.starts_with("bridge") && !self.table.starts_with("netdev");
-        let mut conditions = vec![if is_by_link { rule.nft() } else { rule.nft_by_address() }];
+        let is_by_link = !matches!(self.family, Family::Bridge | Family::Netdev);
+        let mut conditions = vec![rule.nft(is_by_link)];
         if is_by_link && direction != Direction::Gateway && self.sees_answers() {
             conditions.push("ct state established,related".into());
         }
         let command = |condition: &String| {
-            let text =
-                format!("{verb} rule {} {}{position} {condition} accept", self.table, self.chain);
+            let (table, chain) = (self.table(), &self.chain);
+            let text = format!("{verb} rule {table} {chain}{position} {condition} accept");
             format!("nft {}", quoted(text))
         };
         conditions.iter().map(command).collect::<Vec<_>>().join(" && ")
@@ -228,18 +157,17 @@ impl Drop {
 
     /// Rules in the chain that drops the packet; in the chain of the administrator if the chain is Docker's.
     fn iptables(&self, rule: &Accepted, question: &Question<'_>) -> String {
-        let program = match self.family {
-            Some(IpFamily::V6) => "ip6tables-nft",
-            _ => "iptables-nft",
-        };
+        let program = if self.family == Family::Ip6 { "ip6tables-nft" } else { "iptables-nft" };
         let place = match (self.has_docker_user, self.rule, self.number) {
             (true, _, _) if self.sees_answers() => format!("-I {DOCKER_USER} 1"),
             (_, Some(_), Some(number)) => format!("-I {} {number}", quoted(&self.chain)),
             (_, Some(_), None) => return format!("edit the rules: {}", self.in_words(question)),
             (_, None, _) => format!("-A {}", quoted(&self.chain)),
         };
-        let table =
-            if self.name == "filter" { String::new() } else { format!("-t {} ", self.name) };
+        let table = match self.table.as_str() {
+            "filter" => String::new(),
+            name => format!("-t {name} "),
+        };
         let mut conditions = vec![rule.iptables()];
         if self.sees_answers() && question.direction != Direction::Gateway {
             conditions.push("-m conntrack --ctstate RELATED,ESTABLISHED".into());
@@ -266,7 +194,7 @@ impl Drop {
     fn fw4(&self, rule: &Accepted, direction: Direction) -> String {
         let chain = if direction == Direction::Gateway { "input" } else { "forward" };
         let directory = format!("/usr/share/nftables.d/chain-pre/{chain}");
-        let line = quoted(format!("{} accept", rule.nft()));
+        let line = quoted(format!("{} accept", rule.nft(true)));
         format!("mkdir -p {directory} && echo {line} >> {directory}/cnibox.nft && fw4 reload")
     }
 }
@@ -327,6 +255,23 @@ fn is_of_chance(expr: &Expr) -> bool {
     }
 }
 
+/// What a rule compares of a packet.
+enum Part<'a> {
+    In(&'a str),
+    Out(&'a str),
+    From(IpNet),
+    To(IpNet),
+    /// The destination port.
+    Port(Transport, u16),
+    /// The destination was translated.
+    Translated,
+}
+
+/// A subnet; a single address without the length of its prefix.
+fn plain(net: IpNet) -> String {
+    if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
+}
+
 impl Accepted {
     fn of(question: &Question<'_>, own: &Link, outside: Option<&Link>, base: Option<Base>) -> Self {
         let family = IpFamily::of(question.packet.from);
@@ -354,74 +299,57 @@ impl Accepted {
         self.stage != Stage::Leaving || self.own.is_some() || self.direction == Direction::Port
     }
 
-    fn nft(&self) -> String {
-        let from = match &self.own {
-            Some(own) => format!(r#"iifname "{own}""#),
-            None => self.nft_by_address(),
-        };
-        let is_routed = matches!(self.stage, Stage::Routed | Stage::Leaving);
-        let to = |link: &Option<String>| match link {
-            Some(link) if is_routed => format!(r#" oifname "{link}""#),
-            _ => String::new(),
-        };
-        let ip = if self.family == IpFamily::V4 { "ip" } else { "ip6" };
-        let transport = self.transport.name();
-        match self.direction {
-            Direction::World => from + &to(&self.uplink),
-            Direction::Port if self.stage == Stage::Sent => {
+    /// What the packets have. `by_link`: the chain knows the links between which they are routed.
+    fn parts(&self, by_link: bool) -> Vec<Part<'_>> {
+        let (subnet, port) = (self.subnet, Part::Port(self.transport, self.port));
+        let uplink = self.uplink.as_deref();
+        let own = self.own.as_deref().filter(|_| by_link);
+        let is_routed = by_link && matches!(self.stage, Stage::Routed | Stage::Leaving);
+        let [out, back] = [uplink, own].map(|link| link.filter(|_| is_routed).map(Part::Out));
+        let from = own.map_or(Part::From(subnet), Part::In);
+        let parts = match self.direction {
+            Direction::World => [Some(from), out, None],
+            Direction::Port if by_link && self.stage == Stage::Sent => {
                 let (address, port) = self.sent_to;
-                let link = self.uplink.as_deref().unwrap_or_default();
-                format!(r#"iifname "{link}" {ip} daddr {address} {transport} dport {port}"#)
+                let port = Part::Port(self.transport, port);
+                [uplink.map(Part::In), Some(Part::To(address.into())), Some(port)]
             }
             Direction::Port => {
-                let (address, port) = (self.subnet.addr(), self.port);
-                format!("ct status dnat {ip} daddr {address} {transport} dport {port}")
+                let translated = by_link.then_some(Part::Translated);
+                [translated, Some(Part::To(subnet)), Some(port)]
             }
-            Direction::Container => from + &to(&self.own),
-            Direction::Gateway => format!("{from} udp dport {}", self.port),
-        }
-    }
-
-    /// A condition that also a chain of a bridge, or of a link, can have.
-    fn nft_by_address(&self) -> String {
-        let ip = if self.family == IpFamily::V4 { "ip" } else { "ip6" };
-        let end = if self.direction == Direction::Port { "daddr" } else { "saddr" };
-        let to = match self.direction {
-            Direction::Container => format!(" {ip} daddr {}", self.subnet),
-            Direction::Port => format!(" {} dport {}", self.transport.name(), self.port),
-            _ => String::new(),
+            Direction::Container if own.is_some() => [Some(from), back, None],
+            Direction::Container => [Some(from), Some(Part::To(subnet)), None],
+            Direction::Gateway => [Some(from), by_link.then_some(port), None],
         };
-        format!("{ip} {end} {}{to}", self.subnet)
+        parts.into_iter().flatten().collect()
     }
 
+    /// The condition of a rule of nft.
+    fn nft(&self, by_link: bool) -> String {
+        let ip = if self.family == IpFamily::V4 { "ip" } else { "ip6" };
+        let text = |part: &Part<'_>| match part {
+            Part::In(link) => format!(r#"iifname "{link}""#),
+            Part::Out(link) => format!(r#"oifname "{link}""#),
+            Part::From(net) => format!("{ip} saddr {}", plain(*net)),
+            Part::To(net) => format!("{ip} daddr {}", plain(*net)),
+            Part::Port(transport, port) => format!("{} dport {port}", transport.name()),
+            Part::Translated => "ct status dnat".into(),
+        };
+        self.parts(by_link).iter().map(text).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The condition of a rule of iptables.
     fn iptables(&self) -> String {
-        let from = match &self.own {
-            Some(own) => format!("-i {}", quoted(own)),
-            None if self.direction == Direction::Container => {
-                format!("-s {0} -d {0}", self.subnet)
-            }
-            None => format!("-s {}", self.subnet),
+        let text = |part: &Part<'_>| match part {
+            Part::In(link) => format!("-i {}", quoted(link)),
+            Part::Out(link) => format!("-o {}", quoted(link)),
+            Part::From(net) => format!("-s {}", plain(*net)),
+            Part::To(net) => format!("-d {}", plain(*net)),
+            Part::Port(transport, port) => format!("-p {} --dport {port}", transport.name()),
+            Part::Translated => "-m conntrack --ctstate DNAT".into(),
         };
-        let is_routed = matches!(self.stage, Stage::Routed | Stage::Leaving);
-        let to = |link: &Option<String>| match link {
-            Some(link) if is_routed => format!(" -o {}", quoted(link)),
-            _ => String::new(),
-        };
-        let transport = self.transport.name();
-        match self.direction {
-            Direction::World => from + &to(&self.uplink),
-            Direction::Port if self.stage == Stage::Sent => {
-                let (address, port) = self.sent_to;
-                let link = self.uplink.as_ref().map_or_else(String::new, quoted);
-                format!("-i {link} -d {address} -p {transport} --dport {port}")
-            }
-            Direction::Port => {
-                let (address, port) = (self.subnet.addr(), self.port);
-                format!("-d {address} -p {transport} --dport {port} -m conntrack --ctstate DNAT")
-            }
-            Direction::Container => from + &to(&self.own),
-            Direction::Gateway => format!("{from} -p udp --dport {}", self.port),
-        }
+        self.parts(true).iter().map(text).collect::<Vec<_>>().join(" ")
     }
 
     /// firewalld forwards packets from the sources of the zone trusted.
@@ -454,33 +382,6 @@ impl Accepted {
             Direction::Gateway => {
                 format!("ufw allow{inside} from {subnet} to any port {port} proto {protocol}")
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_chain_has_a_program() {
-        let ufw = ["FORWARD".to_owned(), "ufw-before-forward".into()];
-        for (family, table, chain, chains, expected) in [
-            ("inet", "firewalld", "filter_FORWARD", &[][..], Manager::Firewalld),
-            ("inet", "fw4", "forward", &[], Manager::Fw4),
-            ("ip", "filter", "FORWARD", &ufw, Manager::Ufw),
-            ("ip", "filter", "ufw-user-forward", &[], Manager::Ufw),
-            ("ip", "filter", "FORWARD", &[], Manager::Iptables),
-            ("ip6", "raw", "PREROUTING", &[], Manager::Iptables),
-            ("ip", "filter", "DOCKER-USER", &[], Manager::Docker),
-            ("ip", "filter", "KUBE-FORWARD", &[], Manager::KubeProxy),
-            ("ip", "kube-proxy", "filter-forward", &[], Manager::KubeProxy),
-            ("inet", "filter", "forward", &[], Manager::Nft),
-            ("ip", "filter", "forward", &[], Manager::Nft),
-            ("ip", NAME, "FORWARD", &[], Manager::Cnibox),
-        ] {
-            let found = Manager::of(family, table, chain, chains);
-            assert_eq!(found, expected, "{family} {table} {chain}");
         }
     }
 }
