@@ -16,8 +16,8 @@ use std::net::IpAddr;
 
 use crate::error::Result;
 use crate::kernel::sysctl;
-use crate::names::{IpFamily, NetworkName};
-use crate::netlink::nft::{Nft, Trap};
+use crate::names::IpFamily;
+use crate::netlink::nft::{Nft, TRAP, Trap};
 use crate::netlink::rtnl::Link;
 use crate::netlink::xtables;
 use crate::plugin::life::Life;
@@ -27,7 +27,7 @@ use super::finding::{Finding, Findings, Harm};
 use super::host::Host;
 use super::manager::Manager;
 use ask::{Answer, Asker, LostAt, REVERSE_PATH, Way};
-use mend::Drop;
+use mend::{Drop, Extent, Fix, Ruleset};
 use plan::{Direction, Endpoint, Plan, Question, family_text};
 
 /// What the operator asks.
@@ -73,27 +73,39 @@ pub(super) fn probe(
             risky |= plan.leave_out_if(&risk.reason, |question| risk.concerns(question));
         }
     }
-    let mut reports = Reports::default();
-    reports.0.extend(plan.misrouted.iter().map(|one| Fault::misrouted(&plan, one)));
-    let mut ways = Vec::new();
-    let mut sent: Vec<&Question<'_>> = Vec::new();
+    let mut answers = Vec::new();
+    let mut unknown = Vec::new();
     if !plan.questions.is_empty() {
         let asker = Asker::new(host, &plan.questions, bridges)?;
         for question in &plan.questions {
-            let Some(answer) = asker.ask(question)? else { break };
-            let report = Report::of(&nft, &plan, question, &answer)?;
-            sent.push(question);
-            ways.push(report.line.clone());
-            reports.add(question, report);
+            match asker.ask(question)? {
+                None => break,
+                Some(Answer::Unknown(reason)) => unknown.push((question, reason)),
+                Some(answer) => answers.push((question, answer)),
+            }
         }
     }
+    let late = plan.questions.len() - answers.len() - unknown.len();
+    let asked = Answers { plan: &plan, all: &answers };
+    let mut rules = Ruleset::new(&nft);
+    let mut faults =
+        Faults(plan.misrouted.iter().map(|one| Fault::misrouted(&plan, one)).collect());
+    let mut ways = Vec::new();
+    for (question, answer) in &answers {
+        let (line, fault) = asked.report(&mut rules, question, answer)?;
+        ways.push(line);
+        fault.into_iter().for_each(|fault| faults.add(fault));
+    }
+    let sent: Vec<&Question<'_>> = answers.iter().map(|(question, _)| *question).collect();
     let mut not_sent = plan.left_out_lines();
-    if sent.len() < plan.questions.len() {
-        let late = plan.questions.len() - sent.len();
+    not_sent.extend(plan::lines(
+        unknown.iter().map(|(question, reason)| (question.who.title(), reason.as_str())),
+    ));
+    if late > 0 {
         not_sent.push(format!("{late} packets: the time for the others was too long"));
     }
     may::forget(&mut found.filters, &plan, &sent);
-    reports.0.into_iter().for_each(|fault| fault.add_to(found));
+    faults.0.into_iter().for_each(|fault| fault.add_to(found));
     let healthy = (!not_sent.is_empty()).then(|| healthy(&sent));
     if !not_sent.is_empty() {
         let what = "not asked: some packets of containers were not sent".into();
@@ -119,17 +131,9 @@ fn healthy(sent: &[&Question<'_>]) -> String {
     format!("no fault found in what was asked: {packets} of {networks}")
 }
 
-/// The result of one question.
-struct Report {
-    /// The way of the packet.
-    line: String,
-    fault: Option<Fault>,
-}
-
 /// Packets that do not pass, for one reason.
 struct Fault {
     harm: Harm,
-    network: NetworkName,
     direction: Direction,
     /// Whose packets, and where they go.
     subject: String,
@@ -137,28 +141,24 @@ struct Fault {
     packets: Vec<String>,
     reason: String,
     why: &'static str,
-    fix: String,
+    fix: Fix,
 }
 
 /// The faults, one for each reason.
-#[derive(Default)]
-struct Reports(Vec<Fault>);
+struct Faults(Vec<Fault>);
 
-impl Reports {
-    fn add(&mut self, question: &Question<'_>, report: Report) {
-        let Some(fault) = report.fault else { return };
+impl Faults {
+    fn add(&mut self, fault: Fault) {
         let is_same = |other: &&mut Fault| {
-            let is_of_network = question.direction != Direction::Port
-                && other.harm == Harm::Broken
-                && (&other.network, other.direction) == (&fault.network, fault.direction);
-            other.reason == fault.reason && (other.subject == fault.subject || is_of_network)
+            (other.direction, other.harm, &other.subject, &other.reason)
+                == (fault.direction, fault.harm, &fault.subject, &fault.reason)
         };
         match self.0.iter_mut().find(is_same) {
             Some(other) => {
-                let packet = packet_text(question);
-                if !other.packets.contains(&packet) {
-                    other.packets.push(packet);
-                }
+                let new = fault.packets.into_iter().filter(|one| !other.packets.contains(one));
+                let new: Vec<String> = new.collect();
+                other.packets.extend(new);
+                other.fix.join(fault.fix);
             }
             None => self.0.push(fault),
         }
@@ -175,22 +175,21 @@ impl Fault {
         };
         Self {
             harm: Harm::Broken,
-            network: who.network().clone(),
             direction: Direction::Container,
-            subject: format!("packets of the host to {}", who.entry.at.title(who.network())),
+            subject: format!("packets of the host to {}", who.title()),
             packets: vec![address.to_string()],
             reason: format!(
                 "go {through}, not through {}; `ip route get {address}` shows the route",
                 who.gateway_link().name
             ),
             why: "No answer and no other packet reaches the container.",
-            fix: String::new(),
+            fix: Fix::NONE,
         }
     }
 
     fn add_to(self, found: &mut Findings) {
         let what = format!("{} ({}) {}", self.subject, self.packets.join(", "), self.reason);
-        found.add(self.harm, what, self.why, self.fix);
+        found.add(self.harm, what, self.why, self.fix.text());
     }
 }
 
@@ -212,7 +211,9 @@ fn why(direction: Direction, harm: Harm) -> &'static str {
         (_, Direction::Port) => {
             "Other networks do not reach the published port. If they should, the command opens it."
         }
-        _ => "Packets of other containers pass, or the configuration wants it.",
+        _ => {
+            "Other packets of the network pass, so the rule can be on purpose. If not, the command accepts these packets."
+        }
     }
 }
 
@@ -222,73 +223,99 @@ fn packet_text(question: &Question<'_>) -> String {
     format!("{} {} over {family}", packet.transport.name(), packet.port)
 }
 
-impl Report {
-    fn of(nft: &Nft, plan: &Plan<'_>, question: &Question<'_>, answer: &Answer) -> Result<Self> {
-        let direction = question.direction;
-        let is_port = direction == Direction::Port;
-        // For other networks, a port can be closed on purpose.
-        let of_filter = match question.is_first && (!is_port || plan.publishes_for_all(question)) {
-            true => Harm::Broken,
-            false => Harm::May,
+/// The answers to all questions that were asked.
+struct Answers<'a> {
+    plan: &'a Plan<'a>,
+    all: &'a [(&'a Question<'a>, Answer)],
+}
+
+impl Answers<'_> {
+    /// Which packets are dropped if this one is.
+    fn extent(&self, question: &Question<'_>) -> Extent {
+        let group = |question: &Question<'_>| {
+            let packet = &question.packet;
+            (question.direction, question.who.network().clone(), IpFamily::of(packet.from))
         };
+        let port = |question: &Question<'_>| (question.packet.transport, question.packet.port);
+        let passed = self.all.iter().filter(|(other, answer)| {
+            matches!(answer, Answer::Passed(_)) && group(other) == group(question)
+        });
+        passed.fold(Extent::Network, |extent, (other, _)| {
+            let is_other = port(other) == port(question);
+            extent.max(if is_other { Extent::Container } else { Extent::Port })
+        })
+    }
+
+    /// The way of a packet, in a line, and its fault.
+    fn report(
+        &self,
+        rules: &mut Ruleset<'_>,
+        question: &Question<'_>,
+        answer: &Answer,
+    ) -> Result<(String, Option<Fault>)> {
+        let (plan, direction) = (self.plan, question.direction);
+        let is_port = direction == Direction::Port;
+        let extent = if is_port { Extent::Port } else { self.extent(question) };
+        // For other networks, a port can be closed on purpose.
+        let is_broken = match is_port {
+            true => plan.publishes_for_all(question),
+            false => extent == Extent::Network,
+        };
+        let of_filter = if is_broken { Harm::Broken } else { Harm::May };
         let (way, end, fault) = match answer {
+            Answer::Unknown(_) => return Ok((String::new(), None)),
             Answer::Passed(way) if is_port && way.end == "input" => {
-                let reason = "are not translated: they go to the host itself".into();
-                let fix = "cnibox reconcile".into();
-                (way, "the host itself".into(), Some((Harm::Broken, reason, fix)))
+                let reason = "are not translated to the container: they go to the host itself";
+                let is_of_other = way.chains.iter().any(|(.., chain)| chain != TRAP);
+                let fix = if is_of_other { Fix::NONE } else { Fix::command("cnibox reconcile") };
+                (way, "the host itself".into(), Some((Harm::Broken, reason.into(), fix)))
             }
-            Answer::Passed(way) if is_port => {
-                let fault = missed(question, way).map(|it| (Harm::Broken, it, String::new()));
+            Answer::Passed(way) => {
+                let fault = missed(question, way).map(|it| (Harm::Broken, it, Fix::NONE));
                 let end = if fault.is_some() { "not the container" } else { "passes" };
                 (way, end.into(), fault)
             }
-            Answer::Passed(way) => (way, "passes".into(), None),
             Answer::Dropped(way, trace) => {
-                let drop = Drop::of(nft, way, trace)?;
-                let own = own_link(plan, question, way);
-                let outside = match direction {
-                    Direction::Port => Some(&question.receiver),
-                    _ => way.oif.and_then(|index| plan.link(index)),
+                let drop = Drop::of(rules, way, trace)?;
+                let fix = drop.fix(question, extent, sides(plan, question, way));
+                let is_own = drop.manager == Manager::Cnibox;
+                let (harm, fix) = match drop.is_by_chance {
+                    // The tables of cnibox drop what the configuration says.
+                    _ if is_own => (Harm::May, fix),
+                    true => (Harm::Note, Fix::NONE),
+                    false => (of_filter, fix),
                 };
                 let reason = format!("are dropped by {}", drop.text());
-                let (harm, fix) = match (drop.manager, drop.is_by_chance) {
-                    // The tables of cnibox drop what the configuration says.
-                    (Manager::Cnibox, _) => (Harm::May, drop.fix(question, own, outside)),
-                    (_, true) => (Harm::Note, String::new()),
-                    _ => (of_filter, drop.fix(question, own, outside)),
-                };
-                let is_wanted =
-                    drop.manager == Manager::Cnibox && direction == Direction::Container;
+                let is_wanted = is_own && direction == Direction::Container;
                 (way, drop.hop(), Some((harm, reason, fix)).filter(|_| !is_wanted))
             }
             Answer::Lost(way, at) => {
-                let (reason, fix) = lost(plan, question, way, at);
+                let (reason, fix) = lost(plan, question, extent, (way, at));
                 let harm = if *at == LostAt::Forwarding { of_filter } else { Harm::Broken };
                 (way, "lost".into(), Some((harm, reason, fix)))
             }
         };
         let fault = fault.map(|(harm, reason, fix)| Fault {
             harm,
-            network: question.who.network().clone(),
             direction,
-            subject: subject(question),
+            subject: subject(plan, question, extent),
             packets: vec![packet_text(question)],
             reason,
             why: why(direction, harm),
             fix,
         });
-        let hops = hops(plan, question, way);
         let goal = match direction {
             Direction::World => "to other networks",
             Direction::Port => "from other networks",
             Direction::Container => "to another container",
             Direction::Gateway => "to the name server",
         };
-        Ok(Self { line: format!("{goal}, {}: {hops} → {end}", packet_text(question)), fault })
+        let hops = hops(plan, question, way);
+        Ok((format!("{goal}, {}: {hops} → {end}", packet_text(question)), fault))
     }
 }
 
-/// Why packets to a published port do not reach the container, though all rules let them pass.
+/// Why packets do not reach the container, though all rules let them pass.
 fn missed(question: &Question<'_>, way: &Way) -> Option<String> {
     let (address, port) = question.goal?;
     if !way.arrives {
@@ -297,30 +324,37 @@ fn missed(question: &Question<'_>, way: &Way) -> Option<String> {
         ));
     }
     let link = question.who.gateway_link();
-    (way.oif != Some(link.index)).then(|| {
+    (question.direction == Direction::Port && way.oif != Some(link.index)).then(|| {
         format!("do not leave through {}; `ip route get {address}` shows the route", link.name)
     })
 }
 
-/// The link of the host that the containers are behind.
-fn own_link<'a>(plan: &'a Plan<'_>, question: &'a Question<'_>, way: &Way) -> &'a Link {
-    let index = if question.direction == Direction::Port { way.oif } else { way.iif };
-    let seen = index.and_then(|index| plan.link(index));
-    seen.unwrap_or_else(|| question.who.gateway_link())
+/// The link of the host that the containers are behind, and that to other networks.
+fn sides<'q>(
+    plan: &'q Plan<'_>,
+    question: &'q Question<'_>,
+    way: &Way,
+) -> (&'q Link, Option<&'q Link>) {
+    let is_port = question.direction == Direction::Port;
+    let seen = |index: Option<u32>| index.and_then(|index| plan.link(index));
+    let own = seen(if is_port { way.oif } else { way.iif });
+    let outside = if is_port { Some(&question.receiver) } else { seen(way.oif) };
+    (own.unwrap_or_else(|| question.who.gateway_link()), outside)
 }
 
-fn subject(question: &Question<'_>) -> String {
-    let at = &question.who.entry.at;
-    let network = question.who.network();
+/// Whose packets, and where they go.
+fn subject(plan: &Plan<'_>, question: &Question<'_>, extent: Extent) -> String {
+    let who = question.who;
+    let of = match extent == Extent::Container || plan.is_about_one() {
+        true => who.title(),
+        false => format!("network {}", who.network()),
+    };
     match question.direction {
-        Direction::World | Direction::Container | Direction::Gateway if !question.is_first => {
-            format!("packets of {}", at.title(network))
-        }
-        Direction::World => format!("packets of network {network} to other networks"),
-        Direction::Port => format!("packets to the published ports of {}", at.title(network)),
-        Direction::Container => format!("packets between containers of network {network}"),
+        Direction::World => format!("packets of {of} to other networks"),
+        Direction::Port => format!("packets to the published ports of {}", who.title()),
+        Direction::Container => format!("packets of {of} to other containers"),
         Direction::Gateway => {
-            format!("questions of network {network} to the name server {}", question.packet.to)
+            format!("questions of {of} to the name server {}", question.packet.to)
         }
     }
 }
@@ -343,8 +377,13 @@ fn hops(plan: &Plan<'_>, question: &Question<'_>, way: &Way) -> String {
 }
 
 /// The reason why no rule of nf_tables saw the packet at a hook, and the command that helps.
-fn lost(plan: &Plan<'_>, question: &Question<'_>, way: &Way, at: &LostAt) -> (String, String) {
-    let link = own_link(plan, question, way);
+fn lost(
+    plan: &Plan<'_>,
+    question: &Question<'_>,
+    extent: Extent,
+    (way, at): (&Way, &LostAt),
+) -> (String, Fix) {
+    let (link, outside) = sides(plan, question, way);
     let receiver = if question.direction == Direction::Port { &question.receiver } else { link };
     let name = &receiver.name;
     let reason = match at {
@@ -358,10 +397,10 @@ fn lost(plan: &Plan<'_>, question: &Question<'_>, way: &Way, at: &LostAt) -> (St
             let key = sysctl::of_link(IpFamily::V4, name, "rp_filter");
             let reason =
                 format!("are dropped by the reverse path filter of {name}: counter {REVERSE_PATH}");
-            let fix = format!("sysctl -w {}=2", sysctl::dotted(&key));
+            let fix = Fix::command(format!("sysctl -w {}=2", sysctl::dotted(&key)));
             // Then the filter is right: the route is wrong.
             let is_right = plan.misrouted.iter().any(is_misrouted);
-            return (reason, if is_right { String::new() } else { fix });
+            return (reason, if is_right { Fix::NONE } else { fix });
         }
         LostAt::Routing(counters) => {
             let counters = match counters.as_slice() {
@@ -379,15 +418,11 @@ fn lost(plan: &Plan<'_>, question: &Question<'_>, way: &Way, at: &LostAt) -> (St
                     "are lost between the hooks forward and postrouting: {program} has rules in table {}; `{program}-save` shows them",
                     tables.join(", ")
                 );
-                let outside = match question.direction {
-                    Direction::Port => Some(&question.receiver),
-                    _ => way.oif.and_then(|index| plan.link(index)),
-                };
-                return (reason, Drop::legacy(question, link, outside));
+                return (reason, Drop::legacy(question, extent, (link, outside)));
             }
             "are lost between the hooks forward and postrouting: a BPF program or traffic control"
                 .into()
         }
     };
-    (reason, String::new())
+    (reason, Fix::NONE)
 }

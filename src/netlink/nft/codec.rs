@@ -5,22 +5,23 @@ use nix::libc::{self, c_int};
 
 use super::Family;
 use super::consts::{
-    IP_CT_DIR_ORIGINAL, NF_NAT_RANGE_PROTO_SPECIFIED, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN,
-    NFTA_BITWISE_MASK, NFTA_BITWISE_OP, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR, NFTA_BYTEORDER_DREG,
-    NFTA_BYTEORDER_LEN, NFTA_BYTEORDER_OP, NFTA_BYTEORDER_SIZE, NFTA_BYTEORDER_SREG, NFTA_CMP_DATA,
-    NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_CT_DIRECTION, NFTA_CT_DREG, NFTA_CT_KEY, NFTA_CT_SREG,
-    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG,
-    NFTA_LIST_ELEM, NFTA_LOG_GROUP, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET,
-    NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG, NFTA_NAT_FAMILY, NFTA_NAT_FLAGS,
-    NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE, NFTA_RANGE_FROM_DATA,
-    NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA, NFTA_REDIR_FLAGS, NFTA_REDIR_REG_PROTO_MIN,
-    NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE, NFTA_TARGET_INFO, NFTA_TARGET_NAME, NFTA_TARGET_REV,
-    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    IP_CT_DIR_ORIGINAL, NF_NAT_RANGE_PROTO_SPECIFIED, NFT_OBJECT_COUNTER, NFTA_BITWISE_DREG,
+    NFTA_BITWISE_LEN, NFTA_BITWISE_MASK, NFTA_BITWISE_OP, NFTA_BITWISE_SREG, NFTA_BITWISE_XOR,
+    NFTA_BYTEORDER_DREG, NFTA_BYTEORDER_LEN, NFTA_BYTEORDER_OP, NFTA_BYTEORDER_SIZE,
+    NFTA_BYTEORDER_SREG, NFTA_CMP_DATA, NFTA_CMP_OP, NFTA_CMP_SREG, NFTA_CT_DIRECTION,
+    NFTA_CT_DREG, NFTA_CT_KEY, NFTA_CT_SREG, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
+    NFTA_IMMEDIATE_DATA, NFTA_IMMEDIATE_DREG, NFTA_LIST_ELEM, NFTA_LOG_GROUP, NFTA_LOOKUP_DREG,
+    NFTA_LOOKUP_FLAGS, NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_META_KEY, NFTA_META_SREG,
+    NFTA_NAT_FAMILY, NFTA_NAT_FLAGS, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_TYPE,
+    NFTA_OBJREF_IMM_TYPE, NFTA_RANGE_FROM_DATA, NFTA_RANGE_OP, NFTA_RANGE_SREG, NFTA_RANGE_TO_DATA,
+    NFTA_REDIR_FLAGS, NFTA_REDIR_REG_PROTO_MIN, NFTA_REJECT_ICMP_CODE, NFTA_REJECT_TYPE,
+    NFTA_TARGET_INFO, NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::expr::{Expr, Lookup, Nat, OriginalPart, Verdict, XtExtension};
 use super::field::{Field, FieldSource};
 use super::register::Register;
 use super::wire::{attribute, be32, be32_of, data, data_of, elements_of};
+use crate::names::IpFamily;
 use crate::netlink::{Attrs, text, u8_of};
 
 impl Expr {
@@ -79,9 +80,11 @@ impl Expr {
             Self::LoadOriginal { part, to } => {
                 let key = match part {
                     OriginalPart::Protocol => libc::NFT_CT_PROTOCOL,
-                    OriginalPart::Source => libc::NFT_CT_SRC,
+                    OriginalPart::Source(IpFamily::V4) => libc::NFT_CT_SRC_IP,
+                    OriginalPart::Source(IpFamily::V6) => libc::NFT_CT_SRC_IP6,
                     OriginalPart::SourcePort => libc::NFT_CT_PROTO_SRC,
-                    OriginalPart::Destination => libc::NFT_CT_DST,
+                    OriginalPart::Destination(IpFamily::V4) => libc::NFT_CT_DST_IP,
+                    OriginalPart::Destination(IpFamily::V6) => libc::NFT_CT_DST_IP6,
                     OriginalPart::DestinationPort => libc::NFT_CT_PROTO_DST,
                 };
                 be32(attrs, NFTA_CT_KEY, key);
@@ -164,6 +167,10 @@ impl Expr {
                 code: arguments.bytes(NFTA_REJECT_ICMP_CODE).and_then(u8_of).unwrap_or_default(),
             },
             "counter" => Self::Counter,
+            // A named one.
+            "objref" if arguments.number(NFTA_OBJREF_IMM_TYPE) == Some(NFT_OBJECT_COUNTER) => {
+                Self::Counter
+            }
             "match" => Self::XtMatch(arguments.extension()?),
             "target" => Self::XtTarget(arguments.extension()?),
             _ => return None,

@@ -159,6 +159,8 @@ pub(super) const TYPE_IFNAME: c_int = 41;
 pub(super) const TYPE_BITS: c_int = 6;
 
 /// Attributes of NFT_MSG_TRACE, `enum nft_trace_attributes`, and the types of its events, `enum nft_trace_types`.
+pub(super) const NFTA_OBJREF_IMM_TYPE: u16 = 1;
+pub(super) const NFT_OBJECT_COUNTER: c_int = 1;
 pub(super) const NFTA_TRACE_TABLE: u16 = 1;
 pub(super) const NFTA_TRACE_CHAIN: u16 = 2;
 pub(super) const NFTA_TRACE_RULE_HANDLE: u16 = 3;

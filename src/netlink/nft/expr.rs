@@ -115,12 +115,12 @@ pub struct XtExtension {
 pub enum OriginalPart {
     /// `protocol`
     Protocol,
-    /// `saddr`, in tables of the families ip and ip6
-    Source,
+    /// `ip saddr`, `ip6 saddr`
+    Source(IpFamily),
     /// `proto-src`
     SourcePort,
-    /// `daddr`, in tables of the families ip and ip6
-    Destination,
+    /// `ip daddr`, `ip6 daddr`
+    Destination(IpFamily),
     /// `proto-dst`
     DestinationPort,
 }

@@ -66,24 +66,26 @@ impl Traces {
         open().map(Self).map_err(|error| Error::of("cannot subscribe to traces of packets", &error))
     }
 
-    /// The next events; empty after the timeout. Some can be lost if too many packets are traced.
-    pub fn next(&self, timeout: Duration) -> Result<Vec<Trace>, Error> {
+    /// The next events; empty after the timeout. `None` if events were lost, because too many packets are traced.
+    pub fn next(&self, timeout: Duration) -> Result<Option<Vec<Trace>>, Error> {
         let failed = |error| Error::of("cannot read traces of packets", &error);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout) {
-            Ok(0) | Err(Errno::EINTR) => return Ok(Vec::new()),
+            Ok(0) | Err(Errno::EINTR) => return Ok(Some(Vec::new())),
             Ok(_) => {}
             Err(errno) => return Err(failed(errno.into())),
         }
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
         match receive_from_kernel(&self.0, &mut datagram) {
-            Ok(Some(_)) => Ok(messages(&datagram)
-                .filter(|message| message.kind == message_type(libc::NFT_MSG_TRACE))
-                .filter_map(|message| Trace::read(message.payload))
-                .collect()),
-            Ok(None) => Ok(Vec::new()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Vec::new()),
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(Vec::new()),
+            Ok(Some(_)) => {
+                let traces = messages(&datagram)
+                    .filter(|message| message.kind == message_type(libc::NFT_MSG_TRACE))
+                    .filter_map(|message| Trace::read(message.payload));
+                Ok(Some(traces.collect()))
+            }
+            Ok(None) => Ok(Some(Vec::new())),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Some(Vec::new())),
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(None),
             Err(error) => Err(failed(error)),
         }
     }

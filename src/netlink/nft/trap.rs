@@ -109,13 +109,14 @@ fn add_ip_table(batch: &mut Batch, family: IpFamily) {
     let table = Table { family: family.into(), name: TRAP };
     add_table(batch, table, &[family]);
     let [direct, reversed] = direct_and_reversed(family);
-    let trace = NewRule::last("prerouting").with(direct.clone()).with(set_trace());
-    batch.add_rule(table, trace);
+    for chain in ["prerouting", "forward"] {
+        batch.add_rule(table, NewRule::last(chain).with(direct.clone()).with(set_trace()));
+    }
     let all = [by_connection(family), direct, reversed, quoted(family)];
     for chain in ["input", "postrouting"] {
         for selected in &all {
-            let rule = NewRule::last(chain).with(selected.clone()).then(Verdict::Drop);
-            batch.add_rule(table, rule);
+            let rule = NewRule::last(chain).with(selected.clone()).with(set_trace());
+            batch.add_rule(table, rule.then(Verdict::Drop));
         }
     }
 }
@@ -136,14 +137,17 @@ fn add_bridge_table(batch: &mut Batch) {
         ];
         let rule = |chain| NewRule::last(chain).with(is_family.clone());
         let [direct, reversed] = direct_and_reversed(family);
-        batch.add_rule(table, rule("prerouting").with(direct.clone()).with(set_trace()));
+        for chain in ["prerouting", "forward"] {
+            batch.add_rule(table, rule(chain).with(direct.clone()).with(set_trace()));
+        }
         for selected in [direct, reversed, quoted(family)] {
-            batch.add_rule(table, rule("postrouting").with(selected).then(Verdict::Drop));
+            let rule = rule("postrouting").with(selected).with(set_trace());
+            batch.add_rule(table, rule.then(Verdict::Drop));
         }
     }
 }
 
-/// Adds a table with its sets and chains. The empty chain `forward` reports the packets that were routed.
+/// Adds a table with its sets and chains. The chain `forward` reports the packets that were routed.
 fn add_table(batch: &mut Batch, table: Table<'_>, families: &[IpFamily]) {
     batch.add_owned_table(table);
     for (name, base) in [
@@ -173,7 +177,7 @@ fn set(family: IpFamily) -> &'static str {
     }
 }
 
-/// `meta nftrace set 1`
+/// `meta nftrace set 1`. In each chain: a rule of the host can have set it to 0.
 fn set_trace() -> [Expr; 2] {
     let register = Register::FIRST;
     [Expr::Immediate { value: vec![1], to: register }, Expr::SetTrace { from: register }]
@@ -202,9 +206,9 @@ fn parts(family: IpFamily) -> [(Register, u8); 5] {
 fn by_connection(family: IpFamily) -> Vec<Expr> {
     let originals = [
         OriginalPart::Protocol,
-        OriginalPart::Source,
+        OriginalPart::Source(family),
         OriginalPart::SourcePort,
-        OriginalPart::Destination,
+        OriginalPart::Destination(family),
         OriginalPart::DestinationPort,
     ];
     let load = |(part, (to, _))| Expr::LoadOriginal { part, to };

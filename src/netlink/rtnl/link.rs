@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use neli::consts::nl::NlmF;
-use nix::libc::{self, IFF_ALLMULTI, IFF_PROMISC, IFF_UP, c_int};
+use nix::libc::{self, IFF_ALLMULTI, IFF_LOWER_UP, IFF_PROMISC, IFF_UP, c_int};
 
 use super::Rtnl;
 use super::consts::{
@@ -45,6 +45,8 @@ pub struct Link {
     pub peer_netns: Option<Nsid>,
     /// IFF_UP: the link is configured up. `operstate_up` tells whether the link can carry traffic.
     pub up: bool,
+    /// IFF_LOWER_UP: a cable is connected, or what stands for it.
+    pub has_carrier: bool,
     /// Promiscuous mode was set by configuration. Packet sockets and masters do not set this flag.
     pub promiscuous: bool,
     pub all_multicast: bool,
@@ -232,6 +234,7 @@ impl Link {
         let mut link = Self {
             index: u32_at(payload, 4)?,
             up: flags & IFF_UP != 0,
+            has_carrier: flags & IFF_LOWER_UP != 0,
             promiscuous: flags & IFF_PROMISC != 0,
             all_multicast: flags & IFF_ALLMULTI != 0,
             ..Self::default()
@@ -337,6 +340,7 @@ mod tests {
             peer_is_elsewhere: true,
             peer_netns: Nsid::parse("0"),
             up: true,
+            has_carrier: true,
             promiscuous: true,
             all_multicast: true,
             tx_queue_len: 1000,
@@ -352,7 +356,7 @@ mod tests {
             has_xdp: true,
         };
         let mut reply = Attrs::default();
-        reply.raw(&header(7, IFF_UP | IFF_PROMISC | IFF_ALLMULTI, 0));
+        reply.raw(&header(7, IFF_UP | IFF_LOWER_UP | IFF_PROMISC | IFF_ALLMULTI, 0));
         reply.string(IFLA_IFNAME, "veth1");
         reply.nested(IFLA_XDP, |xdp| xdp.u8(IFLA_XDP_ATTACHED, 1));
         reply.bytes(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 7]);

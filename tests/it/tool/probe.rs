@@ -161,7 +161,7 @@ fn the_rule_is_named_and_the_command_mends_it() {
         ),
         (
             "nft 'add table bridge admin; add chain bridge admin c { type filter hook forward priority 0; }; add rule bridge admin c udp dport 53 drop'".into(),
-            &["packets between containers of network a (udp 53 over IPv4", "of chain c, table bridge admin"],
+            &["packets of network a to other containers (udp 53 over IPv4", "of chain c, table bridge admin"],
         ),
         (
             "iptables-nft -A FORWARD -i cni-a -j DROP".into(),

@@ -30,6 +30,8 @@ pub(super) enum Answer {
     /// This rule or policy dropped the packet.
     Dropped(Way, Trace),
     Lost(Way, LostAt),
+    /// It is unknown, for this reason.
+    Unknown(String),
 }
 
 /// The last hook that saw a packet which no rule of nf_tables dropped.
@@ -147,10 +149,16 @@ impl<'a> Asker<'a> {
         let frame = packet.frame(question.from, question.to);
         let mut seen = Seen::default();
         for wait in WAITS {
-            self.socket.send(packet.ethertype(), &frame).map_err(failed("cannot send a packet"))?;
+            if let Err(error) = self.socket.send(packet.ethertype(), &frame) {
+                return Ok(Some(Answer::Unknown(format!("cannot send the packet: {error}"))));
+            }
             let end = clock::since_boot() + wait;
             while let Some(left) = end.checked_sub(clock::since_boot()) {
-                for trace in self.traces.next(left)? {
+                let Some(traces) = self.traces.next(left)? else {
+                    let reason = "traces were lost: a rule of the host traces too many packets";
+                    return Ok(Some(Answer::Unknown(reason.into())));
+                };
+                for trace in traces {
                     if seen.is_of(question, &trace)
                         && let Some(answer) = seen.follow(question, trace)
                     {

@@ -6,13 +6,59 @@ use ipnet::IpNet;
 
 use crate::error::Result;
 use crate::names::IpFamily;
-use crate::netlink::nft::{Base, Expr, Family, Hook, Nft, Table, Trace, Transport};
+use crate::netlink::fixed;
+use crate::netlink::nft::{
+    Base, Chain, Condition, CtState, Expr, Family, Field, Hook, Nft, Rule, Table, Trace, Transport,
+    Verdict,
+};
 use crate::netlink::rtnl::Link;
 
 use super::super::finding::quoted;
 use super::super::manager::{Manager, is_of_iptables};
 use super::ask::Way;
 use super::plan::{Direction, Question};
+
+/// The chains that drop packets, with their rules. Each is read once: a chain can have thousands of rules.
+pub(super) struct Ruleset<'a> {
+    nft: &'a Nft,
+    known: Vec<Known>,
+}
+
+struct Known {
+    family: Family,
+    table: String,
+    chain: String,
+    /// All chains of the table.
+    chains: Vec<Chain>,
+    rules: Vec<Rule>,
+}
+
+impl<'a> Ruleset<'a> {
+    pub(super) fn new(nft: &'a Nft) -> Self {
+        Self { nft, known: Vec::new() }
+    }
+
+    fn of(&mut self, trace: &Trace) -> Result<&Known> {
+        let is_it = |known: &Known| {
+            (known.family, &known.table, &known.chain) == (trace.family, &trace.table, &trace.chain)
+        };
+        let at = match self.known.iter().position(is_it) {
+            Some(at) => at,
+            None => {
+                let table = Table { family: trace.family, name: &trace.table };
+                self.known.push(Known {
+                    family: trace.family,
+                    table: trace.table.clone(),
+                    chain: trace.chain.clone(),
+                    chains: self.nft.chains(table)?,
+                    rules: self.nft.rules_of(table, &trace.chain)?,
+                });
+                self.known.len() - 1
+            }
+        };
+        Ok(&self.known[at])
+    }
+}
 
 /// A rule, or the policy of a base chain, that drops packets.
 pub(super) struct Drop {
@@ -30,15 +76,18 @@ pub(super) struct Drop {
     base: Option<Base>,
     /// The rule drops by a limit, a count or at random: the next packet can pass.
     pub(super) is_by_chance: bool,
+    /// The rule selects packets by their protocol or port.
+    is_by_port: bool,
+    /// A rule before it accepts the answers.
+    accepts_answers: bool,
 }
 
 impl Drop {
-    pub(super) fn of(nft: &Nft, way: &Way, trace: &Trace) -> Result<Self> {
-        let table = Table { family: trace.family, name: &trace.table };
-        let chains = nft.chains(table)?;
-        let rules = nft.rules_of(table, &trace.chain)?;
+    pub(super) fn of(rules: &mut Ruleset<'_>, way: &Way, trace: &Trace) -> Result<Self> {
+        let Known { chains, rules, .. } = rules.of(trace)?;
         let number = rules.iter().position(|rule| Some(rule.handle) == trace.rule);
         let rule = number.and_then(|number| rules.get(number));
+        let before = &rules[..number.unwrap_or(rules.len())];
         let of_table = way
             .chains
             .iter()
@@ -47,6 +96,7 @@ impl Drop {
         let base_of =
             |name: &String| chains.iter().find(|chain| chain.name == *name).and_then(|it| it.base);
         let names = chains.iter().map(|chain| chain.name.as_str());
+        let table = Table { family: trace.family, name: &trace.table };
         Ok(Self {
             manager: Manager::of(table, &trace.chain, names.clone()),
             family: trace.family,
@@ -57,6 +107,8 @@ impl Drop {
             has_docker_user: names.clone().any(|name| name == DOCKER_USER),
             base: of_table.filter_map(|(.., chain)| base_of(chain)).next(),
             is_by_chance: rule.is_some_and(|rule| rule.exprs.iter().any(is_of_chance)),
+            is_by_port: rule.is_some_and(|rule| rule.exprs.iter().any(compares_more)),
+            accepts_answers: before.iter().any(accepts_answers),
         })
     }
 
@@ -75,42 +127,45 @@ impl Drop {
 
     /// The rule with its program, and the command that shows it.
     pub(super) fn text(&self) -> String {
-        let (table, chain) = (self.table(), &self.chain);
+        let (table, chain) = (self.table(), quoted(&self.chain));
+        let remove = match self.rule {
+            Some(handle) if self.manager == Manager::Cnibox => format!(
+                "; if another program added it, `nft delete rule {table} {chain} handle {handle}` removes it"
+            ),
+            _ => String::new(),
+        };
         format!(
-            "{} of chain {chain}, table {table} ({}); `nft -a list chain {table} {}` shows it",
+            "{} of chain {}, table {table} ({}); `nft -a list chain {table} {chain}` shows it{remove}",
             self.rule_text(),
+            self.chain,
             self.manager.text(),
-            quoted(chain)
         )
     }
 
-    /// The command that accepts the packet; instructions in words if no command can. `own` is the link of the host that the
-    /// containers are behind, `outside` that to other networks.
+    /// The commands that accept the packet, and those that the extent adds. `own` is the link of the host that the containers
+    /// are behind, `outside` that to other networks.
     pub(super) fn fix(
         &self,
         question: &Question<'_>,
-        own: &Link,
-        outside: Option<&Link>,
-    ) -> String {
-        let rule = Accepted::of(question, own, outside, self.base);
+        extent: Extent,
+        (own, outside): (&Link, Option<&Link>),
+    ) -> Fix {
+        let extent = if self.is_by_port { extent.max(Extent::Port) } else { extent };
+        let rule = Accepted::of(question, extent, (own, outside), self.base);
         match self.manager {
             _ if !rule.has_conditions() => self.in_words(question),
-            Manager::Cnibox => match self.rule {
-                Some(handle) => format!(
-                    "cnibox reconcile; if another program added the rule: nft delete rule {} {} handle {handle}",
-                    self.table(),
-                    quoted(&self.chain)
-                ),
-                None => "cnibox reconcile".into(),
-            },
+            Manager::Cnibox => Fix::command("cnibox reconcile"),
             // A source of a zone would open more than the port.
-            Manager::Firewalld if question.direction == Direction::Port => self.in_words(question),
-            Manager::Firewalld => rule.firewalld(),
-            Manager::Ufw => rule.ufw(),
-            Manager::Fw4 => self.fw4(&rule, question.direction),
-            Manager::KubeProxy => {
-                format!("edit the rules of kube-proxy: {}", self.in_words(question))
+            Manager::Firewalld
+                if question.direction == Direction::Port || extent != Extent::Network =>
+            {
+                self.in_words(question)
             }
+            Manager::Firewalld => Fix::Commands(rule.firewalld()),
+            Manager::Ufw => Fix::command(rule.ufw()),
+            Manager::Fw4 => self.fw4(&rule, question.direction),
+            // It would remove an added rule.
+            Manager::KubeProxy => self.in_words(question),
             _ if !is_of_iptables(self.table(), &self.chain) => self.nft(&rule, question.direction),
             // iptables knows no incoming link at POSTROUTING.
             _ if rule.stage == Stage::Leaving && question.direction != Direction::Port => {
@@ -120,31 +175,35 @@ impl Drop {
         }
     }
 
-    fn in_words(&self, question: &Question<'_>) -> String {
-        let network = &question.who.entry.network;
-        let what = match question.goal {
-            Some((address, port)) => {
-                let transport = question.packet.transport.name();
-                format!("to {address}, {transport} port {port}, and their answers")
-            }
-            None => format!("of {network}"),
+    fn in_words(&self, question: &Question<'_>) -> Fix {
+        let Question { packet, who, .. } = question;
+        let (address, port) = question.goal.unwrap_or((packet.to, packet.port));
+        let transport = packet.transport.name();
+        let what = match question.direction {
+            Direction::Port => format!("to {address}, {transport} port {port}, and their answers"),
+            _ => format!("of {} to {transport} port {port}", who.entry.network),
         };
-        format!("chain {} of table {} has to accept packets {what}", self.chain, self.table())
+        let (chain, table) = (&self.chain, self.table());
+        Fix::Words(format!("chain {chain} of table {table} has to accept packets {what}"))
     }
 
-    /// Whether the packets of the connection in both directions pass the chain.
-    fn sees_answers(&self) -> bool {
+    /// Whether the answers pass the chain, and no rule is there that accepts them.
+    fn needs_answers(&self, direction: Direction) -> bool {
+        self.is_forward() && direction != Direction::Gateway && !self.accepts_answers
+    }
+
+    fn is_forward(&self) -> bool {
         self.base.is_some_and(|base| base.hook == Hook::Forward)
     }
 
-    fn nft(&self, rule: &Accepted, direction: Direction) -> String {
+    fn nft(&self, rule: &Accepted, direction: Direction) -> Fix {
         let (verb, position) = match self.rule {
             Some(handle) => ("insert", format!(" handle {handle}")),
             None => ("add", String::new()),
         };
         let is_by_link = !matches!(self.family, Family::Bridge | Family::Netdev);
         let mut conditions = vec![rule.nft(is_by_link)];
-        if is_by_link && direction != Direction::Gateway && self.sees_answers() {
+        if is_by_link && self.needs_answers(direction) {
             conditions.push("ct state established,related".into());
         }
         let command = |condition: &String| {
@@ -152,16 +211,16 @@ impl Drop {
             let text = format!("{verb} rule {table} {chain}{position} {condition} accept");
             format!("nft {}", quoted(text))
         };
-        conditions.iter().map(command).collect::<Vec<_>>().join(" && ")
+        Fix::Commands(conditions.iter().map(command).collect())
     }
 
     /// Rules in the chain that drops the packet; in the chain of the administrator if the chain is Docker's.
-    fn iptables(&self, rule: &Accepted, question: &Question<'_>) -> String {
+    fn iptables(&self, rule: &Accepted, question: &Question<'_>) -> Fix {
         let program = if self.family == Family::Ip6 { "ip6tables-nft" } else { "iptables-nft" };
         let place = match (self.has_docker_user, self.rule, self.number) {
-            (true, _, _) if self.sees_answers() => format!("-I {DOCKER_USER} 1"),
+            (true, _, _) if self.is_forward() => format!("-I {DOCKER_USER} 1"),
             (_, Some(_), Some(number)) => format!("-I {} {number}", quoted(&self.chain)),
-            (_, Some(_), None) => return format!("edit the rules: {}", self.in_words(question)),
+            (_, Some(_), None) => return self.in_words(question),
             (_, None, _) => format!("-A {}", quoted(&self.chain)),
         };
         let table = match self.table.as_str() {
@@ -169,37 +228,90 @@ impl Drop {
             name => format!("-t {name} "),
         };
         let mut conditions = vec![rule.iptables()];
-        if self.sees_answers() && question.direction != Direction::Gateway {
+        if self.needs_answers(question.direction) {
             conditions.push("-m conntrack --ctstate RELATED,ESTABLISHED".into());
         }
         let command =
             |condition: &String| format!("{program} {table}{place} {condition} -j ACCEPT");
-        conditions.iter().map(command).collect::<Vec<_>>().join(" && ")
+        Fix::Commands(conditions.iter().map(command).collect())
     }
 
     /// The commands for the tables of iptables-legacy, whose rules are not traced.
-    pub(super) fn legacy(question: &Question<'_>, own: &Link, outside: Option<&Link>) -> String {
-        let rule = Accepted::of(question, own, outside, None);
+    pub(super) fn legacy(
+        question: &Question<'_>,
+        extent: Extent,
+        links: (&Link, Option<&Link>),
+    ) -> Fix {
+        let rule = Accepted::of(question, extent, links, None);
         let program = match rule.family {
             IpFamily::V4 => "iptables-legacy",
             IpFamily::V6 => "ip6tables-legacy",
         };
         let conditions = [rule.iptables(), "-m conntrack --ctstate RELATED,ESTABLISHED".into()];
-        conditions
-            .map(|condition| format!("{program} -I FORWARD 1 {condition} -j ACCEPT"))
-            .join(" && ")
+        let command = |condition| format!("{program} -I FORWARD 1 {condition} -j ACCEPT");
+        Fix::Commands(conditions.map(command).into())
     }
 
     /// fw4 includes the files of this directory at the beginning of its chain.
-    fn fw4(&self, rule: &Accepted, direction: Direction) -> String {
+    fn fw4(&self, rule: &Accepted, direction: Direction) -> Fix {
         let chain = if direction == Direction::Gateway { "input" } else { "forward" };
         let directory = format!("/usr/share/nftables.d/chain-pre/{chain}");
         let line = quoted(format!("{} accept", rule.nft(true)));
-        format!("mkdir -p {directory} && echo {line} >> {directory}/cnibox.nft && fw4 reload")
+        Fix::Commands(vec![
+            format!("mkdir -p {directory}"),
+            format!("echo {line} >> {directory}/cnibox.nft"),
+            "fw4 reload".into(),
+        ])
     }
 }
 
 const DOCKER_USER: &str = "DOCKER-USER";
+
+/// What makes a rule let packets pass.
+#[derive(PartialEq, Eq)]
+pub(super) enum Fix {
+    Commands(Vec<String>),
+    /// No command can.
+    Words(String),
+}
+
+impl Fix {
+    pub(super) const NONE: Self = Self::Commands(Vec::new());
+
+    pub(super) fn command(command: impl Into<String>) -> Self {
+        Self::Commands(vec![command.into()])
+    }
+
+    /// Adds the commands of another one.
+    pub(super) fn join(&mut self, other: Self) {
+        if let (Self::Commands(commands), Self::Commands(others)) = (&mut *self, other) {
+            for other in others {
+                if let Some(at) = commands.iter().position(|known| *known == other) {
+                    commands.remove(at);
+                }
+                commands.push(other);
+            }
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Commands(commands) => commands.join(" && "),
+            Self::Words(words) => words.clone(),
+        }
+    }
+}
+
+/// Which packets a fix accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Extent {
+    /// All packets of the network in this direction: none passes.
+    Network,
+    /// Those to the port of the packet: packets to others pass.
+    Port,
+    /// Those of the container to this port: those of other containers pass.
+    Container,
+}
 
 /// The packets to accept.
 struct Accepted {
@@ -210,6 +322,7 @@ struct Accepted {
     family: IpFamily,
     /// The subnet of the containers.
     subnet: IpNet,
+    extent: Extent,
     transport: Transport,
     /// The port of the container for published ports; else that of the packet.
     port: u16,
@@ -248,11 +361,54 @@ const DSTNAT: i32 = -100;
 /// An expression by which a rule matches one packet and not another one that is equal.
 fn is_of_chance(expr: &Expr) -> bool {
     match expr {
-        Expr::Other(name) => ["limit", "connlimit", "numgen", "quota"].contains(&name.as_str()),
+        Expr::Other(name) => {
+            ["limit", "connlimit", "numgen", "quota", "objref"].contains(&name.as_str())
+        }
         Expr::XtMatch(one) => ["limit", "hashlimit", "connlimit", "statistic", "quota", "recent"]
             .contains(&one.name.as_str()),
         _ => false,
     }
+}
+
+/// Whether an expression selects packets by more than their links, addresses, and the state of the connection.
+fn compares_more(expr: &Expr) -> bool {
+    match expr {
+        Expr::Load { field, .. } => {
+            matches!(field, Field::Protocol | Field::Sport | Field::Dport | Field::Payload(..))
+        }
+        Expr::XtMatch(one) => {
+            !["conntrack", "state", "comment", "mark", "addrtype"].contains(&one.name.as_str())
+        }
+        _ => false,
+    }
+}
+
+/// Whether a rule accepts the packets of all connections that exist.
+fn accepts_answers(rule: &Rule) -> bool {
+    let conditions = rule.conditions();
+    let has_state = |expr: &Expr| match expr {
+        Expr::XtMatch(one) => one
+            .ct_states()
+            .is_some_and(|(states, inverted)| states & CtState::ESTABLISHED.0 != 0 && !inverted),
+        _ => false,
+    };
+    let is_established = |condition: &Condition| {
+        let bits = fixed(&condition.mask, 0).map_or(0, u32::from_ne_bytes);
+        condition.field == Field::CtState
+            && !condition.is_equal
+            && bits & u32::from(CtState::ESTABLISHED.0) != 0
+    };
+    let is_accept = |expr: &Expr| match expr {
+        Expr::Verdict(verdict) => *verdict == Verdict::Accept,
+        Expr::XtTarget(target) => target.name == "ACCEPT",
+        _ => false,
+    };
+    let matches = rule.exprs.iter().filter(|expr| matches!(expr, Expr::XtMatch(_))).count();
+    let of_state = rule.exprs.iter().filter(|expr| has_state(expr)).count();
+    conditions.iter().all(is_established)
+        && matches == of_state
+        && conditions.len() + of_state > 0
+        && rule.exprs.iter().any(is_accept)
 }
 
 /// What a rule compares of a packet.
@@ -273,20 +429,23 @@ fn plain(net: IpNet) -> String {
 }
 
 impl Accepted {
-    fn of(question: &Question<'_>, own: &Link, outside: Option<&Link>, base: Option<Base>) -> Self {
+    fn of(
+        question: &Question<'_>,
+        extent: Extent,
+        (own, outside): (&Link, Option<&Link>),
+        base: Option<Base>,
+    ) -> Self {
         let family = IpFamily::of(question.packet.from);
         let net = question.who.net(family).unwrap_or_else(|| family.everything());
+        let is_single = question.direction == Direction::Port || extent == Extent::Container;
         let is_own = own.index != question.who.port.index;
         Self {
             direction: question.direction,
             own: is_own.then(|| own.name.clone()),
             uplink: outside.map(|link| link.name.clone()),
             family,
-            subnet: if question.direction == Direction::Port {
-                net.addr().into()
-            } else {
-                net.trunc()
-            },
+            subnet: if is_single { net.addr().into() } else { net.trunc() },
+            extent,
             transport: question.packet.transport,
             port: question.goal.map_or(question.packet.port, |(_, port)| port),
             sent_to: (question.packet.to, question.packet.port),
@@ -301,14 +460,18 @@ impl Accepted {
 
     /// What the packets have. `by_link`: the chain knows the links between which they are routed.
     fn parts(&self, by_link: bool) -> Vec<Part<'_>> {
-        let (subnet, port) = (self.subnet, Part::Port(self.transport, self.port));
         let uplink = self.uplink.as_deref();
         let own = self.own.as_deref().filter(|_| by_link);
         let is_routed = by_link && matches!(self.stage, Stage::Routed | Stage::Leaving);
-        let [out, back] = [uplink, own].map(|link| link.filter(|_| is_routed).map(Part::Out));
-        let from = own.map_or(Part::From(subnet), Part::In);
+        let out = |link| is_routed.then_some(link).flatten().map(Part::Out);
+        let from = match own {
+            Some(own) if self.extent != Extent::Container => Part::In(own),
+            _ => Part::From(self.subnet),
+        };
+        let port = Part::Port(self.transport, self.port);
+        let is_by_port = self.extent != Extent::Network;
         let parts = match self.direction {
-            Direction::World => [Some(from), out, None],
+            Direction::World => [Some(from), out(uplink), is_by_port.then_some(port)],
             Direction::Port if by_link && self.stage == Stage::Sent => {
                 let (address, port) = self.sent_to;
                 let port = Part::Port(self.transport, port);
@@ -316,11 +479,18 @@ impl Accepted {
             }
             Direction::Port => {
                 let translated = by_link.then_some(Part::Translated);
-                [translated, Some(Part::To(subnet)), Some(port)]
+                [translated, Some(Part::To(self.subnet)), Some(port)]
             }
-            Direction::Container if own.is_some() => [Some(from), back, None],
-            Direction::Container => [Some(from), Some(Part::To(subnet)), None],
-            Direction::Gateway => [Some(from), by_link.then_some(port), None],
+            Direction::Container => {
+                let to = match own {
+                    Some(_) => out(own),
+                    None => {
+                        Some(Part::To(self.subnet)).filter(|_| self.extent != Extent::Container)
+                    }
+                };
+                [Some(from), to, is_by_port.then_some(port)]
+            }
+            Direction::Gateway => [Some(from), None, (by_link || is_by_port).then_some(port)],
         };
         parts.into_iter().flatten().collect()
     }
@@ -353,9 +523,9 @@ impl Accepted {
     }
 
     /// firewalld forwards packets from the sources of the zone trusted.
-    fn firewalld(&self) -> String {
+    fn firewalld(&self) -> Vec<String> {
         let add = format!("firewall-cmd --permanent --zone=trusted --add-source={}", self.subnet);
-        format!("{add} && firewall-cmd --reload")
+        vec![add, "firewall-cmd --reload".into()]
     }
 
     fn ufw(&self) -> String {
@@ -369,15 +539,27 @@ impl Accepted {
             None => String::new(),
         };
         let protocol = self.transport.name();
+        let to_port = match self.extent {
+            Extent::Network => String::new(),
+            _ => format!(" port {port} proto {protocol}"),
+        };
         match self.direction {
-            Direction::World => format!("ufw route allow{inside}{} from {subnet}", on("out")),
+            Direction::World => {
+                let to = if to_port.is_empty() { "" } else { " to any" };
+                format!("ufw route allow{inside}{} from {subnet}{to}{to_port}", on("out"))
+            }
             Direction::Port => format!(
                 "ufw route allow{}{outside} to {} port {port} proto {protocol}",
                 on("in"),
                 subnet.addr()
             ),
             Direction::Container => {
-                format!("ufw route allow{inside}{outside} from {subnet} to {subnet}")
+                let to = if self.extent == Extent::Container {
+                    "any".into()
+                } else {
+                    subnet.to_string()
+                };
+                format!("ufw route allow{inside}{outside} from {subnet} to {to}{to_port}")
             }
             Direction::Gateway => {
                 format!("ufw allow{inside} from {subnet} to any port {port} proto {protocol}")

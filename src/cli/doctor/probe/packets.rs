@@ -1,4 +1,5 @@
-//! The packets of the probe: Ethernet frames with an empty UDP datagram or a TCP SYN.
+//! The packets of the probe: Ethernet frames with a UDP datagram or a TCP SYN as programs on Linux send them. Hosts have rules
+//! that drop others.
 
 use std::net::IpAddr;
 
@@ -25,11 +26,14 @@ impl Packet {
     pub(super) fn frame(&self, from: Mac, to: Mac) -> Vec<u8> {
         let mut segment = [self.source_port.to_be_bytes(), self.port.to_be_bytes()].concat();
         let checksum_at = if self.transport == Transport::Udp {
-            segment.extend([0, 8, 0, 0]);
+            let [high, low] = (DNS_BYTES).to_be_bytes();
+            segment.extend([high, low, 0, 0]);
+            segment.extend(DNS_QUESTION);
             6
         } else {
-            // The sequence number, no acknowledgement, a header of 20 bytes, SYN, the window, the checksum, no urgent data.
-            segment.extend([0, 0, 0, 1, 0, 0, 0, 0, 5 << 4, 2, 0xfa, 0xf0, 0, 0, 0, 0]);
+            // The sequence number, no acknowledgement, a header of 40 bytes, SYN, the window, the checksum, no urgent data.
+            segment.extend([0, 0, 0, 1, 0, 0, 0, 0, 10 << 4, 2, 0xfa, 0xf0, 0, 0, 0, 0]);
+            segment.extend(SYN_OPTIONS);
             16
         };
         let length = u16::try_from(segment.len()).unwrap_or_default();
@@ -64,13 +68,21 @@ fn bytes(address: IpAddr) -> Vec<u8> {
 
 /// The checksum of IP, TCP and UDP (RFC 1071). UDP sends 0 as 0xffff.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
-    let words = bytes.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word)));
-    let sum: u32 = words.sum();
+    let (pairs, last) = bytes.as_chunks::<2>();
+    let words = pairs.iter().map(|word| u32::from(u16::from_be_bytes(*word)));
+    let last = last.first().map_or(0, |byte| u32::from(*byte) << 8);
+    let sum = words.sum::<u32>() + last;
     let folded = (sum & 0xffff) + (sum >> 16);
     let folded = u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or_default();
     if folded == u16::MAX { [0xff; 2] } else { (!folded).to_be_bytes() }
 }
 
+/// A question for the address (A) of `example.com`, with recursion (RFC 1035, section 4.1).
+const DNS_QUESTION: &[u8] = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01";
+/// The length of a UDP datagram with the question.
+const DNS_BYTES: u16 = 37;
+/// A maximum segment size of 1460, SACK, a time stamp, and a window scale of 7 (RFC 9293, 2018, 7323).
+const SYN_OPTIONS: [u8; 20] = [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
 /// The usual TTL of Linux.
 const TTL: u8 = 64;
 
@@ -79,8 +91,8 @@ mod tests {
     use super::*;
 
     fn sum(bytes: &[u8]) -> u32 {
-        let sum: u32 =
-            bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+        let byte = |word: &[u8], at: usize| u32::from(word.get(at).copied().unwrap_or(0));
+        let sum: u32 = bytes.chunks(2).map(|word| byte(word, 0) << 8 | byte(word, 1)).sum();
         (sum & 0xffff) + (sum >> 16)
     }
 
@@ -88,7 +100,7 @@ mod tests {
     fn a_frame_has_lengths_and_valid_checksums() {
         let (from, to) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
         for (addresses, ip_bytes) in [(["10.1.0.5", "1.1.1.1"], 20), (["fd00::5", "fd00::6"], 40)] {
-            for (transport, bytes) in [(Transport::Udp, 8), (Transport::Tcp, 20)] {
+            for (transport, bytes) in [(Transport::Udp, 37), (Transport::Tcp, 40)] {
                 let [source, destination] = addresses.map(|text| text.parse().unwrap());
                 let packet = Packet {
                     from: source,

@@ -58,10 +58,8 @@ pub(super) struct Question<'a> {
     pub(super) to: Mac,
     /// The link that receives the packet.
     pub(super) receiver: Link,
-    /// For a published port: the address and the port in the container.
+    /// The address and the port that the packet arrives at in a container.
     pub(super) goal: Option<(IpAddr, u16)>,
-    /// The container is the first one of its network that is asked.
-    pub(super) is_first: bool,
 }
 
 impl Question<'_> {
@@ -178,6 +176,11 @@ impl<'a> Endpoint<'a> {
         }))
     }
 
+    /// `eth0 of container web in network a`
+    pub(super) fn title(&self) -> String {
+        self.entry.at.title(self.network())
+    }
+
     /// The first address of a family, with its prefix length.
     pub(super) fn net(&self, family: IpFamily) -> Option<IpNet> {
         self.addresses.iter().copied().find(|net| family.has(net.addr()))
@@ -238,8 +241,7 @@ impl<'a> Plan<'a> {
             if is_first { &mut first } else { &mut others }.push(who);
         }
         // The first of each network first: there is a limit.
-        let firsts = first.len();
-        for (number, who) in first.into_iter().chain(others).enumerate() {
+        for who in first.into_iter().chain(others) {
             for (family, world, uplink) in uplinks.iter().copied() {
                 if let Some(address) = who.address(family) {
                     plan.published(who, world, uplink)?;
@@ -249,9 +251,6 @@ impl<'a> Plan<'a> {
                     }
                 }
             }
-            let of_who =
-                plan.questions.iter_mut().filter(|question| std::ptr::eq(question.who, who));
-            of_who.for_each(|question| question.is_first = number < firsts);
         }
         Ok(plan)
     }
@@ -270,9 +269,11 @@ impl<'a> Plan<'a> {
         let is_other = |other: &Question<'_>| {
             other.packet.from == from && other.receiver.index != question.receiver.index
         };
-        let down = question.links().find(|link| !link.up).map(|link| link.name.clone());
+        let down = question.links().find(|link| !link.up || !link.has_carrier);
         if let Some(link) = down {
-            self.leave_out(who, format_args!("{link} is down"));
+            let state = if link.up { "has no carrier" } else { "is down" };
+            let reason = format!("{} {state}", link.name);
+            self.leave_out(who, reason);
         } else if self.questions.iter().any(is_other) {
             self.leave_out(who, format_args!("another container has the address {from}"));
         } else if self.questions.len() >= QUESTIONS_MAX {
@@ -309,14 +310,15 @@ impl<'a> Plan<'a> {
             to,
             receiver: who.port.clone(),
             goal: None,
-            is_first: false,
         };
         let at_gateway = self.host.rtnl.link_with_address(gateway)?;
         let link = who.gateway_link();
-        // In a VRF another table has the route.
-        if at_gateway == Some(link.index) && link.master.is_none() {
+        // Two links can have the address of the gateway. In a VRF another table has the route.
+        let has_gateway =
+            self.host.addresses(link.index).any(|address| address.net.addr() == gateway);
+        if has_gateway && link.master.is_none() {
             let towards = self.host.rtnl.link_towards(address, None)?;
-            if towards != at_gateway {
+            if towards != Some(link.index) {
                 self.misrouted.push((who, address, towards));
             }
         }
@@ -369,8 +371,7 @@ impl<'a> Plan<'a> {
                 from: who.mac,
                 to,
                 receiver: who.port.clone(),
-                goal: None,
-                is_first: false,
+                goal: Some((to_address, port)),
             });
         }
     }
@@ -433,22 +434,13 @@ impl<'a> Plan<'a> {
             to,
             receiver: uplink.clone(),
             goal: Some((goal, mapping.container_port)),
-            is_first: false,
         });
         Ok(Ok(()))
     }
 
     /// What is left out, in a line for each reason.
     pub(super) fn left_out_lines(&self) -> Vec<String> {
-        let mut reasons: BTreeMap<&str, (&str, usize)> = BTreeMap::new();
-        for one in &self.left_out {
-            reasons.entry(&one.reason).or_insert((&one.whose, 0)).1 += 1;
-        }
-        let line = |(reason, (whose, count)): (&str, (&str, usize))| match count {
-            1 => format!("{whose}: {reason}"),
-            _ => format!("{whose}, and {} more: {reason}", count - 1),
-        };
-        reasons.into_iter().map(line).collect()
+        lines(self.left_out.iter().map(|one| (one.whose.clone(), one.reason.as_str())))
     }
 
     /// Removes the questions that are not harmless. Returns whether there are some.
@@ -474,10 +466,28 @@ impl<'a> Plan<'a> {
         )
     }
 
+    /// Whether the operator asks about some attachments only.
+    pub(super) fn is_about_one(&self) -> bool {
+        self.host.options.only.is_some()
+    }
+
     /// The link of an index.
     pub(super) fn link(&self, index: u32) -> Option<&Link> {
         self.host.links.iter().find(|link| link.index == index)
     }
+}
+
+/// The packets of containers that were not sent, in a line for each reason.
+pub(super) fn lines<'r>(all: impl Iterator<Item = (String, &'r str)>) -> Vec<String> {
+    let mut reasons: BTreeMap<&str, (String, usize)> = BTreeMap::new();
+    for (whose, reason) in all {
+        reasons.entry(reason).or_insert((whose, 0)).1 += 1;
+    }
+    let line = |(reason, (whose, count)): (&str, (String, usize))| match count {
+        1 => format!("{whose}: {reason}"),
+        _ => format!("{whose}, and {} more: {reason}", count - 1),
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 pub(super) fn family_text(family: IpFamily) -> &'static str {
@@ -489,18 +499,25 @@ pub(super) fn family_text(family: IpFamily) -> &'static str {
 
 const DNS: u16 = 53;
 
-/// Whether a program of the host waits for UDP datagrams to port 53 of this address, by the kernel's list of sockets.
+/// Whether a program of the host waits for UDP datagrams to port 53 of this address or of all, by the kernel's list of sockets.
 fn serves_names(gateway: IpAddr) -> Result<bool> {
-    let (list, bytes) = match gateway {
-        IpAddr::V4(address) => ("/proc/thread-self/net/udp", address.octets().to_vec()),
-        IpAddr::V6(address) => ("/proc/thread-self/net/udp6", address.octets().to_vec()),
+    let lists = match gateway {
+        IpAddr::V4(address) => [("udp", address.octets().to_vec()), ("udp6", vec![0; 16])],
+        IpAddr::V6(address) => [("udp6", address.octets().to_vec()), ("udp6", vec![0; 16])],
     };
-    // Each word of an address is printed as a number of the host.
-    let words = bytes.chunks_exact(4).filter_map(|word| <[u8; 4]>::try_from(word).ok());
-    let address: String = words.map(|word| format!("{:08X}", u32::from_ne_bytes(word))).collect();
-    let local = format!("{address}:{DNS:04X}");
-    let text = file::read_lossy(list)
-        .map_err(|error| Error::internal(format_args!("cannot read {list}: {error}")))?;
-    let is_local = |line: &str| line.split_ascii_whitespace().nth(1) == Some(local.as_str());
-    Ok(text.lines().any(is_local))
+    for (list, bytes) in lists {
+        // Each word of an address is printed as a number of the host.
+        let words = bytes.chunks_exact(4).filter_map(|word| <[u8; 4]>::try_from(word).ok());
+        let address: String =
+            words.map(|word| format!("{:08X}", u32::from_ne_bytes(word))).collect();
+        let all = "0".repeat(address.len());
+        let local = [address, all].map(|address| format!("{address}:{DNS:04X}"));
+        let text = file::read_lossy(format!("/proc/thread-self/net/{list}"))
+            .map_err(|error| Error::internal(format_args!("cannot read {list}: {error}")))?;
+        let mut addresses = text.lines().filter_map(|line| line.split_ascii_whitespace().nth(1));
+        if addresses.any(|address| local.iter().any(|local| local == address)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -158,8 +158,9 @@ fn a_rule_of_the_own_tables_and_a_limit_are_told() {
     host.run(&format!("nft insert rule ip cnibox {name} ip daddr 1.1.1.1 drop"));
     let findings = host.findings();
     assert_eq!(findings[0]["kind"], "may", "{findings:#?}");
-    let fix = findings[0]["fix"].as_str().unwrap();
-    host.run(fix.split_once("the rule: ").unwrap().1);
+    assert_eq!(findings[0]["fix"], "cnibox reconcile", "{findings:#?}");
+    let what = findings[0]["what"].as_str().unwrap();
+    host.run(what.split('`').find(|part| part.starts_with("nft delete rule ")).unwrap());
     assert_eq!(host.findings(), [] as [Value; 0]);
 }
 
