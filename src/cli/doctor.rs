@@ -245,7 +245,7 @@ impl Doctor {
                 }
             }
         }
-        found.list.extend(filter::finding(&found.filters, fix));
+        found.list_filters(fix);
         Ok((found.finish(), line, ways))
     }
 }

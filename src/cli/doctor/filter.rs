@@ -1,8 +1,6 @@
-//! The filters of other programs that may drop packets, and the finding that lists them.
+//! The filters of other programs that may drop packets.
 
 use std::collections::BTreeSet;
-
-use super::finding::{Finding, Harm};
 
 /// A filter that may drop packets of networks.
 pub(super) struct Filter {
@@ -45,7 +43,7 @@ impl Packets {
 }
 
 impl Filter {
-    fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         let Self { place, effect, networks } = self;
         let of_networks = || networks.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         match effect {
@@ -57,19 +55,4 @@ impl Filter {
             Effect::Other => place.clone(),
         }
     }
-}
-
-/// The finding that lists these filters. `fix` is what to type.
-pub(super) fn finding(filters: &[Filter], fix: &str) -> Option<Finding> {
-    let networks: BTreeSet<&String> = filters.iter().flat_map(|filter| &filter.networks).collect();
-    let networks = networks.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-    let why = "Containers do not reach other networks, or their ports do not answer, if one of them drops their packets.";
-    (!filters.is_empty()).then(|| Finding {
-        harm: Harm::May,
-        what: format!("filters may drop packets of {networks}"),
-        why,
-        fix: fix.into(),
-        lines: filters.iter().map(Filter::line).collect(),
-        ..Finding::default()
-    })
 }

@@ -1,5 +1,6 @@
 //! The findings of the checks.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 
 use serde::Serialize;
@@ -116,6 +117,24 @@ impl Findings {
     pub(super) fn add_each(&mut self, findings: Self) {
         for Finding { harm, what, why, fix, .. } in findings.list {
             self.add_one_of(harm, what, why, fix);
+        }
+    }
+
+    /// Adds the finding that lists the filters. `fix` is what to type.
+    pub(super) fn list_filters(&mut self, fix: &str) {
+        let networks: BTreeSet<&String> =
+            self.filters.iter().flat_map(|filter| &filter.networks).collect();
+        let networks = networks.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let why = "Containers do not reach other networks, or their ports do not answer, if one of them drops their packets.";
+        if !self.filters.is_empty() {
+            self.list.push(Finding {
+                harm: Harm::May,
+                what: format!("filters may drop packets of {networks}"),
+                why,
+                fix: fix.into(),
+                lines: self.filters.iter().map(Filter::line).collect(),
+                ..Finding::default()
+            });
         }
     }
 
