@@ -11,10 +11,11 @@ use crate::kernel::sandbox;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::runtime::Runtime;
+use crate::runtime::cache::Entries;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
-use crate::runtime::life::container_of;
-use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
+use crate::runtime::life::{container_like, container_of, ids_with_beginning};
+use crate::runtime::lifecycle::{AttachmentsOf, Choice, NewAttachment, Target};
 use crate::runtime::netns_lock::Purpose;
 
 use super::output::{print_line, usage_error};
@@ -32,7 +33,7 @@ macro_rules! of_attachment {
             /// the name of the interface in the container; eth0 if not given
             #[argh(option, short = 'i')]
             ifname: Option<String>,
-            /// the container id, or for check and del its beginning; derived from the path of the namespace if not given
+            /// the container id, or for check its beginning; derived from the path of the namespace if not given
             #[argh(option)]
             container_id: Option<String>,
             /// the seconds that an executed plugin may take; 180 if not given
@@ -105,12 +106,12 @@ of_attachment! {
         help_triggers("-h", "--help", "help"),
         example = "{command_name} mynet web --delete",
         example = "{command_name} web",
-        example = "{command_name} --container-id 3f2a",
+        example = "{command_name} --container-id 3f2a7c09",
         note = "The exit code is 1 if there was no such attachment; with --ignore it is 0."
     )]
     struct Del {
         /// NETWORK: the network's name or the path of its file, all networks of the container if not given; CONTAINER: the
-        /// network namespace as a path, as a name under /run/netns or as the id of a process, or the beginning of a container id
+        /// network namespace as a path, as a name under /run/netns or as the id of a process, or the whole container id
         #[argh(positional, arg_name = "network container")]
         operands: Vec<String>,
         /// remove the network namespace afterwards; CONTAINER must be its name
@@ -180,22 +181,35 @@ fn add_and_print(runtime: &Runtime, new: &NewAttachment, netns: &Path) -> Result
     }
 }
 
+/// What `check` and `del` do to attachments.
+#[derive(Clone, Copy, PartialEq)]
+enum Act {
+    /// Changes nothing, so the beginning of an id names a container.
+    Check,
+    Detach,
+}
+
 /// The attachments that the operands of `check` and `del` name.
 struct Named {
+    act: Act,
     /// The words of the operator for them.
     title: String,
     choice: Option<Choice>,
     attached: Vec<(NetworkName, Attachment)>,
     /// `None`: the attachments are those of the cache, each with its own namespace.
     netns: Option<PathBuf>,
+    /// An error for each file that can be the entry of such an attachment and cannot be read.
+    unreadable: Vec<Error>,
+    /// The reason if nothing is attached: nothing has this name, but something similar.
+    similar: Option<String>,
 }
 
 impl Named {
     fn find(
         runtime: &Runtime,
+        act: Act,
         operands: &[String],
-        id: &Option<String>,
-        ifname: &Option<String>,
+        (id, ifname): (&Option<String>, &Option<String>),
     ) -> Result<Self> {
         let (network, container) = match (parameters::network_and_netns(operands)?, id) {
             // The only operand is the container.
@@ -204,44 +218,56 @@ impl Named {
         };
         let choice = network.map(parameters::choice).transpose()?;
         let netns = container.map(parameters::netns).transpose()?;
-        if let (Some(choice), Some(netns)) = (&choice, &netns) {
-            let at = attachment(id, ifname, netns)?;
-            let is_known = id.is_some() || runtime.has_entry(choice.name(), &at);
-            if is_known || of_word(runtime, Some(choice), container, Some(netns))?.is_none() {
-                let title = at.title(choice.name());
-                let (attached, netns) = (vec![(choice.name().clone(), at)], Some(netns.clone()));
-                return Ok(Self { title, attached, netns, choice: Some(choice.clone()) });
+        let title = format!("container {}", id.as_deref().or(container).unwrap_or_default());
+        let both = match (&choice, &netns) {
+            (Some(choice), Some(netns)) => {
+                Some((choice.name().clone(), attachment(id, ifname, netns)?))
             }
-        }
-        let ifname = parameters::ifname(ifname)?;
-        let word = id.as_deref().or(container);
-        let found = of_word(runtime, choice.as_ref(), word, netns.as_deref())?;
-        let id = match (found, id) {
-            (Some(id), _) => id,
-            (None, Some(id)) => container_id(id)?,
-            (None, None) => {
-                let msg = "NETWORK and CONTAINER, or --container-id, are missing";
-                return match word {
-                    None => Err(usage_error(msg)),
-                    Some(word) if podman::is_network(word) => {
-                        Err(usage_error(format!("{msg}; no container is {word}")))
-                    }
-                    Some(word) => {
-                        let title = format!("container {word}");
-                        Ok(Self { title, choice, attached: Vec::new(), netns: None })
-                    }
-                };
-            }
+            _ => None,
         };
-        let attached = runtime.attachments_of(&id, choice.as_ref(), ifname.as_ref())?;
-        let of = choice.as_ref().map(|choice| format!(" in network {}", choice.name()));
+        let is_known =
+            both.as_ref().is_some_and(|(name, at)| id.is_some() || runtime.has_entry(name, at));
+        let word = match id.as_deref().or(container) {
+            None => return Err(usage_error(MISSING)),
+            Some(_) if is_known => Word::default(),
+            Some(word) => Word::find(runtime, act, choice.as_ref(), word, netns.as_deref())?,
+        };
+        let Word { id: of_word, unreadable, similar } = word;
+        let named = Self { act, title, choice, attached: Vec::new(), netns, unreadable, similar };
+        if let (Some((name, at)), None) = (both, &of_word) {
+            named.unreadable.iter().for_each(|error| sys::warn(format_args!("warning: {error}")));
+            return Ok(Self { title: at.title(&name), attached: vec![(name, at)], ..named });
+        }
+        let named = Self { netns: None, ..named };
+        let id = match (of_word, id, container) {
+            (Some(id), _, _) => id,
+            (None, Some(id), _) => container_id(id)?,
+            (None, None, Some(word)) if named.unreadable.is_empty() && podman::is_network(word) => {
+                return Err(usage_error(format!("{MISSING}; no container is {word}")));
+            }
+            (None, None, _) => return Ok(named),
+        };
+        let ifname = parameters::ifname(ifname)?;
+        let AttachmentsOf { attached, unreadable } =
+            runtime.attachments_of(&id, named.choice.as_ref(), ifname.as_ref())?;
+        let of = named.choice.as_ref().map(|choice| format!(" in network {}", choice.name()));
         let title = format!("container {id}{}", of.unwrap_or_default());
-        Ok(Self { title, choice, attached, netns: None })
+        Ok(Self { title, attached, unreadable, ..named })
     }
 
-    fn absent(&self, verb: &str) -> Error {
-        let msg = format!("cannot {verb} {}: no such attachment", self.title);
-        Error::new(Code::UNKNOWN_CONTAINER, msg)
+    fn cannot(&self) -> String {
+        let verb = if self.act == Act::Check { "check" } else { "detach" };
+        format!("cannot {verb} {}", self.title)
+    }
+
+    fn absent(&self) -> Error {
+        let reason = self.similar.as_deref().unwrap_or("no such attachment");
+        Error::new(Code::UNKNOWN_CONTAINER, format_args!("{}: {reason}", self.cannot()))
+    }
+
+    /// The errors of the files that can be entries of such attachments.
+    fn unknown(&self) -> impl Iterator<Item = Error> {
+        self.unreadable.iter().map(|error| error.clone().context(self.cannot()))
     }
 
     /// Calls `act` for each attachment, and returns all errors.
@@ -253,31 +279,56 @@ impl Named {
             let named = Choice::Named(name.clone());
             errors.extend(act(self.choice.as_ref().unwrap_or(&named), &target).err());
         }
+        // With NETWORK and CONTAINER, an attachment needs no entry.
+        if self.netns.is_none() {
+            errors.extend(self.unknown());
+        }
         Error::joined(errors)
     }
 }
 
-/// The id of the container that a word names among the attachments of a network, or of all.
-fn of_word(
-    runtime: &Runtime,
-    choice: Option<&Choice>,
-    word: Option<&str>,
-    netns: Option<&Path>,
-) -> Result<Option<ContainerId>> {
-    let Some(word) = word else { return Ok(None) };
-    let mut entries = runtime.entries()?;
-    entries.retain(|entry| choice.is_none_or(|choice| *choice.name() == entry.network));
-    container_of(word, netns, &entries)
+const MISSING: &str = "NETWORK and CONTAINER, or --container-id, are missing";
+
+/// What the cache has of a word of the operator.
+#[derive(Default)]
+struct Word {
+    /// The container that the word names.
+    id: Option<ContainerId>,
+    /// If it names none: an error for each entry that cannot be read, and the reason if a similar word names one.
+    unreadable: Vec<Error>,
+    similar: Option<String>,
+}
+
+impl Word {
+    /// Looks a word up among the attachments of a network, or of all.
+    fn find(
+        runtime: &Runtime,
+        act: Act,
+        choice: Option<&Choice>,
+        word: &str,
+        netns: Option<&Path>,
+    ) -> Result<Self> {
+        let Entries { mut entries, damaged } = runtime.entries_and_damaged()?;
+        entries.retain(|entry| choice.is_none_or(|choice| *choice.name() == entry.network));
+        let id = match act {
+            Act::Check => container_like(word, netns, &entries)?,
+            Act::Detach => container_of(word, netns, &entries)?,
+        };
+        let begun = ids_with_beginning(word, &entries);
+        let similar = begun.first().filter(|_| id.is_none());
+        let similar = similar.map(|id| format!("no container is {word}; did you mean {id}?"));
+        let unreadable = if id.is_none() { damaged } else { Vec::new() };
+        Ok(Self { id, unreadable, similar })
+    }
 }
 
 impl Check {
     pub(super) fn run(&self) -> Result<u8> {
         let runtime = parameters::runtime(self.timeout);
-        let named = Named::find(&runtime, &self.operands, &self.container_id, &self.ifname)?;
-        if named.attached.is_empty() {
-            return Err(named.absent("check"));
-        }
-        named.each(|choice, target| runtime.check(choice, target)).map(|()| 0)
+        let options = (&self.container_id, &self.ifname);
+        let named = Named::find(&runtime, Act::Check, &self.operands, options)?;
+        named.each(|choice, target| runtime.check(choice, target))?;
+        if named.attached.is_empty() { Err(named.absent()) } else { Ok(0) }
     }
 }
 
@@ -291,17 +342,29 @@ impl Del {
                 (false, _) => None,
             };
         let runtime = parameters::runtime(self.timeout);
-        let named = Named::find(&runtime, &self.operands, &self.container_id, &self.ifname)?;
-        let is_there = named.attached.iter().any(|(name, at)| runtime.is_known(name, at))
-            || path.as_ref().is_some_and(|path| path.exists());
+        let options = (&self.container_id, &self.ifname);
+        let named = Named::find(&runtime, Act::Detach, &self.operands, options)?;
+        let is_known = named.attached.iter().any(|(name, at)| runtime.is_known(name, at));
+        let is_there = is_known || path.as_ref().is_some_and(|path| path.exists());
         named.each(|choice, target| match target.netns {
             Some(_) => runtime.del(choice, target),
             None => runtime.del_listed(choice, target),
         })?;
         if let Some(path) = path {
+            // The namespace can be that of an attachment whose entry cannot be read.
+            if !is_known {
+                named.unknown().next().map_or(Ok(()), Err)?;
+            }
             sandbox::remove_namespace(&path)?;
         }
-        if is_there || self.ignore { Ok(0) } else { Err(named.absent("detach")) }
+        match (is_there, self.ignore, &named.similar) {
+            (true, _, _) => Ok(0),
+            (false, false, _) => Err(named.absent()),
+            (false, true, similar) => {
+                similar.iter().for_each(|similar| sys::warn(format_args!("note: {similar}")));
+                Ok(0)
+            }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::plugin::record::as_text;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
-use crate::runtime::life::container_of;
+use crate::runtime::life::container_like;
 
 use super::output::print_json_list;
 use super::parameters::{self, TIMEOUT_S};
@@ -119,7 +119,7 @@ fn of(
         return Ok(all);
     }
     let entries: Vec<CacheEntry> = all.iter().map(|(entry, _)| entry.clone()).collect();
-    let id = container_of(word, Some(&parameters::netns(word)?), &entries)?.ok_or_else(|| {
+    let id = container_like(word, Some(&parameters::netns(word)?), &entries)?.ok_or_else(|| {
         Error::config(format_args!("no network and no attached container is {word}"))
     })?;
     all.retain(|(entry, _)| entry.at.container_id == id);
@@ -142,7 +142,7 @@ fn checked(runtime: &Runtime, entry: &CacheEntry, life: &Life) -> &'static str {
     }
 }
 
-/// The id as podman prints it, if it is as long as podman's. Its beginning names the container in each command.
+/// The id as podman prints it, if it is as long as podman's. Its beginning names the container in the commands that show something.
 fn short(id: &str) -> &str {
     if id.len() == 64 { id.get(..12).unwrap_or(id) } else { id }
 }

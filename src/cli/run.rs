@@ -16,7 +16,7 @@ use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::runtime::Runtime;
 use crate::runtime::container_id_of;
-use crate::runtime::life::container_of;
+use crate::runtime::life::container_like;
 use crate::runtime::lifecycle::NewAttachment;
 use crate::runtime::multi_attach;
 use crate::runtime::netns_lock::Purpose;
@@ -220,7 +220,7 @@ impl Exec {
         let path = parameters::netns(&self.target)?;
         let entries = runtime.entries()?;
         let netns = match own.open_if_exists(&path) {
-            Ok(None) => match container_of(&self.target, Some(&path), &entries)? {
+            Ok(None) => match container_like(&self.target, Some(&path), &entries)? {
                 Some(id) => runtime.namespace_of(&id, &entries)?,
                 None => None,
             },

@@ -301,6 +301,14 @@ impl Cache {
         Ok(entries)
     }
 
+    /// The entries of a container, and an error for each unusable file whose name can be that of such an entry.
+    pub fn of_container(&self, id: &ContainerId) -> Result<Entries> {
+        let part = format!("{0}{id}{0}", self.separator);
+        let mut found = self.all_with_name(|name| name.contains(&part))?;
+        found.entries.retain(|entry| entry.at.container_id == *id);
+        Ok(found)
+    }
+
     /// All entries. The attachment of an entry comes from the content of the file, because a file name is ambiguous.
     pub fn all(&self) -> Result<Entries> {
         self.all_with_name(|_| true)

@@ -17,7 +17,7 @@ use crate::names::{Attachment, ContainerId, NetworkName, hex};
 use crate::plugin::life::{self, Attached, Life, Witness};
 use crate::plugin::record::{AllRecords, Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{Cache, CacheEntry, Operation};
+use crate::runtime::cache::{Cache, CacheEntry, Entries, Operation};
 use crate::runtime::chain::Chain;
 
 /// What a DEL takes for the namespace of an attachment without a record.
@@ -63,6 +63,11 @@ impl Runtime {
     /// The entries of the cache. Prints a warning for each damaged entry.
     pub fn entries(&self) -> Result<Vec<CacheEntry>> {
         entries_or_warn(&self.cache)
+    }
+
+    /// The entries of the cache, and an error for each damaged entry.
+    pub fn entries_and_damaged(&self) -> Result<Entries> {
+        self.cache.all()
     }
 
     /// The pending records of attachments without a cache entry and a later ADD.
@@ -229,6 +234,11 @@ impl Runtime {
         Ok(Path::new(""))
     }
 
+    /// The namespace of a living attachment. `None` if another namespace, or none, is at its path.
+    pub fn namespace_of_living(&self, entry: &CacheEntry) -> Result<Option<NetNs>> {
+        self.namespace_at_path(entry, Unrecorded::IsAtPath)
+    }
+
     /// The namespace at the path of an entry. `None` if there is none, if it belongs to a later attachment, or if it is the
     /// host's and CNI_NETNS_OVERRIDE is not set.
     fn namespace_at_path(
@@ -303,32 +313,49 @@ impl Runtime {
     }
 }
 
-/// The id of the container that an operator names: by the id, by its network namespace `netns`, or by the beginning of the id.
-/// `None` if no entry is of such a container. Fails if it is not one.
+/// The id of the container that an operator names by its id, or by its network namespace `netns`. `None` if no entry is of such a
+/// container. Fails if several containers have the namespace.
 pub fn container_of(
     word: &str,
     netns: Option<&Path>,
     entries: &[CacheEntry],
 ) -> Result<Option<ContainerId>> {
     let is_at = |path: &Path| netns.is_some_and(|netns| without_var(path) == without_var(netns));
-    let ways: [&dyn Fn(&CacheEntry) -> bool; 3] =
-        [&|entry| *entry.at.container_id == *word, &|entry| is_at(&entry.netns), &|entry| {
-            !word.is_empty() && entry.at.container_id.starts_with(word)
-        }];
-    for is_named in ways {
-        let ids =
-            entries.iter().filter(|entry| is_named(entry)).map(|entry| &entry.at.container_id);
-        let ids: Vec<&ContainerId> = BTreeSet::from_iter(ids).into_iter().collect();
-        match ids.as_slice() {
-            [] => {}
-            [id] => return Ok(Some((*id).clone())),
-            [one, other, ..] => {
-                let msg = format!("{word} names several containers, such as {one} and {other}");
-                return Err(Error::config(msg));
-            }
-        }
+    match ids_of(entries, |entry| *entry.at.container_id == *word).first() {
+        Some(id) => Ok(Some((*id).clone())),
+        None => only(word, &ids_of(entries, |entry| is_at(&entry.netns))),
     }
-    Ok(None)
+}
+
+/// `container_of`, or else the container whose id begins with the word, for commands that change nothing. The name of a namespace
+/// that exists, and the id of a process, are no beginning of an id.
+pub fn container_like(
+    word: &str,
+    netns: Option<&Path>,
+    entries: &[CacheEntry],
+) -> Result<Option<ContainerId>> {
+    let found = container_of(word, netns, entries)?;
+    if found.is_some() || netns.is_some_and(|netns| !matches!(netns.try_exists(), Ok(false))) {
+        return Ok(found);
+    }
+    only(word, &ids_with_beginning(word, entries))
+}
+
+/// The ids of containers that begin with a word, in their order.
+pub fn ids_with_beginning<'e>(word: &str, entries: &'e [CacheEntry]) -> Vec<&'e ContainerId> {
+    ids_of(entries, |entry| !word.is_empty() && entry.at.container_id.starts_with(word))
+}
+
+fn ids_of(entries: &[CacheEntry], is_named: impl Fn(&CacheEntry) -> bool) -> Vec<&ContainerId> {
+    let named = entries.iter().filter(|entry| is_named(entry));
+    BTreeSet::from_iter(named.map(|entry| &entry.at.container_id)).into_iter().collect()
+}
+
+/// The only one of these ids, if there is one. Fails if there are several.
+fn only(word: &str, ids: &[&ContainerId]) -> Result<Option<ContainerId>> {
+    let [one, other, ..] = ids else { return Ok(ids.first().map(|id| (*id).clone())) };
+    let msg = format!("{word} names several containers, such as {one} and {other}");
+    Err(Error::config(msg))
 }
 
 /// A path below /run. Runtimes also name it /var/run.

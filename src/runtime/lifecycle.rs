@@ -21,7 +21,7 @@ use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::record::{AllRecords, Begun, Held, Hold, Made, Maker, Record};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{Cache, CacheEntry, Operation};
+use crate::runtime::cache::{Cache, CacheEntry, Entries, Operation};
 use crate::runtime::chain::{Chain, FailedAdd};
 use crate::runtime::conf::Network;
 use crate::runtime::life::{self, Unrecorded};
@@ -103,6 +103,14 @@ impl Choice {
             Self::Named(name) => name,
         }
     }
+}
+
+/// The attachments of a container.
+#[derive(Default)]
+pub struct AttachmentsOf {
+    pub attached: Vec<(NetworkName, Attachment)>,
+    /// An error for each file that can be of an attachment of the container and cannot be read.
+    pub unreadable: Vec<Error>,
 }
 
 impl Runtime {
@@ -268,20 +276,21 @@ impl Runtime {
         container_id: &ContainerId,
         choice: Option<&Choice>,
         ifname: Option<&IfName>,
-    ) -> Result<Vec<(NetworkName, Attachment)>> {
-        let mut found = Vec::new();
+    ) -> Result<AttachmentsOf> {
+        let mut of = AttachmentsOf::default();
         for cache in [&self.cache, &self.pending] {
-            for entry in cache.all()?.entries {
-                let is_wanted = entry.at.container_id == *container_id
-                    && choice.is_none_or(|choice| *choice.name() == entry.network)
+            let Entries { entries, damaged } = cache.of_container(container_id)?;
+            of.unreadable.extend(damaged);
+            for entry in entries {
+                let is_wanted = choice.is_none_or(|choice| *choice.name() == entry.network)
                     && ifname.is_none_or(|ifname| entry.at.ifname == *ifname);
                 let attached = (entry.network, entry.at);
-                if is_wanted && !found.contains(&attached) {
-                    found.push(attached);
+                if is_wanted && !of.attached.contains(&attached) {
+                    of.attached.push(attached);
                 }
             }
         }
-        Ok(found)
+        Ok(of)
     }
 
     /// Runs CHECK of each plugin. Fails if an object differs from what ADD made.

@@ -9,7 +9,7 @@ use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugins;
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};
-use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
+use crate::runtime::lifecycle::{AttachmentsOf, Choice, NewAttachment, Target};
 
 impl Runtime {
     /// Attaches a namespace to each network, in order. If one fails, the others are detached.
@@ -59,12 +59,13 @@ impl Runtime {
         ifname: Option<&IfName>,
         netns: Option<&Path>,
     ) -> Result<()> {
-        let attached = self.attachments_of(container_id, None, ifname)?;
+        let AttachmentsOf { attached, unreadable } =
+            self.attachments_of(container_id, None, ifname)?;
         let detached = attached
             .into_iter()
             .rev()
             .map(|(name, at)| self.del_listed(&Choice::Named(name), &Target::cached(&at, netns)));
-        Error::joined(detached.filter_map(Result::err).collect())
+        Error::joined(detached.filter_map(Result::err).chain(unreadable).collect())
     }
 }
 

@@ -121,7 +121,7 @@ fn an_unknown_word_gets_the_valid_ones() {
 }
 
 #[test]
-fn a_container_is_named_by_its_namespace_or_the_beginning_of_its_id() {
+fn a_container_is_named_by_its_namespace_or_its_id() {
     let world = world();
     for (line, status, part) in [
         ("check web", 0, ""),
@@ -136,15 +136,98 @@ fn a_container_is_named_by_its_namespace_or_the_beginning_of_its_id() {
         ("del nosuch --ignore", 0, ""),
         ("del mynet", 2, "no container is mynet"),
         ("del mynet --ignore", 2, "no container is mynet"),
-        ("del --container-id 222", 0, ""),
-        ("del --container-id 222", 1, "no such attachment"),
-        ("del --ignore --container-id 222", 0, ""),
+        ("del 222", 1, "no container is 222; did you mean 222faeb47443aa?"),
+        ("del --container-id 222faeb47443aa", 0, ""),
+        ("del --container-id 222faeb47443aa", 1, "no such attachment"),
+        ("del --ignore --container-id 222faeb47443aa", 0, ""),
         ("del web --delete", 0, ""),
         ("del mynet web --delete", 1, "no such attachment"),
     ] {
         check(&world, line, status, part);
     }
     check(&world, "attachments --json", 0, "\"attachments\": []");
+    assert!(!world.path("/run/netns/web").exists());
+}
+
+#[test]
+fn the_beginning_of_an_id_detaches_nothing() {
+    let world = world();
+    let process = world.tool(&["sleep", "600"], None).start();
+    let pid = process.pid_in_world();
+    world.container("c1");
+    world.container("cafe");
+    let attach = |id: &str, ifname: &str| {
+        let plugins = json!([{"type": "bridge", "bridge": "br0"}]);
+        let list = json!({"cniVersion": "1.0.0", "name": ifname, "plugins": plugins});
+        world.write(&format!("/run/net.d/50-{ifname}.conflist"), list.to_string());
+        let add = ["add", ifname, "c1", "--container-id", id, "-i", ifname];
+        cnibox(&world, &add).run().success();
+    };
+    attach("pod10", "net1");
+    attach(&format!("{pid}beef"), "net2");
+    attach("cafe0123", "net3");
+    let before = world.host(["sh", "-c", "ls /var/lib/cni/results; ip -n c1 -br link"]);
+    let meant = |word: &str, id: &str| format!("no container is {word}; did you mean {id}?");
+    for (line, status, part) in [
+        ("del --container-id pod1", 1, &*meant("pod1", "pod10")),
+        ("del --container-id pod1 --ignore", 0, &meant("pod1", "pod10")),
+        ("del pod1", 1, &meant("pod1", "pod10")),
+        (&format!("del {pid}"), 1, &meant(&pid.to_string(), &format!("{pid}beef"))),
+        (&format!("del net2 {pid} -i eth5"), 1, ""),
+        (&format!("check {pid}"), 1, "no container is"),
+        ("del cafe", 1, &meant("cafe", "cafe0123")),
+        ("del net3 cafe --ignore", 0, ""),
+        ("attachments cafe", 1, "no network and no attached container is cafe"),
+        ("attachments cafe0", 0, "cafe0123"),
+        ("del net3 cafe --delete", 0, ""),
+    ] {
+        check(&world, line, status, part);
+    }
+    assert!(!world.path("/run/netns/cafe").exists());
+    let after = world.host(["sh", "-c", "ls /var/lib/cni/results; ip -n c1 -br link"]);
+    assert_eq!(before, after);
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_no_absence() {
+    let world = world();
+    let entry = world.host(["sh", "-c", "ls /var/lib/cni/results/mynet-cnitool-*-lo"]);
+    let entry = entry.trim();
+    let id = entry.split("mynet-").nth(1).unwrap().trim_end_matches("-lo").to_owned();
+    world.host(["sh", "-c", &format!("cp {entry} /run/whole; truncate -s 100 {entry}")]);
+    let unusable = format!("cannot use cache entry {entry}: ");
+    for (line, verb) in [
+        ("del web", "detach"),
+        ("del web --ignore", "detach"),
+        ("del web --delete", "detach"),
+        ("del web --delete --ignore", "detach"),
+        (&format!("del --container-id {id}"), "detach"),
+        (&format!("del --container-id {id} --ignore"), "detach"),
+        ("check web", "check"),
+        (&format!("check --container-id {id}"), "check"),
+    ] {
+        check(&world, line, 1, &format!("cannot {verb} container "));
+        check(&world, line, 1, &unusable);
+    }
+    assert!(world.path("/run/netns/web").exists());
+    // Each other container has its own entry.
+    check(&world, "check 222", 0, "");
+    check(&world, "del db --delete", 0, "");
+    check(&world, "del --container-id nosuch --ignore", 0, "");
+    for number in 1..12 {
+        world.host(["cp", "/run/whole", entry]);
+        let number = number.to_string();
+        let del = cnibox(&world, &["del", "web", "--ignore"]).env("CNIBOX_FAIL_FILE", &number);
+        let outcome = del.run();
+        let is_gone = !world.path(entry).exists();
+        assert!(outcome.status != 0 || is_gone, "file {number}: {}", outcome.report());
+        if is_gone {
+            cnibox(&world, &["add", "mynet", "web", "-i", "lo"]).run().success();
+            world.host(["cp", entry, "/run/whole"]);
+        }
+    }
+    world.host(["truncate", "-s", "100", entry]);
+    check(&world, "del mynet web -i lo --delete", 0, "going on without it");
     assert!(!world.path("/run/netns/web").exists());
 }
 
@@ -172,9 +255,10 @@ fn an_ambiguous_beginning_is_refused() {
     world.container("other");
     let add = ["add", "mynet", "other", "-i", "lo", "--container-id", "222b"];
     cnibox(&world, &add).run().success();
-    for line in ["del 222", "check 222", "attachments 222", "exec 222 true"] {
+    for line in ["check 222", "attachments 222", "exec 222 true"] {
         check(&world, line, 1, "222 names several containers, such as 222b and 222faeb47443aa");
     }
+    check(&world, "del 222", 1, "no container is 222; did you mean 222b?");
     check(&world, "del 222b", 0, "");
     check(&world, "check 222", 0, "");
 }
