@@ -59,7 +59,7 @@ use options::ExamineOptions;
     note = "What is broken comes first, then what may be. Notes on stderr are no faults."
 )]
 pub(super) struct Doctor {
-    /// examine only what concerns a container: its id, the beginning of its id, or the name of its network namespace
+    /// examine only what concerns a container: its id, the beginning of its id, or its network namespace
     #[argh(positional)]
     container: Option<String>,
     /// examine only what concerns the container that publishes this port of the host
@@ -110,13 +110,13 @@ const CHECKS_OF_HOST: &[(&str, Check)] = &[
     #[cfg(feature = "install")]
     ("the installed plugins", installed::installed),
     ("the network configurations", conflicts::conflicts),
-    ("the remains of containers", leaks::leaks),
     ("the timer of gc", timer::timer),
     ("the watcher", watcher::watcher),
 ];
 
 /// The checks of networks and attachments.
 const CHECKS: &[(&str, Check)] = &[
+    ("the remains of containers", leaks::leaks),
     ("the kernel", kernel::features),
     ("IP forwarding", forwarding::forwarding),
     ("the default route", forwarding::default_route),

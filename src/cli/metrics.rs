@@ -119,7 +119,7 @@ fn write_stale(text: &mut String, survey: &Survey) {
 
 /// Adds the time since the last `gc --confirm`, and the durations of calls.
 fn write_times(text: &mut String, runtime: &Runtime) -> Result<()> {
-    if let Some(age) = runtime.seconds_since_confirmed_gc() {
+    if let Some(age) = runtime.seconds_since_confirmed_gc()? {
         let name = "gc_age_seconds";
         family(text, name, "Time since the last run of gc --confirm.");
         text.push_str(&format!("cnibox_{name} {age}\n"));

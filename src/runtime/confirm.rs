@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cni::json;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::{boot, clock, file};
 use crate::runtime::cache;
 
@@ -112,7 +112,11 @@ impl Confirmation {
 impl ConfirmFile {
     /// Reads the file. `None` if it is missing, damaged, of another boot, or has a time in the future.
     fn read(path: &Path, boot: &str, now: i64) -> Option<Self> {
-        let saved: Self = json::read(&file::read(path).ok()?).ok()?;
+        Self::parse(&file::read(path).ok()?, boot, now)
+    }
+
+    fn parse(content: &[u8], boot: &str, now: i64) -> Option<Self> {
+        let saved: Self = json::read(content).ok()?;
         // A time in the future comes from another time namespace.
         let is_past = saved.run <= now && saved.found.iter().all(|found| found.since <= saved.run);
         (!boot.is_empty() && saved.boot == boot && is_past).then_some(saved)
@@ -120,10 +124,11 @@ impl ConfirmFile {
 }
 
 /// The seconds since the last run. `None` if there was none in this boot.
-pub(super) fn seconds_since_last_run(path: &Path) -> Option<u64> {
-    let now = now();
-    let saved = ConfirmFile::read(path, boot::id().ok()?, now)?;
-    now.checked_sub(saved.run)?.try_into().ok()
+pub(super) fn seconds_since_last_run(path: &Path) -> Result<Option<u64>> {
+    let (now, boot) = (now(), boot::id().unwrap_or_default());
+    let content = file::found(file::read(path)).map_err(Error::of_file("read", path))?;
+    let saved = content.and_then(|content| ConfirmFile::parse(&content, boot, now));
+    Ok(saved.and_then(|saved| now.checked_sub(saved.run)?.try_into().ok()))
 }
 
 /// The current time, in seconds since boot.

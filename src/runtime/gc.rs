@@ -286,14 +286,13 @@ impl Runtime {
     }
 
     /// Whether another runtime, which may never call GC, made an attachment of the cache.
-    pub fn is_of_another_runtime(&self, entry: &CacheEntry) -> bool {
-        // Another runtime may have made one with an unreadable record.
-        let record = self.records.read(&entry.network, &entry.at).ok().flatten();
-        record.is_none_or(|record| record.maker != Maker::Cnibox)
+    pub fn is_of_another_runtime(&self, entry: &CacheEntry) -> Result<bool> {
+        let record = self.records.read(&entry.network, &entry.at)?;
+        Ok(record.is_none_or(|record| record.maker != Maker::Cnibox))
     }
 
     /// The seconds since the last `gc --confirm` in this boot.
-    pub fn seconds_since_confirmed_gc(&self) -> Option<u64> {
+    pub fn seconds_since_confirmed_gc(&self) -> Result<Option<u64>> {
         confirm::seconds_since_last_run(&self.confirmation())
     }
 

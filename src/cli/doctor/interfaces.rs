@@ -29,17 +29,17 @@ pub(super) fn interfaces(host: &Host<'_>, found: &mut Findings) -> Result<BTreeS
         }
         let mut own = Findings::default();
         let mut is_found = on_host(host, entry, &result, &mut own);
-        // An error says that another namespace is at its path.
-        let id = &entry.at.container_id;
-        let netns = host.runtime.namespace_of(id, std::slice::from_ref(entry));
-        let examined = match netns {
+        let examined = match host.runtime.namespace_of_living(entry) {
             Ok(Some(netns)) => in_container(host, entry, (&result, &netns), &mut own),
-            _ => Ok(false),
+            Ok(None) => Ok(false),
+            Err(error) => Err(error),
         };
         is_found |= examined.as_ref().is_ok_and(|is_found| *is_found);
         if (is_found || examined.is_err()) && host.is_at_rest(entry) {
             found.add_each(own);
-            titles.insert(entry.title());
+            if is_found {
+                titles.insert(entry.title());
+            }
             examined?;
         }
     }

@@ -38,6 +38,7 @@ pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for (owned, reason) in survey.leaks() {
         if let Holder::Container { id, .. } = &owned.reservation.holder
             && !gone.contains(&(&owned.network, id))
+            && host.options.concerns_container(&owned.network, id)
         {
             add(
                 format!(
@@ -100,7 +101,7 @@ pub(super) fn reservations(host: &Host<'_>, found: &mut Findings) -> Result<()> 
             let Some(pool) = survey.pools.iter().find(is_missing) else { continue };
             let held = match pool.read(address) {
                 // The check `leaks` reports this error.
-                Err(_) if host.options.only.is_none() => continue,
+                Err(error) if survey.damaged.contains(&error) => continue,
                 held => held?,
             };
             if held.as_ref().is_some_and(|holder| holder.is(&entry.at)) || !host.is_at_rest(entry) {

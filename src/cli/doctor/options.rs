@@ -1,15 +1,14 @@
 //! What `cnibox doctor` examines.
 
-use std::path::Path;
-
 use crate::error::{Error, Result};
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, ContainerId, NetworkName};
 use crate::plugin::life::Life;
-use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::cache::CacheEntry;
+use crate::runtime::life::container_like;
 use crate::runtime::reservations::Survey;
 
 use crate::cli::attachments::host_ports;
+use crate::cli::{parameters, podman};
 
 #[derive(Default)]
 pub(super) struct ExamineOptions {
@@ -27,46 +26,51 @@ impl ExamineOptions {
         only.is_none_or(|only| only.iter().any(|(name, one)| name == network && one == at))
     }
 
+    pub(super) fn concerns_container(&self, network: &NetworkName, id: &ContainerId) -> bool {
+        let is_it =
+            |(name, at): &(NetworkName, Attachment)| name == network && at.container_id == *id;
+        self.only.as_ref().is_none_or(|only| only.iter().any(is_it))
+    }
+
     pub(super) fn concerns_network(&self, network: &NetworkName) -> bool {
         self.only.as_ref().is_none_or(|only| only.iter().any(|(name, _)| name == network))
     }
 }
 
-/// The attachments that concern a container: by its id, the beginning of its id, or the name of its namespace.
+/// The attachments that concern a container: by its id, the beginning of its id, or its namespace. None if they can be in a file that
+/// cannot be read, which the check `leaks` reports.
 pub(super) fn of_container(survey: &Survey, word: &str) -> Result<Vec<(NetworkName, Attachment)>> {
-    let has_id = |entry: &&CacheEntry| *entry.at.container_id == *word;
-    let path = Path::new(NAMED_NAMESPACES).join(word);
-    let has_name = |entry: &&CacheEntry| {
-        entry.netns == path
-            || entry.netns == Path::new("/var").join(path.strip_prefix("/").unwrap_or(&path))
-    };
-    let begins = |entry: &&CacheEntry| entry.at.container_id.starts_with(word);
-    let all = || survey.attachments.iter().map(|(entry, _)| entry);
-    let mut found: Vec<&CacheEntry> = all().filter(has_id).collect();
-    if found.is_empty() {
-        found = all().filter(has_name).collect();
-    }
-    if found.is_empty() && !word.is_empty() {
-        found = all().filter(begins).collect();
-        if found.iter().any(|entry| entry.at.container_id != found[0].at.container_id) {
-            let msg = format!("cannot choose a container: several ids begin with {word}");
-            return Err(Error::config(msg));
+    let mut all: Vec<CacheEntry> =
+        survey.attachments.iter().map(|(entry, _)| entry.clone()).collect();
+    // The cache has no entry of these.
+    all.extend(survey.records.iter().map(|(record, _)| {
+        let named = CacheEntry::new(&record.network, &record.at);
+        CacheEntry { netns: record.netns.clone(), ..named }
+    }));
+    match container_like(word, Some(&parameters::netns(word)?), &all)? {
+        Some(id) => Ok(names(all.iter().filter(|entry| entry.at.container_id == id))),
+        None if is_unreadable(survey) => Ok(Vec::new()),
+        None => {
+            let hint = match podman::is_network(word) {
+                true => "; it is a network: cnibox doctor examines all of them",
+                false => "",
+            };
+            let msg = format!("cannot find container {word}: it has no attachment{hint}");
+            Err(Error::config(msg))
         }
     }
-    if found.is_empty() {
-        return Err(Error::config(format_args!(
-            "cannot find container {word}: it has no attachment"
-        )));
-    }
-    Ok(names(found.into_iter()))
 }
 
-/// The living attachments that publish a port of the host.
+fn is_unreadable(survey: &Survey) -> bool {
+    !survey.damaged.is_empty() || !survey.unreadable.is_empty()
+}
+
+/// The living attachments that publish a port of the host. None if one can be in a file that cannot be read.
 pub(super) fn of_port(survey: &Survey, port: u16) -> Result<Vec<(NetworkName, Attachment)>> {
     let publishes = |entry: &&CacheEntry| host_ports(entry).any(|published| published == port);
     let alive = survey.attachments.iter().filter(|(_, life)| *life == Life::Alive);
     let found = names(alive.map(|(entry, _)| entry).filter(publishes));
-    if found.is_empty() {
+    if found.is_empty() && !is_unreadable(survey) {
         return Err(Error::config(format_args!(
             "cannot find port {port}: no living container publishes it"
         )));

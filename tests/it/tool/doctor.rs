@@ -10,6 +10,7 @@ mod lives;
 mod paths;
 mod rulesets;
 mod timer;
+mod unknown;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
