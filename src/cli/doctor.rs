@@ -22,6 +22,7 @@ mod options;
 mod parts;
 mod probe;
 mod replies;
+mod routes;
 mod timer;
 mod traffic;
 mod watcher;

@@ -13,6 +13,7 @@ use crate::runtime::reconcile::{Busy, Failed, Restored};
 use super::finding::{Findings, Harm};
 use super::host::Host;
 use super::interfaces::interfaces;
+use super::routes::misrouted;
 
 /// The differences of one plugin.
 struct Group<'a> {
@@ -81,5 +82,7 @@ pub(super) fn parts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     for reason in reconciled.reasons() {
         found.add(Harm::Note, reason, "reconcile restores nothing of it.", "");
     }
-    Ok(())
+    let restored = reconciled.restored.iter();
+    let restored = restored.map(|restored| restored.at.title(&restored.network)).collect();
+    misrouted(host, (&explained, &restored), found)
 }

@@ -1,7 +1,7 @@
 //! What `doctor CONTAINER` says of a container that has ended, and what doctor says of what it cannot read: never nothing.
 
-use super::attachments::host;
-use super::{CONFIGURATIONS, PLUGIN_DIR, cnibox, doctor};
+use super::attachments::{call, host};
+use super::{CONFIGURATIONS, PLUGIN_DIR, cnibox, doctor, is_mended_by, only_fault};
 use crate::world::{Outcome, World};
 
 #[test]
@@ -58,5 +58,55 @@ fn a_fault_that_cannot_be_examined_is_no_absence() {
             assert!(is_whole || printed.contains("cannot "), "{variable} {number}: {printed}");
             assert!(!printed.contains("no timer calls gc"), "{variable} {number}: {printed}");
         }
+    }
+}
+
+#[test]
+fn another_route_to_a_container_is_found() {
+    let world = host();
+    let route = |family: &str, address: &str| format!("ip {family} route get {address}");
+    for (fault, undo, family, address) in [
+        (
+            "ip address add 10.1.0.100/25 dev wan",
+            "ip address delete 10.1.0.100/25 dev wan",
+            "",
+            "10.1.0.2",
+        ),
+        ("ip route add 10.1.0.2/32 dev wan", "ip route delete 10.1.0.2/32 dev wan", "", "10.1.0.2"),
+        (
+            "ip route add 10.1.0.0/25 via 198.18.0.254",
+            "ip route delete 10.1.0.0/25",
+            "",
+            "10.1.0.2",
+        ),
+        (
+            "ip route add blackhole 10.1.0.2/32",
+            "ip route delete blackhole 10.1.0.2/32",
+            "",
+            "10.1.0.2",
+        ),
+        (
+            "ip route add fd00:1::2/128 dev wan",
+            "ip route delete fd00:1::2/128 dev wan",
+            "",
+            "fd00:1::2",
+        ),
+    ] {
+        world.host(["sh", "-ec", fault]);
+        let fix = only_fault(
+            &world,
+            "broken",
+            &["the host sends packets for its address ", "not through cni-a: ip route get "],
+        );
+        assert!(fix.ends_with(&route(family, address).replace("  ", " ")), "{fault}: {fix}");
+        let about = call(&world, &["doctor", "c1"]);
+        assert_eq!(about.status, 1, "{fault}: {}", about.report());
+        is_mended_by(&world, undo);
+    }
+    for delete in ["ip route delete 10.1.0.0/16", "ip -6 route delete fd00:1::/64 dev cni-a"] {
+        world.host(["sh", "-ec", delete]);
+        let fix = only_fault(&world, "broken", &["not through cni-a", "(and 1 more)"]);
+        assert!(fix.starts_with("ip route replace "), "{fix}");
+        is_mended_by(&world, &fix);
     }
 }
