@@ -1,11 +1,13 @@
 //! The tables of iptables-legacy. The kernel evaluates them in addition to nf_tables. This module reads whether they have rules,
 //! and the policy of FORWARD.
 
+use std::io::{self, ErrorKind};
 use std::mem::offset_of;
 
 use nix::libc;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
+use crate::error::{Error, Result};
 use crate::kernel::{file, sys};
 use crate::netlink::{fixed, u16_at, u32_at};
 
@@ -13,25 +15,27 @@ use crate::netlink::{fixed, u16_at, u32_at};
 ///
 /// False without the permissions or the module. The table is read only if it exists, because the kernel would create it.
 pub fn drops_forwarded(is_v6: bool) -> bool {
-    let filter = tables(is_v6).into_iter().find(|name| name == FILTER);
-    let filter = filter.and_then(|name| LegacyTable::read(&name, is_v6));
+    let names = tables(is_v6).unwrap_or_default();
+    let filter = names.into_iter().find(|name| name == FILTER);
+    let filter = filter.and_then(|name| LegacyTable::read(&name, is_v6).ok());
     filter.and_then(|table| table.policy_of_forward()) == Some(VERDICT_DROP)
 }
 
-/// The tables that have rules, or drop forwarded packets by a policy. A table without the permission to read it is left out.
-pub fn tables_with_rules(is_v6: bool) -> Vec<String> {
-    let has_rules = |name: &String| {
-        let table = LegacyTable::read(name, is_v6);
-        let drops = |table: &LegacyTable| table.policy_of_forward() == Some(VERDICT_DROP);
-        table.is_some_and(|table| {
-            table.has_rules() == Some(true) || *name == FILTER && drops(&table)
-        })
-    };
-    tables(is_v6).into_iter().filter(has_rules).collect()
+/// The tables that have rules, or drop forwarded packets by a policy.
+pub fn tables_with_rules(is_v6: bool) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for name in tables(is_v6)? {
+        let table = LegacyTable::read(&name, is_v6)?;
+        let drops = || name == FILTER && table.policy_of_forward() == Some(VERDICT_DROP);
+        if table.has_rules() == Some(true) || drops() {
+            found.push(name);
+        }
+    }
+    Ok(found)
 }
 
-/// The first table with a rule that has one of these matches or targets, or that cannot be read.
-pub fn table_that_has(is_v6: bool, extensions: &[&str]) -> Option<String> {
+/// The first table with a rule that has one of these matches or targets.
+pub fn table_that_has(is_v6: bool, extensions: &[&str]) -> Result<Option<String>> {
     // The name of an extension ends with a zero. The length of the extension, of two bytes, is before it.
     let names: Vec<Vec<u8>> =
         extensions.iter().map(|name| [name.as_bytes(), &[0]].concat()).collect();
@@ -42,18 +46,24 @@ pub fn table_that_has(is_v6: bool, extensions: &[&str]) -> Option<String> {
         let mut places = table.entries.windows(name.len() + 2);
         places.any(|bytes| bytes[2..] == *name && is_length(bytes))
     };
-    tables(is_v6).into_iter().find(|name| {
-        LegacyTable::read(name, is_v6)
-            .is_none_or(|table| names.iter().any(|name| has(&table, name)))
-    })
+    for name in tables(is_v6)? {
+        let table = LegacyTable::read(&name, is_v6)?;
+        if names.iter().any(|name| has(&table, name)) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 /// The tables that exist.
-fn tables(is_v6: bool) -> Vec<String> {
-    let file = if is_v6 { "ip6_tables_names" } else { "ip_tables_names" };
+fn tables(is_v6: bool) -> Result<Vec<String>> {
+    let path = format!("/proc/thread-self/net/ip{}_tables_names", if is_v6 { "6" } else { "" });
     // The file is readable by root only, and missing without the module.
-    let names = file::read_lossy(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
-    names.lines().map(str::to_owned).collect()
+    match file::read_lossy(&path) {
+        Ok(names) => Ok(names.lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Error::internal(format_args!("cannot read {path}: {error}"))),
+    }
 }
 
 /// A table, as the kernel returns it.
@@ -68,24 +78,33 @@ struct LegacyTable {
 impl LegacyTable {
     /// Reads the table from the kernel. Source: linux/netfilter_ipv4/ip_tables.h, `struct ipt_getinfo`, `struct
     /// ipt_get_entries`, `struct ipt_entry`, and the equivalents for IPv6.
-    fn read(name: &str, is_v6: bool) -> Option<Self> {
+    fn read(name: &str, is_v6: bool) -> Result<Self> {
+        let program = if is_v6 { "ip6tables-legacy" } else { "iptables-legacy" };
+        Self::get(name, is_v6).map_err(|error| {
+            Error::internal(format_args!("cannot read table {name} of {program}: {error}"))
+        })
+    }
+
+    fn get(name: &str, is_v6: bool) -> io::Result<Self> {
         let (family, level) = if is_v6 {
             (AddressFamily::Inet6, libc::SOL_IPV6)
         } else {
             (AddressFamily::Inet, libc::SOL_IP)
         };
-        let socket = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
-        let get = |option, buffer: &mut [u8]| {
-            buffer.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
-            sys::socket_option(&socket, level, option, buffer).ok()
+        let socket = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+        let get = |option, buffer: &mut [u8]| -> io::Result<()> {
+            let place = buffer.get_mut(..name.len()).ok_or(ErrorKind::InvalidInput)?;
+            place.copy_from_slice(name.as_bytes());
+            sys::socket_option(&socket, level, option, buffer)?;
+            Ok(())
         };
         let mut info = [0; INFO_BYTES];
         get(SO_GET_INFO, &mut info)?;
-        let size: [u8; 4] = fixed(&info, SIZE_AT)?;
+        let size: [u8; 4] = fixed(&info, SIZE_AT).ok_or(ErrorKind::InvalidData)?;
         let mut entries = vec![0; ENTRIES_AT + u32::from_ne_bytes(size) as usize];
         entries[ENTRIES_SIZE_AT..ENTRIES_SIZE_AT + 4].copy_from_slice(&size);
         get(SO_GET_ENTRIES, &mut entries)?;
-        Some(Self { info, entries, is_v6 })
+        Ok(Self { info, entries, is_v6 })
     }
 
     /// Reads an offset in the table, from a field of `info`.

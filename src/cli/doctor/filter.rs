@@ -13,7 +13,12 @@ pub(super) struct Filter {
 /// What a filter may do.
 pub(super) enum Effect {
     /// A chain may drop these packets of a network.
-    Drops { packets: Vec<Packets>, is_of_bridge: bool },
+    Drops {
+        packets: Vec<Packets>,
+        is_of_bridge: bool,
+        /// The rule has conditions that were not compared: it drops some of the packets.
+        is_partial: bool,
+    },
     /// A rule translates this published port.
     Translates(u16),
     /// The place tells it.

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Chain, ChainKind, CtState, Expr, Family, Field, Hook, Lookup, Nat, Nft, Policy, Rule,
-    Table,
+    TRAP, Table,
 };
 use crate::netlink::rtnl::Link;
 use crate::netlink::{fixed, xtables};
@@ -41,13 +41,13 @@ pub(super) fn filters(host: &Host<'_>, found: &mut Findings) -> Result<()> {
                 tables.entry(table).or_default().push(chain);
             }
             // The tables of cnibox drop as configured, and `reconcile` compares them.
-            tables.retain(|name, _| name != NAME);
+            tables.retain(|name, _| ![NAME, TRAP].contains(&name.as_str()));
             for (name, chains) in &tables {
                 listing.table(&nft, Table { family, name }, chains)?;
             }
         }
     }
-    listing.legacy_tables();
+    listing.legacy_tables()?;
     listing.programs_of_links()?;
     listing.policy_rules()?;
     found.filters = listing.filters;
@@ -109,10 +109,13 @@ impl Listing<'_> {
             if table.name == FIREWALLD && is_of_firewalld {
                 continue;
             }
-            let (mut packets, mut dropped_in) = (Vec::new(), None);
+            let (mut packets, mut dropped_in, mut is_partial) = (Vec::new(), None, false);
             for traffic in self.traffic(net, table, base, chain) {
                 let chain_of_drop = match rules.decide(&chain.name, &traffic) {
-                    Decision::MayDrop(dropped_in) => Some(dropped_in),
+                    Decision::MayDrop { chain, is_partial: is_of_some } => {
+                        is_partial |= is_of_some;
+                        Some(chain)
+                    }
                     Decision::None if base.policy == Policy::Drop => Some(chain.name.clone()),
                     Decision::None | Decision::Accepted => None,
                 };
@@ -129,7 +132,7 @@ impl Listing<'_> {
             let is_of_bridge = table.family == Family::Bridge;
             filters.push(Filter {
                 place: place(table, base.hook, &dropped_in, &from, rules),
-                effect: Effect::Drops { packets, is_of_bridge },
+                effect: Effect::Drops { packets, is_of_bridge, is_partial },
                 networks: [net.network.name.to_string()].into(),
             });
         }
@@ -255,16 +258,17 @@ impl Listing<'_> {
         networks.map(|net| net.network.name.to_string()).collect()
     }
 
-    fn legacy_tables(&mut self) {
+    fn legacy_tables(&mut self) -> Result<()> {
         for (family, program) in
             [(IpFamily::V4, "iptables-legacy"), (IpFamily::V6, "ip6tables-legacy")]
         {
-            let tables = xtables::tables_with_rules(family == IpFamily::V6);
+            let tables = xtables::tables_with_rules(family == IpFamily::V6)?;
             if !tables.is_empty() {
                 let place = format!("{program}: table {} has rules", tables.join(", "));
                 self.other(place, self.names(|net| net.has_family(family)));
             }
         }
+        Ok(())
     }
 
     /// Adds the links of the networks, and the uplinks, that have a filter of traffic control or an XDP program.

@@ -17,12 +17,13 @@ use std::net::IpAddr;
 use crate::error::Result;
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
-use crate::netlink::nft::{Nft, TRAP, Trap};
+use crate::netlink::nft::{Nft, Trap};
 use crate::netlink::rtnl::Link;
 use crate::netlink::xtables;
 use crate::plugin::life::Life;
 use crate::runtime::cache::CacheEntry;
 
+use super::filter::Effect;
 use super::finding::{Finding, Findings, Harm};
 use super::host::Host;
 use super::manager::Manager;
@@ -86,7 +87,11 @@ pub(super) fn probe(
         }
     }
     let late = plan.questions.len() - answers.len() - unknown.len();
-    let asked = Answers { plan: &plan, all: &answers };
+    let translated = found.filters.iter().filter_map(|filter| match filter.effect {
+        Effect::Translates(port) => Some(port),
+        _ => None,
+    });
+    let asked = Answers { plan: &plan, all: &answers, translated: translated.collect() };
     let mut rules = Ruleset::new(&nft);
     let mut faults =
         Faults(plan.misrouted.iter().map(|one| Fault::misrouted(&plan, one)).collect());
@@ -104,7 +109,11 @@ pub(super) fn probe(
     if late > 0 {
         not_sent.push(format!("{late} packets: the time for the others was too long"));
     }
-    may::forget(&mut found.filters, &plan, &sent);
+    let arrived = answers.iter().filter_map(|(question, answer)| match answer {
+        Answer::Passed(way) if way.arrives => Some(question.packet.port),
+        _ => None,
+    });
+    may::forget(&mut found.filters, &plan, &sent, &arrived.collect::<Vec<_>>());
     faults.0.into_iter().for_each(|fault| fault.add_to(found));
     let healthy = (!not_sent.is_empty()).then(|| healthy(&sent));
     if !not_sent.is_empty() {
@@ -227,6 +236,8 @@ fn packet_text(question: &Question<'_>) -> String {
 struct Answers<'a> {
     plan: &'a Plan<'a>,
     all: &'a [(&'a Question<'a>, Answer)],
+    /// The published ports that rules of other programs translate.
+    translated: Vec<u16>,
 }
 
 impl Answers<'_> {
@@ -266,7 +277,7 @@ impl Answers<'_> {
             Answer::Unknown(_) => return Ok((String::new(), None)),
             Answer::Passed(way) if is_port && way.end == "input" => {
                 let reason = "are not translated to the container: they go to the host itself";
-                let is_of_other = way.chains.iter().any(|(.., chain)| chain != TRAP);
+                let is_of_other = self.translated.contains(&question.packet.port);
                 let fix = if is_of_other { Fix::NONE } else { Fix::command("cnibox reconcile") };
                 (way, "the host itself".into(), Some((Harm::Broken, reason.into(), fix)))
             }
@@ -411,7 +422,7 @@ fn lost(
         }
         LostAt::Forwarding => {
             let is_v6 = question.packet.from.is_ipv6();
-            let tables = xtables::tables_with_rules(is_v6);
+            let tables = xtables::tables_with_rules(is_v6).unwrap_or_default();
             if !tables.is_empty() {
                 let program = if is_v6 { "ip6tables-legacy" } else { "iptables-legacy" };
                 let reason = format!(

@@ -78,8 +78,8 @@ pub(super) struct Rules {
 pub(super) enum Decision {
     /// It accepts all of them.
     Accepted,
-    /// It is in this chain, and can drop some of them.
-    MayDrop(String),
+    /// It is in this chain, and can drop them. `is_partial`: some of them, by conditions that are not compared.
+    MayDrop { chain: String, is_partial: bool },
     /// No rule decides.
     None,
 }
@@ -123,12 +123,17 @@ impl Rules {
                 let is_certain = fit == Fit::All;
                 match verdict {
                     Verdict::Accept if is_certain => return Decision::Accepted,
-                    Verdict::Drop => return Decision::MayDrop(chain.into()),
+                    Verdict::Drop => {
+                        return Decision::MayDrop { chain: chain.into(), is_partial: !is_certain };
+                    }
                     Verdict::Return if is_certain => return Decision::None,
                     Verdict::Jump(to) | Verdict::Goto(to) => {
                         match self.chain(to, traffic, depth + 1, known) {
                             Decision::Accepted if is_certain => return Decision::Accepted,
-                            Decision::MayDrop(chain) => return Decision::MayDrop(chain),
+                            Decision::MayDrop { chain, is_partial } => {
+                                let is_partial = is_partial || !is_certain;
+                                return Decision::MayDrop { chain, is_partial };
+                            }
                             _ if is_certain && matches!(verdict, Verdict::Goto(_)) => {
                                 return Decision::None;
                             }

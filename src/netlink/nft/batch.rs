@@ -65,6 +65,12 @@ impl Batch {
         })
     }
 
+    /// Deletes a table with all that it has.
+    pub fn delete_table(&mut self, table: Table<'_>) -> &mut Self {
+        let doing = format!("cannot delete table {table}");
+        self.push(libc::NFT_MSG_DELTABLE, NlmF::empty(), table, doing, |_| {})
+    }
+
     /// Adds a chain. An existing equal chain is no error, but then the close of the socket takes milliseconds. So callers read
     /// first whether the chain exists.
     pub fn add_chain(&mut self, table: Table<'_>, chain: NewChain<'_>) -> &mut Self {

@@ -149,6 +149,8 @@ fn add_bridge_table(batch: &mut Batch) {
 
 /// Adds a table with its sets and chains. The chain `forward` reports the packets that were routed.
 fn add_table(batch: &mut Batch, table: Table<'_>, families: &[IpFamily]) {
+    // One without an owner was stored by another program, and loaded again.
+    batch.add_table(table).delete_table(table);
     batch.add_owned_table(table);
     for (name, base) in [
         ("prerouting", Base::filter(Hook::Prerouting, i32::MIN)),

@@ -210,9 +210,9 @@ fn a_packet_that_no_table_drops_is_lost_at_a_hook() {
                 .into(),
         ),
         (
-            "ip rule add from 10.1.0.0/16 to 1.1.1.1 unreachable".into(),
+            "ip rule add from 10.1.0.0/16 to 198.41.0.4 unreachable".into(),
             "are dropped by routing, after prerouting",
-            "ip rule delete from 10.1.0.0/16 to 1.1.1.1 unreachable".into(),
+            "ip rule delete from 10.1.0.0/16 to 198.41.0.4 unreachable".into(),
         ),
     ] {
         host.run(&fault);

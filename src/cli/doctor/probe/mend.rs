@@ -152,8 +152,13 @@ impl Drop {
     ) -> Fix {
         let extent = if self.is_by_port { extent.max(Extent::Port) } else { extent };
         let rule = Accepted::of(question, extent, (own, outside), self.base);
+        // The rules of these programs are in the chains of routed packets, and of those to the host.
+        let is_late = match question.direction {
+            Direction::Gateway => self.has_hook(Hook::Input),
+            _ => self.has_hook(Hook::Forward),
+        };
         match self.manager {
-            _ if !rule.has_conditions() => self.in_words(question),
+            _ if !rule.has_conditions() || !self.has_plain_name() => self.in_words(question),
             Manager::Cnibox => Fix::command("cnibox reconcile"),
             // A source of a zone would open more than the port.
             Manager::Firewalld
@@ -161,6 +166,9 @@ impl Drop {
             {
                 self.in_words(question)
             }
+            Manager::Firewalld | Manager::Ufw | Manager::Fw4 if !is_late => self.in_words(question),
+            // It comes before the rules of the administrator.
+            Manager::Ufw if self.chain.contains("-before-") => self.in_words(question),
             Manager::Firewalld => Fix::Commands(rule.firewalld()),
             Manager::Ufw => Fix::command(rule.ufw()),
             Manager::Fw4 => self.fw4(&rule, question.direction),
@@ -189,11 +197,16 @@ impl Drop {
 
     /// Whether the answers pass the chain, and no rule is there that accepts them.
     fn needs_answers(&self, direction: Direction) -> bool {
-        self.is_forward() && direction != Direction::Gateway && !self.accepts_answers
+        self.has_hook(Hook::Forward) && direction != Direction::Gateway && !self.accepts_answers
     }
 
-    fn is_forward(&self) -> bool {
-        self.base.is_some_and(|base| base.hook == Hook::Forward)
+    fn has_hook(&self, hook: Hook) -> bool {
+        self.base.is_some_and(|base| base.hook == hook)
+    }
+
+    /// Whether nft takes the name of the chain as a word. iptables takes others, too.
+    fn has_plain_name(&self) -> bool {
+        self.chain.chars().all(|c| c.is_ascii_alphanumeric() || "_-/\\.".contains(c))
     }
 
     fn nft(&self, rule: &Accepted, direction: Direction) -> Fix {
@@ -218,7 +231,7 @@ impl Drop {
     fn iptables(&self, rule: &Accepted, question: &Question<'_>) -> Fix {
         let program = if self.family == Family::Ip6 { "ip6tables-nft" } else { "iptables-nft" };
         let place = match (self.has_docker_user, self.rule, self.number) {
-            (true, _, _) if self.is_forward() => format!("-I {DOCKER_USER} 1"),
+            (true, _, _) if self.has_hook(Hook::Forward) => format!("-I {DOCKER_USER} 1"),
             (_, Some(_), Some(number)) => format!("-I {} {number}", quoted(&self.chain)),
             (_, Some(_), None) => return self.in_words(question),
             (_, None, _) => format!("-A {}", quoted(&self.chain)),

@@ -85,10 +85,11 @@ impl LeftOut {
     }
 }
 
-/// The other host: a host that answers to everybody, so no filter takes it for a forged address. No packet reaches it.
+/// The other host: the name server a.root-servers.net. Filters take its addresses neither for forged ones nor for a service
+/// that they block, such as a resolver. No packet reaches it.
 const WORLD: [IpAddr; 2] = [
-    IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)),
-    IpAddr::V6(Ipv6Addr::new(0x2606, 0x4700, 0x4700, 0, 0, 0, 0, 0x1111)),
+    IpAddr::V4(Ipv4Addr::new(198, 41, 0, 4)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30)),
 ];
 
 /// The Ethernet address of the router that packets of other hosts come from. It is of the range for local use.
@@ -121,7 +122,7 @@ impl<'a> Endpoint<'a> {
                 }
                 Life::Unknown(_) | Life::Ended(_) => continue,
             }
-            match Self::of(host, entry) {
+            match Self::of(host, entry, left_out) {
                 Ok(Some(endpoint)) => all.push(endpoint),
                 Ok(None) if is_asked => {
                     left_out.push(LeftOut::of(entry, "its interface has no end on the host"));
@@ -142,7 +143,11 @@ impl<'a> Endpoint<'a> {
         }
     }
 
-    fn of(host: &Host<'_>, entry: &'a CacheEntry) -> Result<Option<Self>> {
+    fn of(
+        host: &Host<'_>,
+        entry: &'a CacheEntry,
+        left_out: &mut Vec<LeftOut>,
+    ) -> Result<Option<Self>> {
         let rtnl = host.home.open(&entry.netns)?.rtnl()?;
         let Some(inside) = rtnl.link(&entry.at.ifname)? else { return Ok(None) };
         let is_port = |link: &&Link| {
@@ -172,7 +177,10 @@ impl<'a> Endpoint<'a> {
             bridge,
             addresses: addresses.map(|address| address.net).collect(),
             gateways,
-            mappings: mappings(&entry.capability_args)?,
+            mappings: mappings(&entry.capability_args).unwrap_or_else(|error| {
+                left_out.push(LeftOut::of(entry, error));
+                Vec::new()
+            }),
         }))
     }
 
@@ -312,6 +320,7 @@ impl<'a> Plan<'a> {
             goal: None,
         };
         let at_gateway = self.host.rtnl.link_with_address(gateway)?;
+        let link_of_gateway = who.gateway_link().index;
         let link = who.gateway_link();
         // Two links can have the address of the gateway. In a VRF another table has the route.
         let has_gateway =
@@ -323,6 +332,9 @@ impl<'a> Plan<'a> {
             }
         }
         match uplink {
+            // The host would tell the container that there is a shorter way.
+            Some(uplink) if uplink.index == link_of_gateway => self
+                .leave_out(who, format_args!("{} is the link to other networks, too", uplink.name)),
             Some(_) if at_gateway.is_some() => {
                 for port in WORLD_PORTS {
                     self.ask(question(Direction::World, world, port));

@@ -53,7 +53,10 @@ impl Risk {
 const EXPRESSIONS: [&str; 9] =
     ["queue", "dup", "fwd", "tproxy", "dynset", "synproxy", "notrack", "log group", "payload"];
 /// The targets of iptables that do the same.
-const TARGETS: [&str; 11] = [
+const TARGETS: [&str; 13] = [
+    // ebtables has names of its own.
+    "nflog",
+    "ulog",
     "NFQUEUE",
     "TEE",
     "TPROXY",
@@ -130,14 +133,13 @@ pub(super) fn risks(host: &Host<'_>, nft: &Nft, questions: &[Question<'_>]) -> R
     for (family, program) in [(IpFamily::V4, "iptables-legacy"), (IpFamily::V6, "ip6tables-legacy")]
     {
         let extensions: Vec<&str> = TARGETS.into_iter().chain([RECENT, "CT"]).collect();
-        if let Some(table) = xtables::table_that_has(family == IpFamily::V6, &extensions) {
-            let reason = format!(
-                "table {table} of {program} has a rule that does more than count and drop, or cannot be read"
-            );
+        if let Some(table) = xtables::table_that_has(family == IpFamily::V6, &extensions)? {
+            let reason =
+                format!("table {table} of {program} has a rule that does more than count and drop");
             risks.push(Risk { reason, what: About::Family(family) });
         }
         if has_br_netfilter()
-            && let Some(table) = xtables::table_that_has(family == IpFamily::V6, &["REJECT"])
+            && let Some(table) = xtables::table_that_has(family == IpFamily::V6, &["REJECT"])?
         {
             let reason =
                 format!("table {table} of {program} has REJECT, and br_netfilter is in use");

@@ -38,7 +38,7 @@ fn what_was_not_asked_may_still_be_dropped() {
 fn each_container_is_asked() {
     let host = Host::new();
     for address in ["10.1.0.2", "10.1.0.3"] {
-        let rule = format!("ip saddr {address} ip daddr 1.1.1.1 drop;");
+        let rule = format!("ip saddr {address} ip daddr 198.41.0.4 drop;");
         host.run(&admin("forward priority 0", &rule));
         let findings = host.findings();
         assert!(
@@ -155,7 +155,7 @@ fn a_rule_of_the_own_tables_and_a_limit_are_told() {
     let (_, own) = chains.split_once("table ip cnibox {").unwrap();
     let (chain, _) = own.split_once("hook postrouting").unwrap();
     let name = chain.rsplit("chain ").next().unwrap().split_whitespace().next().unwrap();
-    host.run(&format!("nft insert rule ip cnibox {name} ip daddr 1.1.1.1 drop"));
+    host.run(&format!("nft insert rule ip cnibox {name} ip daddr 198.41.0.4 drop"));
     let findings = host.findings();
     assert_eq!(findings[0]["kind"], "may", "{findings:#?}");
     assert_eq!(findings[0]["fix"], "cnibox reconcile", "{findings:#?}");
@@ -175,7 +175,7 @@ fn what_cannot_be_asked_is_said() {
     assert!(outcome.stdout.contains("no fault found in what was asked: "), "{}", outcome.stdout);
     host.run("ip route delete default");
     let outcome = host.probe(&["one"]);
-    let reason = "the host has no route of IPv4 to other networks, such as 1.1.1.1";
+    let reason = "the host has no route of IPv4 to other networks, such as 198.41.0.4";
     assert!(outcome.stderr.contains(reason), "{}", outcome.report());
     host.run("ip link set cni-a down");
     let outcome = host.probe(&[]);
