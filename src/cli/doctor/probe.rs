@@ -217,6 +217,9 @@ fn why(direction: Direction, harm: Harm) -> &'static str {
         (Harm::Broken, Direction::Gateway) => {
             "Containers cannot resolve names with the server of the host."
         }
+        (Harm::Broken, Direction::Discovery) => {
+            "Containers get no answer about the Ethernet address of their gateway: they have no IPv6."
+        }
         (_, Direction::Port) => {
             "Other networks do not reach the published port. If they should, the command opens it."
         }
@@ -229,6 +232,9 @@ fn why(direction: Direction, harm: Harm) -> &'static str {
 fn packet_text(question: &Question<'_>) -> String {
     let packet = &question.packet;
     let family = family_text(IpFamily::of(packet.from));
+    if question.direction == Direction::Discovery {
+        return "neighbour solicitation".into();
+    }
     format!("{} {} over {family}", packet.transport.name(), packet.port)
 }
 
@@ -320,6 +326,7 @@ impl Answers<'_> {
             Direction::Port => "from other networks",
             Direction::Container => "to another container",
             Direction::Gateway => "to the name server",
+            Direction::Discovery => "to the gateway",
         };
         let hops = hops(plan, question, way);
         Ok((format!("{goal}, {}: {hops} → {end}", packet_text(question)), fault))
@@ -367,6 +374,7 @@ fn subject(plan: &Plan<'_>, question: &Question<'_>, extent: Extent) -> String {
         Direction::Gateway => {
             format!("questions of {of} to the name server {}", question.packet.to)
         }
+        Direction::Discovery => format!("packets of {of} to the gateway {}", question.packet.to),
     }
 }
 

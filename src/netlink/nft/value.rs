@@ -15,12 +15,13 @@ use crate::netlink::octets;
 /// The size of a register. The parts of a concatenation are padded to it.
 pub(super) const WORD_BYTES: usize = 4;
 
-/// A protocol with ports.
+/// A protocol with ports. ICMPv6 has its type and code, and its checksum, in their place; no name means it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Transport {
     Tcp = 6,
     Udp = 17,
+    Icmpv6 = 58,
     Sctp = 132,
 }
 
@@ -67,6 +68,7 @@ impl Transport {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Icmpv6 => "icmpv6",
             Self::Sctp => "sctp",
         }
     }

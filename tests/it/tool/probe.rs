@@ -1,5 +1,6 @@
 //! `cnibox doctor --probe`: the kernel names the rule that drops packets of containers, and no packet arrives anywhere.
 
+mod extent;
 mod honest;
 mod risks;
 
@@ -162,6 +163,10 @@ fn the_rule_is_named_and_the_command_mends_it() {
         (
             "nft 'add table bridge admin; add chain bridge admin c { type filter hook forward priority 0; }; add rule bridge admin c udp dport 53 drop'".into(),
             &["packets of network a to other containers (udp 53 over IPv4", "of chain c, table bridge admin"],
+        ),
+        (
+            chain("input priority 0; policy drop"),
+            &["packets of network a to the gateway fd00:1::1 (neighbour solicitation) are dropped by the policy"],
         ),
         (
             "iptables-nft -A FORWARD -i cni-a -j DROP".into(),

@@ -154,7 +154,7 @@ impl Drop {
         let rule = Accepted::of(question, extent, (own, outside), self.base);
         // The rules of these programs are in the chains of routed packets, and of those to the host.
         let is_late = match question.direction {
-            Direction::Gateway => self.has_hook(Hook::Input),
+            Direction::Gateway | Direction::Discovery => self.has_hook(Hook::Input),
             _ => self.has_hook(Hook::Forward),
         };
         match self.manager {
@@ -166,7 +166,11 @@ impl Drop {
             {
                 self.in_words(question)
             }
-            Manager::Firewalld | Manager::Ufw | Manager::Fw4 if !is_late => self.in_words(question),
+            Manager::Firewalld | Manager::Ufw | Manager::Fw4
+                if !is_late || question.direction == Direction::Discovery =>
+            {
+                self.in_words(question)
+            }
             // It comes before the rules of the administrator.
             Manager::Ufw if self.chain.contains("-before-") => self.in_words(question),
             Manager::Firewalld => Fix::Commands(rule.firewalld()),
@@ -174,7 +178,7 @@ impl Drop {
             Manager::Fw4 => self.fw4(&rule, question.direction),
             // It would remove an added rule.
             Manager::KubeProxy => self.in_words(question),
-            _ if !is_of_iptables(self.table(), &self.chain) => self.nft(&rule, question.direction),
+            _ if !is_of_iptables(self.table(), &self.chain) => self.nft(&rule),
             // iptables knows no incoming link at POSTROUTING.
             _ if rule.stage == Stage::Leaving && question.direction != Direction::Port => {
                 self.in_words(question)
@@ -189,6 +193,7 @@ impl Drop {
         let transport = packet.transport.name();
         let what = match question.direction {
             Direction::Port => format!("to {address}, {transport} port {port}, and their answers"),
+            Direction::Discovery => "of neighbour discovery".into(),
             _ => format!("of {} to {transport} port {port}", who.entry.network),
         };
         let (chain, table) = (&self.chain, self.table());
@@ -196,8 +201,8 @@ impl Drop {
     }
 
     /// Whether the answers pass the chain, and no rule is there that accepts them.
-    fn needs_answers(&self, direction: Direction) -> bool {
-        self.has_hook(Hook::Forward) && direction != Direction::Gateway && !self.accepts_answers
+    fn needs_answers(&self) -> bool {
+        self.has_hook(Hook::Forward) && !self.accepts_answers
     }
 
     fn has_hook(&self, hook: Hook) -> bool {
@@ -209,14 +214,14 @@ impl Drop {
         self.chain.chars().all(|c| c.is_ascii_alphanumeric() || "_-/\\.".contains(c))
     }
 
-    fn nft(&self, rule: &Accepted, direction: Direction) -> Fix {
+    fn nft(&self, rule: &Accepted) -> Fix {
         let (verb, position) = match self.rule {
             Some(handle) => ("insert", format!(" handle {handle}")),
             None => ("add", String::new()),
         };
         let is_by_link = !matches!(self.family, Family::Bridge | Family::Netdev);
         let mut conditions = vec![rule.nft(is_by_link)];
-        if is_by_link && self.needs_answers(direction) {
+        if is_by_link && self.needs_answers() {
             conditions.push("ct state established,related".into());
         }
         let command = |condition: &String| {
@@ -241,7 +246,7 @@ impl Drop {
             name => format!("-t {name} "),
         };
         let mut conditions = vec![rule.iptables()];
-        if self.needs_answers(question.direction) {
+        if self.needs_answers() {
             conditions.push("-m conntrack --ctstate RELATED,ESTABLISHED".into());
         }
         let command =
@@ -434,6 +439,8 @@ enum Part<'a> {
     Port(Transport, u16),
     /// The destination was translated.
     Translated,
+    /// It is part of neighbour discovery.
+    Discovery,
 }
 
 /// A subnet; a single address without the length of its prefix.
@@ -504,6 +511,7 @@ impl Accepted {
                 [Some(from), to, is_by_port.then_some(port)]
             }
             Direction::Gateway => [Some(from), None, (by_link || is_by_port).then_some(port)],
+            Direction::Discovery => [Some(from), Some(Part::Discovery), None],
         };
         parts.into_iter().flatten().collect()
     }
@@ -518,6 +526,7 @@ impl Accepted {
             Part::To(net) => format!("{ip} daddr {}", plain(*net)),
             Part::Port(transport, port) => format!("{} dport {port}", transport.name()),
             Part::Translated => "ct status dnat".into(),
+            Part::Discovery => "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert }".into(),
         };
         self.parts(by_link).iter().map(text).collect::<Vec<_>>().join(" ")
     }
@@ -531,6 +540,7 @@ impl Accepted {
             Part::To(net) => format!("-d {}", plain(*net)),
             Part::Port(transport, port) => format!("-p {} --dport {port}", transport.name()),
             Part::Translated => "-m conntrack --ctstate DNAT".into(),
+            Part::Discovery => "-p ipv6-icmp".into(),
         };
         self.parts(true).iter().map(text).collect::<Vec<_>>().join(" ")
     }
@@ -574,7 +584,7 @@ impl Accepted {
                 };
                 format!("ufw route allow{inside}{outside} from {subnet} to {to}{to_port}")
             }
-            Direction::Gateway => {
+            Direction::Gateway | Direction::Discovery => {
                 format!("ufw allow{inside} from {subnet} to any port {port} proto {protocol}")
             }
         }

@@ -46,6 +46,8 @@ pub(super) enum Direction {
     Container,
     /// From a container to the name server of the host.
     Gateway,
+    /// From a container to its gateway: the question for its Ethernet address. Without an answer there is no IPv6.
+    Discovery,
 }
 
 /// A packet that the host should let pass.
@@ -288,7 +290,9 @@ impl<'a> Plan<'a> {
             self.leave_out(who, format_args!("only {QUESTIONS_MAX} packets are sent"));
         } else {
             let number = u16::try_from(self.questions.len()).unwrap_or_default();
-            question.packet.source_port = SOURCE_PORTS.saturating_add(number);
+            if question.direction != Direction::Discovery {
+                question.packet.source_port = SOURCE_PORTS.saturating_add(number);
+            }
             self.questions.push(question);
         }
     }
@@ -348,8 +352,12 @@ impl<'a> Plan<'a> {
                 format_args!("the host has no route of {text} to other networks, such as {world}"),
             ),
         }
+        if at_gateway.is_some() && family == IpFamily::V6 {
+            let packet = Packet::solicitation(address, gateway, who.mac);
+            self.ask(Question { packet, ..question(Direction::Discovery, gateway, DNS) });
+        }
         if serves_names(gateway)? {
-            self.ask(question(Direction::Gateway, gateway, (Transport::Udp, DNS)));
+            self.ask(question(Direction::Gateway, gateway, DNS));
         }
         Ok(())
     }
@@ -509,7 +517,7 @@ pub(super) fn family_text(family: IpFamily) -> &'static str {
     }
 }
 
-const DNS: u16 = 53;
+const DNS: (Transport, u16) = (Transport::Udp, 53);
 
 /// Whether a program of the host waits for UDP datagrams to port 53 of this address or of all, by the kernel's list of sockets.
 fn serves_names(gateway: IpAddr) -> Result<bool> {
@@ -523,7 +531,7 @@ fn serves_names(gateway: IpAddr) -> Result<bool> {
         let address: String =
             words.map(|word| format!("{:08X}", u32::from_ne_bytes(word))).collect();
         let all = "0".repeat(address.len());
-        let local = [address, all].map(|address| format!("{address}:{DNS:04X}"));
+        let local = [address, all].map(|address| format!("{address}:{:04X}", DNS.1));
         let text = file::read_lossy(format!("/proc/thread-self/net/{list}"))
             .map_err(|error| Error::internal(format_args!("cannot read {list}: {error}")))?;
         let mut addresses = text.lines().filter_map(|line| line.split_ascii_whitespace().nth(1));

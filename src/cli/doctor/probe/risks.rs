@@ -35,7 +35,7 @@ impl Risk {
     pub(super) fn concerns(&self, question: &Question<'_>) -> bool {
         match self.what {
             About::All => true,
-            About::Input => matches!(question.direction, Direction::Gateway | Direction::Port),
+            About::Input => !matches!(question.direction, Direction::World | Direction::Container),
             About::Family(family) => family.has(question.packet.from),
             About::Reset => {
                 question.packet.transport == Transport::Tcp

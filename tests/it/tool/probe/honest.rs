@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::Host;
 
-fn admin(hook: &str, rules: &str) -> String {
+pub(super) fn admin(hook: &str, rules: &str) -> String {
     format!("nft 'table inet admin {{ chain c {{ type filter hook {hook}; {rules} }}; }}'")
 }
 
-fn what(finding: &Value) -> &str {
+pub(super) fn what(finding: &Value) -> &str {
     finding["what"].as_str().unwrap()
 }
 
