@@ -169,8 +169,9 @@ fn add_table(batch: &mut Batch, table: Table<'_>, families: &[IpFamily]) {
     }
 }
 
-/// Before the end of the hook: at the end, connection tracking would keep the connection.
-const LAST: i32 = i32::MAX - 1;
+/// Before the end of the hook: connection tracking keeps the connection at `i32::MAX`, and at `i32::MAX - 1` in the hook input of IPv6.
+/// Of two hooks with the same priority the kernel calls that first which was registered last.
+const LAST: i32 = i32::MAX - 2;
 
 fn set(family: IpFamily) -> &'static str {
     match family {
