@@ -37,7 +37,8 @@ pub(super) fn forwarding(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     bridged_services(host, found)
 }
 
-/// Adds a note if networks in use are routed, and the host has no default route of their families.
+/// Adds a note if networks in use are routed, and the host has no default route of their family: of IPv4, if they have it. Many
+/// hosts have no IPv6 to other networks.
 pub(super) fn default_route(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let mut with_route = Vec::new();
     for family in IpFamily::ALL {
@@ -47,13 +48,20 @@ pub(super) fn default_route(host: &Host<'_>, found: &mut Findings) -> Result<()>
         }
     }
     let is_affected = |net: &&ConfiguredNetwork| {
-        net.is_used && net.is_routed && !with_route.iter().any(|family| net.has_family(*family))
+        let has_ipv4 = net.has_family(IpFamily::V4);
+        let family = if has_ipv4 { IpFamily::V4 } else { IpFamily::V6 };
+        net.is_used && net.is_routed && !with_route.contains(&family)
     };
     let networks = host.networks.iter().filter(is_affected);
     let names: Vec<&str> = networks.map(|net| &*net.network.name).collect();
     if names.is_empty() {
         return Ok(());
     }
+    let family = match with_route[..] {
+        [] => "",
+        [IpFamily::V6] => " of IPv4",
+        _ => " of IPv6",
+    };
     let uplinks = links::uplinks(host)?;
     let (fact, raise) = match uplinks.iter().find(|link| !link.up) {
         Some(link) => (
@@ -64,7 +72,7 @@ pub(super) fn default_route(host: &Host<'_>, found: &mut Findings) -> Result<()>
     };
     found.add(
         Harm::Note,
-        format_args!("the host has no default route, for {}{fact}", names.join(", ")),
+        format_args!("the host has no default route{family}, for {}{fact}", names.join(", ")),
         "Their containers reach only networks to which the host has a route.",
         format_args!("{raise}ip route add default via GATEWAY"),
     );
