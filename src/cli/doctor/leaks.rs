@@ -118,10 +118,12 @@ pub(super) fn reservations(host: &Host<'_>, found: &mut Findings) -> Result<()> 
             };
             let fact =
                 if held.is_some() { "is reserved for another owner" } else { "is not reserved" };
+            // CHECK reads an index, and makes it again only if the directory changed: another content of the same file does not.
+            let remove = if held.is_some() { format!("rm {file} && ") } else { String::new() };
             let fix = match held.is_none() || listed.is_some_and(lives_not) {
-                true => {
-                    format!("mkdir -p {directory} && printf '%s\\r\\n%s' {id} {ifname} >{file}")
-                }
+                true => format!(
+                    "{remove}mkdir -p {directory} && printf '%s\\r\\n%s' {id} {ifname} >{file}"
+                ),
                 false => "start the container again: it needs a new ADD".to_owned(),
             };
             found.add(
