@@ -4,6 +4,7 @@ mod completion;
 mod doctor;
 mod documents;
 mod explained;
+mod faults;
 mod habits;
 mod help;
 mod install;

@@ -9,15 +9,20 @@ use serde_json::{Value, json};
 use super::cnibox;
 use crate::world::{Call, Container, Outcome, World, at_every_change_from, parse};
 
-const CONFIGURATIONS: &str = "/run/net.d";
+pub(super) const CONFIGURATIONS: &str = "/run/net.d";
 
 /// A host with an uplink to `outside`, and two containers in the network `a`; one has a published port.
-struct Host {
-    world: World,
+pub(super) struct Host {
+    pub(super) world: World,
 }
 
 impl Host {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
+        Self::with_plugins(&[])
+    }
+
+    /// The network has these plugins after `bridge` and `portmap`.
+    pub(super) fn with_plugins(more: &[Value]) -> Self {
         let world = World::new();
         let outside = world.container("outside");
         let script = format!(
@@ -31,6 +36,7 @@ impl Host {
         outside.exec(["sh", "-c", "ip address add 198.18.0.9/24 dev port && ip link set port up"]);
         let bridge = json!({
             "type": "bridge", "bridge": "cni-a", "isGateway": true, "ipMasq": true,
+            "capabilities": {"ips": true},
             "ipam": {
                 "type": "host-local",
                 "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
@@ -38,7 +44,8 @@ impl Host {
             },
         });
         let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
-        let network = json!({"cniVersion": "1.0.0", "name": "a", "plugins": [bridge, portmap]});
+        let plugins = [&[bridge, portmap], more].concat();
+        let network = json!({"cniVersion": "1.0.0", "name": "a", "plugins": plugins});
         world.write(&format!("{CONFIGURATIONS}/a.conflist"), network.to_string());
         let host = Self { world };
         for (name, ports) in [("one", &["-p", "8080:80"][..]), ("two", &[])] {
