@@ -6,6 +6,7 @@ mod lost;
 mod programs;
 mod routes;
 mod rules;
+mod sound;
 
 mod state;
 mod unseen;
