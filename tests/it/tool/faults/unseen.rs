@@ -60,6 +60,14 @@ const UNSEEN: &[Unseen] = &[
         why: "the probe sends no ARP; the filters list the families of IP, bridge and netdev",
     },
     Unseen {
+        name: "the host drops neighbour discovery from the uplink",
+        make: "nft 'table inet admin { chain in { type filter hook input priority 0; iifname wan icmpv6 type nd-neighbor-solicit drop; }; }' &&
+            ip -n outside neighbour flush all",
+        cuts: &[World6, Port6],
+        end: "nft delete table inet admin",
+        why: "the probe sends no neighbour discovery of other hosts, and chains of input are listed with -v only",
+    },
+    Unseen {
         name: "the host has a wrong neighbour entry of a container",
         make: "ip neighbour replace 10.1.0.2 lladdr 02:00:00:00:00:99 dev cni-a nud permanent",
         cuts: &[World, Port, HostFlow],
@@ -70,7 +78,7 @@ const UNSEEN: &[Unseen] = &[
         name: "another container has taken the address",
         make: "ip -n two address add 10.1.0.2/32 dev eth0",
         cuts: &[Between],
-        end: "ip -n two address delete 10.1.0.2/32 dev eth0",
+        end: "ip -n two address delete 10.1.0.2/32 dev eth0 && ip neighbour flush dev cni-a",
         why: "a container may add addresses, and only those of its ADD are compared",
     },
     Unseen {
