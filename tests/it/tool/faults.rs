@@ -109,6 +109,22 @@ struct Site {
     servers: RefCell<Vec<Running>>,
 }
 
+/// Connections that are under way.
+struct Connecting(Vec<(Running, Vec<Flow>)>);
+
+impl Connecting {
+    /// Those that succeed.
+    fn finish(self) -> Vec<Flow> {
+        let mut passing = Vec::new();
+        for (call, group) in self.0 {
+            let answers = call.finish().output();
+            let answers = answers.lines().map(|line| line == "hello");
+            passing.extend(group.iter().zip(answers).filter(|(_, passes)| *passes).map(|it| *it.0));
+        }
+        passing
+    }
+}
+
 impl Site {
     fn new(host: Host) -> Self {
         let script = "ip address add fd03::9/64 dev port nodad && ip link set lo up &&
@@ -161,6 +177,10 @@ impl Site {
 
     /// Those that succeed within a limit in seconds.
     fn passing(&self, flows: &[Flow], limit_s: u8) -> Vec<Flow> {
+        self.connect(flows, limit_s).finish()
+    }
+
+    fn connect(&self, flows: &[Flow], limit_s: u8) -> Connecting {
         let limit = limit_s.to_string();
         let mut calls = Vec::new();
         for from in [Some("one"), Some("outside"), None] {
@@ -175,13 +195,7 @@ impl Site {
                 calls.push((self.host.world.tool(&words, netns.as_deref()).start(), group));
             }
         }
-        let mut passing = Vec::new();
-        for (call, group) in calls {
-            let answers = call.finish().output();
-            let answers = answers.lines().map(|line| line == "hello");
-            passing.extend(group.iter().zip(answers).filter(|(_, passes)| *passes).map(|it| *it.0));
-        }
-        passing
+        Connecting(calls)
     }
 
     #[track_caller]
@@ -223,13 +237,16 @@ impl Site {
     fn judge(&self, fault: &Fault) {
         let name = fault.name;
         self.run(fault.make);
-        match fault.breaks {
-            Breaks::Traffic(cut) => assert_eq!(self.passing(cut, 1), [], "{name}: it cuts these"),
+        // The doctor has its say while the connections fail.
+        let cut = match fault.breaks {
+            Breaks::Traffic(cut) => cut,
             Breaks::Command(command) => {
                 let outcome = self.shell(command).run();
                 assert_ne!(outcome.status, 0, "{name}: {}", outcome.report());
+                &[]
             }
-        }
+        };
+        let connecting = self.connect(cut, 1);
         let mut last = String::new();
         for (by, words) in fault.found {
             let outcome = self.doctor(*by);
@@ -242,6 +259,7 @@ impl Site {
             }
             last = outcome.stdout;
         }
+        assert_eq!(connecting.finish(), [], "{name}: it cuts these");
         let (by, _) = fault.found.last().unwrap();
         match fault.mend {
             Mend::Printed | Mend::PrintedExcept(_) => self.execute(fault, *by, &last),
