@@ -2,21 +2,36 @@
 
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
+use crate::names::{Attachment, NetworkName};
 use crate::plugin::life::Life;
 use crate::plugin::owner;
 use crate::plugin::record::Record;
 use crate::runtime::Runtime;
+use crate::runtime::cache::CacheEntry;
 use crate::runtime::gc::Options;
 use crate::runtime::reservations::{OwnedReservation, OwnerState, Pool};
 
 use super::finding::{Findings, Harm, quoted};
 use super::host::Host;
+use super::interfaces::AGAIN;
 
 pub(super) fn leaks(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let survey = host.survey.as_ref().map_err(Clone::clone)?;
     for unreadable in &survey.unreadable {
-        let fix = unreadable.named().map_or_else(String::new, |named| owner::remover(Some(named)));
-        let why = "Its attachment may live, so gc removes nothing of it.";
+        let named = unreadable.named();
+        let is_it = |(entry, life): &(CacheEntry, Life)| {
+            let is_named = |(network, at): &(NetworkName, Attachment)| {
+                (network, at) == (&entry.network, &entry.at)
+            };
+            *life == Life::Alive && named.as_ref().is_some_and(is_named)
+        };
+        let (why, fix) = match survey.attachments.iter().any(is_it) {
+            true => ("Its container lives. CHECK and reconcile fail.", AGAIN.into()),
+            false => (
+                "Its attachment may live, so gc removes nothing of it.",
+                named.map_or_else(String::new, |named| owner::remover(Some(named))),
+            ),
+        };
         found.add(Harm::Broken, &unreadable.error, why, fix);
     }
     for error in &survey.damaged {
@@ -124,7 +139,7 @@ pub(super) fn reservations(host: &Host<'_>, found: &mut Findings) -> Result<()> 
                 true => format!(
                     "{remove}mkdir -p {directory} && printf '%s\\r\\n%s' {id} {ifname} >{file}"
                 ),
-                false => "start the container again: it needs a new ADD".to_owned(),
+                false => AGAIN.to_owned(),
             };
             found.add(
                 Harm::Broken,

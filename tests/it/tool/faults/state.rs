@@ -59,7 +59,13 @@ pub(super) const STATE: &[Fault] = &[
         name: "a record is damaged",
         make: "record=$(grep -l netns/one /var/lib/cni/attachments/a+*) && cp $record /run/kept && echo $record >/run/entry && echo { >$record",
         breaks: Command("cnibox check a one"),
-        found: &[(Plain, &["broken: cannot read record /var/lib/cni/attachments/a+"])],
+        found: &[(
+            Plain,
+            &[
+                "broken: cannot read record /var/lib/cni/attachments/a+",
+                "start the container again",
+            ],
+        )],
         mend: Undone("cp /run/kept $(cat /run/entry)", "nobody else has the file"),
         end: "",
     },
