@@ -197,6 +197,17 @@ pub(super) const TRANSLATIONS: &[Fault] = &[
         end: "nft delete table ip admin",
     },
     Fault {
+        name: "another rule redirects the published port to the host",
+        make: "nft 'table ip admin { chain pre { type nat hook prerouting priority -110; tcp dport 8080 redirect to :9999; }; }'",
+        breaks: Traffic(&[Port]),
+        found: &[
+            (Plain, &["chain pre, table ip admin", "translates the published port 8080"]),
+            (Probe, &["are not translated to the container: they go to the host itself"]),
+        ],
+        mend: Undone("nft flush chain ip admin pre", "which translation is wanted is unknown"),
+        end: "nft delete table ip admin",
+    },
+    Fault {
         name: "kube-proxy has a service with the published port",
         make: "iptables-nft -t nat -N KUBE-NODEPORTS && iptables-nft -t nat -N KUBE-SVC-A &&
             iptables-nft -t nat -A KUBE-SVC-A -p tcp -j DNAT --to-destination 10.9.9.9:80 &&
