@@ -193,6 +193,13 @@ impl Listing<'_> {
                 (Hook::Forward | Hook::Prerouting, Family::Bridge) if net.bridge.is_some() => {
                     all.push(out);
                 }
+                // Frames between the containers and the host.
+                (Hook::Input, Family::Bridge) if net.is_gateway => {
+                    all.push(Traffic { to: here, ..out });
+                }
+                (Hook::Output | Hook::Postrouting, Family::Bridge) if net.is_gateway => {
+                    all.push(Traffic { from: here, to: own, ..back });
+                }
                 (Hook::Forward | Hook::Prerouting | Hook::Postrouting, _)
                     if net.is_routed && !is_bridge =>
                 {

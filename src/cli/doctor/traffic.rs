@@ -271,7 +271,7 @@ impl Traffic<'_> {
             Field::Mark => number(self.mark),
             Field::CtMark => number(0),
             Field::FibDaddrType => number(RTN_UNICAST),
-            Field::Protocol => of_bytes(&[IPPROTO_TCP]),
+            Field::Protocol => Fit::Some,
             Field::Nfproto => of_bytes(&[self.family.number()]),
             // A packet passes the reverse path filter.
             Field::FibSaddrIif => number(1),
@@ -333,6 +333,5 @@ fn padded(name: &str) -> Vec<u8> {
 
 /// Source: linux/netfilter/nf_conntrack_common.h.
 const IPS_DST_NAT: u32 = 1 << 5;
-const IPPROTO_TCP: u8 = 6;
 /// Source: linux/rtnetlink.h. It is the type of the destination of packets that are forwarded.
 const RTN_UNICAST: u32 = 1;

@@ -24,7 +24,7 @@ const CASES: &[Case<'_>] = &[
     (":FORWARD ACCEPT; -A FORWARD -i cni-a -j REJECT", DROPPED, AS_TRAFFIC),
     (":FORWARD ACCEPT; -A FORWARD ! -i wan0 -j DROP", DROPPED, AS_TRAFFIC),
     (":FORWARD ACCEPT; -A FORWARD -m conntrack --ctstate INVALID -j DROP", FLOWS, AS_TRAFFIC),
-    (":FORWARD ACCEPT; -A FORWARD -p udp -j DROP", FLOWS, AS_TRAFFIC),
+    (":FORWARD ACCEPT; -A FORWARD -p udp -j DROP", FLOWS, MAY_DROP),
     (
         ":FORWARD DROP; -A FORWARD -i cni+ -j ACCEPT; -A FORWARD -o cni+ -j ACCEPT",
         FLOWS,
