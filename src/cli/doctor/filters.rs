@@ -80,15 +80,19 @@ impl Listing<'_> {
         if !bases.iter().any(|base| is_listed(&base)) || nft.is_dormant(table)? {
             return Ok(());
         }
-        let mut rules = Rules { rules: nft.rules(table)?, sets: BTreeMap::new() };
+        let mut rules =
+            Rules { rules: nft.rules(table)?, sets: BTreeMap::new(), intervals: BTreeMap::new() };
         let lookups = rules.rules.iter().flat_map(|rule| &rule.exprs);
         let is_used = |name: &str| {
             lookups.clone().any(|expr| matches!(expr, Expr::Lookup { set, .. } if set == name))
         };
         let sets = nft.sets(table)?.into_iter();
-        for set in sets.filter(|set| !set.has_intervals() && is_used(&set.name)) {
-            let elements = nft.elements(table, &set.name)?;
-            rules.sets.insert(set.name, elements);
+        for set in sets.filter(|set| is_used(&set.name)) {
+            if !set.has_intervals() {
+                rules.sets.insert(set.name.clone(), nft.elements(table, &set.name)?);
+            } else if !set.is_map() && !set.has_parts() {
+                rules.intervals.insert(set.name.clone(), nft.intervals(table, &set.name)?);
+            }
         }
         for (chain, base) in bases {
             match base.kind {

@@ -7,11 +7,11 @@ use ipnet::IpNet;
 
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Condition, CtState, Datum, Element, Expr, Field, Lookup, Rule, Verdict, XT_CT_STATE_DNAT,
-    XtExtension,
+    Condition, CtState, Datum, Element, Expr, Field, Interval, Lookup, Rule, Verdict,
+    XT_CT_STATE_DNAT, XtExtension,
 };
-use crate::netlink::octets;
 use crate::netlink::rtnl::Link;
+use crate::netlink::{octets, u16_at, u32_at};
 
 use super::filter::Packets;
 
@@ -71,6 +71,7 @@ pub(super) struct Rules {
     pub(super) rules: Vec<Rule>,
     /// Without those that have intervals.
     pub(super) sets: BTreeMap<String, Vec<Element>>,
+    pub(super) intervals: BTreeMap<String, Vec<Interval>>,
 }
 
 /// The first rule that decides about the packets.
@@ -209,6 +210,9 @@ impl Rules {
         };
         let any = match loaded {
             [field] if traffic.is_of_world(*field) => Fit::None,
+            [field] if self.intervals.contains_key(set) => {
+                traffic.fit_of_intervals(*field, &self.intervals[set])
+            }
             _ if known.is_none() => Fit::Some,
             _ => elements.iter().map(fit).max().unwrap_or(Fit::None),
         };
@@ -233,6 +237,32 @@ impl Traffic<'_> {
     fn is_of_world(&self, field: Field) -> bool {
         let [saddr, daddr] = Field::addresses(self.family);
         field == saddr && self.from.nets.is_empty() || field == daddr && self.to.nets.is_empty()
+    }
+
+    /// Whether an address of a container is in one of the intervals.
+    fn fit_of_intervals(&self, field: Field, intervals: &[Interval]) -> Fit {
+        let [saddr, daddr] = Field::addresses(self.family);
+        let side = match field {
+            field if field == saddr => &self.from,
+            field if field == daddr => &self.to,
+            // Those of the other family, or no addresses.
+            Field::IpSaddr | Field::IpDaddr | Field::Ip6Saddr | Field::Ip6Daddr => {
+                return Fit::None;
+            }
+            _ => return Fit::Some,
+        };
+        Fit::joined(side.nets.iter().map(|net| {
+            let (first, last) = (octets(net.network()), octets(net.broadcast()));
+            let fit = |(begin, end): &Interval| {
+                let is_before = |address: &[u8]| end.as_ref().is_none_or(|end| address < &**end);
+                match (begin.as_slice() <= first.as_slice(), is_before(&last)) {
+                    (true, true) => Fit::All,
+                    _ if is_before(&first) && last.as_slice() >= begin.as_slice() => Fit::Some,
+                    _ => Fit::None,
+                }
+            };
+            intervals.iter().map(fit).max().unwrap_or(Fit::None)
+        }))
     }
 
     fn fit(&self, condition: &Condition) -> Fit {
@@ -318,10 +348,23 @@ impl Traffic<'_> {
                 let is_inverted = extension.info.get(8) == Some(&1);
                 Fit::of((self.mark & mask == value) != is_inverted)
             }
-            ("rpfilter", _) => Fit::None,
+            // Usual packets have no such header.
+            ("rpfilter" | "rt" | "ipv6header" | "frag" | "hbh" | "dst", _) => Fit::None,
+            ("addrtype", _) => addrtype(&extension.info),
             _ => Fit::Some,
         }
     }
+}
+
+/// Which packets the match `addrtype` selects: the sources here are unicast addresses.
+///
+/// Source: linux/netfilter/xt_addrtype.h, `struct xt_addrtype_info_v1`: the types of the source, a bit for each RTN_*; those of the
+/// destination; and flags.
+fn addrtype(info: &[u8]) -> Fit {
+    let excludes =
+        |at| u16_at(info, at).is_some_and(|types| types != 0 && types & 1 << RTN_UNICAST == 0);
+    let is_inverted = u32_at(info, 4).is_some_and(|flags| flags & 3 != 0);
+    if excludes(0) && !is_inverted { Fit::None } else { Fit::Some }
 }
 
 /// The name of a link as the kernel compares it.

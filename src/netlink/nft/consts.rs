@@ -55,6 +55,7 @@ pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
 pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
+pub(super) const NFTA_SET_ELEM_FLAGS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
 
 pub(super) const NFTA_DATA_VALUE: u16 = 1;

@@ -148,6 +148,9 @@ impl FieldSource {
 }
 
 impl Field {
+    /// The header of the link layer, in `Payload`.
+    pub const LINK_HEADER: c_int = libc::NFT_PAYLOAD_LL_HEADER;
+
     /// The source and the destination address of a packet.
     pub fn addresses(family: IpFamily) -> [Self; 2] {
         match family {

@@ -48,7 +48,7 @@ pub use expr::{
 };
 pub use feature::Feature;
 pub use field::Field;
-pub use read::Object;
+pub use read::{Interval, Object};
 pub use register::Register;
 pub use rule::{NewRule, Rule};
 pub use set::{Datum, Element, NewSet};

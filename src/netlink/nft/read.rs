@@ -6,14 +6,15 @@ use nix::libc::{self, c_int};
 use super::batch::write_elements;
 use super::chain::Chain;
 use super::consts::{
-    NFT_TABLE_F_DORMANT, NFTA_CHAIN_NAME, NFTA_RULE_CHAIN, NFTA_SET_ELEM_LIST_SET, NFTA_SET_NAME,
-    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
+    NFT_TABLE_F_DORMANT, NFTA_CHAIN_NAME, NFTA_RULE_CHAIN, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_LIST_SET, NFTA_SET_NAME, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
 };
 use super::probe::is_without_nf_tables;
 use super::rule::Rule;
 use super::set::{Element, Set};
 use super::wire::{
-    self, attribute, attributes_about, attributes_of, be32_of, header, message_type,
+    self, attribute, attributes_about, attributes_of, be32_of, data_of, header, message_type,
+    set_elements,
 };
 use super::{Family, Nft, Table};
 use crate::error::Result;
@@ -143,6 +144,24 @@ impl Nft {
         Ok(elements)
     }
 
+    /// The intervals of a set whose keys have one part: the first key, and the key after the last one, `None` if that is the last
+    /// of all.
+    pub fn intervals(&self, table: Table<'_>, set: &str) -> Result<Vec<Interval>> {
+        let doing = format!("cannot list set {set} of table {table}");
+        let filter = |attrs: &mut Attrs| attrs.string(NFTA_SET_ELEM_LIST_SET, set);
+        let read = |list: &[u8]| Some(set_elements(list).filter_map(end_of_interval).collect());
+        let ends: Vec<Vec<(Vec<u8>, bool)>> =
+            self.list(table, libc::NFT_MSG_GETSETELEM, doing, filter, read)?;
+        let mut ends = ends.concat();
+        // Two intervals can meet at a key.
+        ends.sort_unstable_by(|(a, a_ends), (b, b_ends)| (a, !a_ends).cmp(&(b, !b_ends)));
+        let begins = ends.iter().enumerate().filter(|(_, (_, ends))| !ends);
+        let interval = |(at, (first, _)): (usize, &(Vec<u8>, bool))| {
+            (first.clone(), ends.get(at + 1).map(|(end, _)| end.clone()))
+        };
+        Ok(begins.map(interval).collect())
+    }
+
     /// The rules of all chains of a table, in their order.
     pub fn rules(&self, table: Table<'_>) -> Result<Vec<Rule>> {
         let doing = format!("cannot list the rules of table {table}");
@@ -176,6 +195,16 @@ impl Nft {
         let read = |message: &[u8]| read(attributes_about(table.name, message)?);
         Ok(found(self.socket.dump(request, read), Error::is_not_found)?.unwrap_or_default())
     }
+}
+
+/// The first key of an interval, and the key after the last one.
+pub type Interval = (Vec<u8>, Option<Vec<u8>>);
+
+/// The key of an element, and whether it ends an interval.
+fn end_of_interval(element: &[u8]) -> Option<(Vec<u8>, bool)> {
+    let key = data_of(attribute(element, NFTA_SET_ELEM_KEY)?)?;
+    let flags = attribute(element, NFTA_SET_ELEM_FLAGS).and_then(be32_of).unwrap_or_default();
+    Some((key, flags & libc::NFT_SET_ELEM_INTERVAL_END != 0))
 }
 
 /// Appends a request for the element with a key. A missing element is no error.

@@ -115,6 +115,12 @@ impl Set {
         self.flags & libc::NFT_SET_INTERVAL != 0
     }
 
+    /// Whether the keys are concatenations.
+    pub fn has_parts(&self) -> bool {
+        // Each part has 6 bits of the type.
+        self.types[0] >= 1 << 6
+    }
+
     /// Reads a set from the attributes of a message; `None` if the message is malformed.
     pub(super) fn read(list: &[u8]) -> Option<Self> {
         // The kernel sends no flags if there are none.

@@ -224,6 +224,9 @@ impl Drop {
         if is_by_link && self.needs_answers() {
             conditions.push("ct state established,related".into());
         }
+        if !is_by_link && rule.direction == Direction::Container {
+            conditions.extend(rule.answers());
+        }
         let command = |condition: &String| {
             let (table, chain) = (self.table(), &self.chain);
             let text = format!("{verb} rule {table} {chain}{position} {condition} accept");
@@ -391,6 +394,8 @@ fn is_of_chance(expr: &Expr) -> bool {
 /// Whether an expression selects packets by more than their links, addresses, and the state of the connection.
 fn compares_more(expr: &Expr) -> bool {
     match expr {
+        // The type of a frame is its family.
+        Expr::Load { field: Field::Payload(Field::LINK_HEADER, _), .. } => false,
         Expr::Load { field, .. } => {
             matches!(field, Field::Protocol | Field::Sport | Field::Dport | Field::Payload(..))
         }
@@ -437,6 +442,7 @@ enum Part<'a> {
     To(IpNet),
     /// The destination port.
     Port(Transport, u16),
+    SourcePort(Transport, u16),
     /// The destination was translated.
     Translated,
     /// It is part of neighbour discovery.
@@ -516,19 +522,35 @@ impl Accepted {
         parts.into_iter().flatten().collect()
     }
 
+    /// The condition for the answers, in a chain that knows no connections. `None`: that of the packets selects them, too.
+    fn answers(&self) -> Option<String> {
+        let parts = self.parts(false).into_iter().map(|part| match part {
+            Part::From(net) => Part::To(net),
+            Part::To(net) => Part::From(net),
+            Part::Port(transport, port) => Part::SourcePort(transport, port),
+            other => other,
+        });
+        (self.extent != Extent::Network).then(|| self.text_of(parts))
+    }
+
     /// The condition of a rule of nft.
     fn nft(&self, by_link: bool) -> String {
+        self.text_of(self.parts(by_link).into_iter())
+    }
+
+    fn text_of<'p>(&self, parts: impl Iterator<Item = Part<'p>>) -> String {
         let ip = if self.family == IpFamily::V4 { "ip" } else { "ip6" };
-        let text = |part: &Part<'_>| match part {
+        let text = |part: Part<'_>| match part {
             Part::In(link) => format!(r#"iifname "{link}""#),
             Part::Out(link) => format!(r#"oifname "{link}""#),
-            Part::From(net) => format!("{ip} saddr {}", plain(*net)),
-            Part::To(net) => format!("{ip} daddr {}", plain(*net)),
+            Part::From(net) => format!("{ip} saddr {}", plain(net)),
+            Part::To(net) => format!("{ip} daddr {}", plain(net)),
             Part::Port(transport, port) => format!("{} dport {port}", transport.name()),
+            Part::SourcePort(transport, port) => format!("{} sport {port}", transport.name()),
             Part::Translated => "ct status dnat".into(),
             Part::Discovery => "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert }".into(),
         };
-        self.parts(by_link).iter().map(text).collect::<Vec<_>>().join(" ")
+        parts.map(text).collect::<Vec<_>>().join(" ")
     }
 
     /// The condition of a rule of iptables.
@@ -539,6 +561,7 @@ impl Accepted {
             Part::From(net) => format!("-s {}", plain(*net)),
             Part::To(net) => format!("-d {}", plain(*net)),
             Part::Port(transport, port) => format!("-p {} --dport {port}", transport.name()),
+            Part::SourcePort(transport, port) => format!("-p {} --sport {port}", transport.name()),
             Part::Translated => "-m conntrack --ctstate DNAT".into(),
             Part::Discovery => "-p ipv6-icmp".into(),
         };

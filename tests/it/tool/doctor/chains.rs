@@ -67,7 +67,7 @@ fn one_family() {
         (
             "A ip6 daddr { ::/96, ::ffff:0.0.0.0/96, 2002:a00::/24, 2002:e000::/19 } reject",
             FLOWS,
-            MAY_DROP,
+            AS_TRAFFIC,
         ),
     ]);
 }
@@ -83,7 +83,7 @@ fn sets_and_maps() {
         ("P iifgroup { 0-9 } accept", FLOWS, MAY_DROP),
         ("P iifname != { lo, eth0 } accept", FLOWS, AS_TRAFFIC),
         ("P iifname . oifname { cni-a . wan0, wan0 . cni-a } accept", FLOWS, MAY_DROP),
-        ("P ip saddr { 10.0.0.0-10.0.255.255, 10.1.0.0/16 } accept; ip daddr { 10.0.0.0/8 } accept; meta nfproto ipv6 accept", FLOWS, MAY_DROP),
+        ("P ip saddr { 10.0.0.0-10.0.255.255, 10.1.0.0/16 } accept; ip daddr { 10.0.0.0/8 } accept; meta nfproto ipv6 accept", FLOWS, AS_TRAFFIC),
         ("P iifname cni-a ip saddr { 10.0.0.0/16, 10.2.0.0/15 } accept; meta nfproto ipv6 accept", V4_DROPPED, AS_TRAFFIC),
         ("P ip saddr . meta l4proto { 10.1.0.0/16 . tcp } accept; meta nfproto ipv6 accept; ct state established accept; ct status dnat accept", FLOWS, MAY_DROP),
         ("map states { type ct_state : verdict; elements = { established : accept, related : accept, new : jump fresh }; };
