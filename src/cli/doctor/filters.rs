@@ -371,7 +371,7 @@ fn families(table: Table<'_>) -> &'static [IpFamily] {
 
 /// `forward: chain c, table inet t (ufw)`. `from` is what follows the name of the chain.
 fn place(table: Table<'_>, hook: Hook, chain: &str, from: &str, rules: &Rules) -> String {
-    let all = rules.rules.iter().map(|rule| rule.chain.as_str());
+    let all = rules.rules.iter().map(|rule| rule.chain.as_str()).chain([chain]);
     let whose = Manager::of(table, chain, all).text();
     format!("{}: chain {chain}{from}, table {table} ({whose})", hook_text(table, hook))
 }

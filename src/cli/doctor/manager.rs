@@ -57,7 +57,7 @@ impl Manager {
     pub(super) fn of<'a>(
         table: Table<'_>,
         chain: &str,
-        mut all: impl Iterator<Item = &'a str>,
+        mut all: impl Iterator<Item = &'a str> + Clone,
     ) -> Self {
         let by_name = |name: &str| {
             let known = PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));
@@ -70,22 +70,22 @@ impl Manager {
             "firewalld" => Self::Firewalld,
             "fw4" => Self::Fw4,
             "kube-proxy" => Self::KubeProxy,
-            _ => by_name(chain).unwrap_or_else(|| {
-                match is_of_iptables(table, chain) {
-                    true => all.find_map(|name| by_name(name).filter(is_of_policy)),
-                    false => Some(Self::Nft),
-                }
-                .unwrap_or(Self::Iptables)
+            _ => by_name(chain).unwrap_or_else(|| match is_of_iptables(table, all.clone()) {
+                true => all
+                    .find_map(|name| by_name(name).filter(is_of_policy))
+                    .unwrap_or(Self::Iptables),
+                false => Self::Nft,
             }),
         }
     }
 }
 
-/// Whether a chain is one of iptables-nft.
-pub(super) fn is_of_iptables(table: Table<'_>, chain: &str) -> bool {
+/// Whether a table is one of iptables-nft, by the names of its chains.
+pub(super) fn is_of_iptables<'a>(table: Table<'_>, mut all: impl Iterator<Item = &'a str>) -> bool {
+    let builtin = ["INPUT", "FORWARD", "OUTPUT", "PREROUTING", "POSTROUTING"];
     matches!(table.family, Family::Ip | Family::Ip6)
         && ["filter", "nat", "mangle", "raw", "security"].contains(&table.name)
-        && chain.chars().next().is_some_and(|c| c.is_ascii_uppercase()) | chain.starts_with("ufw")
+        && all.any(|name| builtin.contains(&name))
 }
 
 #[cfg(test)]
@@ -100,9 +100,9 @@ mod tests {
             (Family::Inet, "fw4", "forward", &[], Manager::Fw4),
             (Family::Ip, "filter", "FORWARD", &ufw, Manager::Ufw),
             (Family::Ip, "filter", "ufw-user-forward", &[], Manager::Ufw),
-            (Family::Ip, "filter", "FORWARD", &["DOCKER-USER"], Manager::Docker),
-            (Family::Ip, "filter", "FORWARD", &[], Manager::Iptables),
-            (Family::Ip6, "raw", "PREROUTING", &[], Manager::Iptables),
+            (Family::Ip, "filter", "FORWARD", &["FORWARD", "DOCKER-USER"], Manager::Docker),
+            (Family::Ip, "filter", "FORWARD", &["FORWARD"], Manager::Iptables),
+            (Family::Ip6, "raw", "own", &["PREROUTING", "own"], Manager::Iptables),
             (Family::Ip, "filter", "DOCKER-USER", &[], Manager::Docker),
             (Family::Ip, "filter", "KUBE-FORWARD", &[], Manager::KubeProxy),
             (Family::Ip, "filter", "KUBE-ROUTER-FORWARD", &[], Manager::KubeRouter),

@@ -265,6 +265,15 @@ impl Traffic<'_> {
         }))
     }
 
+    /// Whether packets of TCP have these flags: `None` if no usual packet has them.
+    fn fit_of_flags(&self, mask: u8, flags: u8) -> Fit {
+        // FIN 1, SYN 2, RST 4, PSH 8, ACK 16: the first one is that of a new connection.
+        let usual = [2_u8, 18, 16, 24, 17, 25, 4, 20];
+        let count = if self.state == CtState::NEW { 1 } else { usual.len() };
+        let mut usual = usual.iter().take(count);
+        if usual.any(|packet| packet & mask == flags) { Fit::Some } else { Fit::None }
+    }
+
     fn fit(&self, condition: &Condition) -> Fit {
         let Condition { field, is_equal, mask, value } = condition;
         let equal = self.equals(*field, mask, value);
@@ -305,6 +314,8 @@ impl Traffic<'_> {
             Field::Nfproto => of_bytes(&[self.family.number()]),
             // A packet passes the reverse path filter.
             Field::FibSaddrIif => number(1),
+            Field::TcpFlags => self.fit_of_flags(mask[0], value[0]),
+            Field::Sport if value.iter().all(|byte| *byte == 0) => Fit::None,
             field if field == saddr => Self::equals_address(&self.from, mask, value),
             field if field == daddr => Self::equals_address(&self.to, mask, value),
             Field::IpSaddr | Field::IpDaddr | Field::Ip6Saddr | Field::Ip6Daddr => Fit::None,

@@ -31,6 +31,8 @@ pub enum Field {
     Sport,
     /// `th dport`, after a condition on the protocol
     Dport,
+    /// `tcp flags`, after a condition on the protocol
+    TcpFlags,
     /// `meta l4proto`
     Protocol,
     /// `meta nfproto`, in tables of the family inet
@@ -226,7 +228,7 @@ impl Field {
 }
 
 /// Each field except `Payload`, with its definition.
-const FIELDS: [(Field, FieldSource, u8); 28] = {
+const FIELDS: [(Field, FieldSource, u8); 29] = {
     use FieldSource::{Ct, Fib, Meta, Payload};
     const LINK: c_int = libc::NFT_PAYLOAD_LL_HEADER;
     const NETWORK: c_int = libc::NFT_PAYLOAD_NETWORK_HEADER;
@@ -244,6 +246,7 @@ const FIELDS: [(Field, FieldSource, u8); 28] = {
         (Field::EtherSaddr, Payload(LINK, 6), 6),
         (Field::Sport, Payload(TRANSPORT, 0), 2),
         (Field::Dport, Payload(TRANSPORT, 2), 2),
+        (Field::TcpFlags, Payload(TRANSPORT, 13), 1),
         (Field::Protocol, Meta(libc::NFT_META_L4PROTO), 1),
         (Field::Nfproto, Meta(libc::NFT_META_NFPROTO), 1),
         (Field::EtherType, Meta(libc::NFT_META_PROTOCOL), 2),

@@ -70,6 +70,7 @@ pub(super) struct Drop {
     rule: Option<u64>,
     /// The number of the rule in its chain, from 1.
     number: Option<usize>,
+    is_of_iptables: bool,
     /// The table has the chain for rules of Docker's administrator.
     has_docker_user: bool,
     /// The chain that the packet came from, if that is a base chain.
@@ -104,6 +105,7 @@ impl Drop {
             chain: trace.chain.clone(),
             rule: trace.rule,
             number: number.map(|at| at + 1),
+            is_of_iptables: is_of_iptables(table, names.clone()),
             has_docker_user: names.clone().any(|name| name == DOCKER_USER),
             base: of_table.filter_map(|(.., chain)| base_of(chain)).next(),
             is_by_chance: rule.is_some_and(|rule| rule.exprs.iter().any(is_of_chance)),
@@ -178,7 +180,7 @@ impl Drop {
             Manager::Fw4 => self.fw4(&rule, question.direction),
             // It would remove an added rule.
             Manager::KubeProxy => self.in_words(question),
-            _ if !is_of_iptables(self.table(), &self.chain) => self.nft(&rule),
+            _ if !self.is_of_iptables => self.nft(&rule),
             // iptables knows no incoming link at POSTROUTING.
             _ if rule.stage == Stage::Leaving && question.direction != Direction::Port => {
                 self.in_words(question)
@@ -397,7 +399,14 @@ fn compares_more(expr: &Expr) -> bool {
         // The type of a frame is its family.
         Expr::Load { field: Field::Payload(Field::LINK_HEADER, _), .. } => false,
         Expr::Load { field, .. } => {
-            matches!(field, Field::Protocol | Field::Sport | Field::Dport | Field::Payload(..))
+            matches!(
+                field,
+                Field::Protocol
+                    | Field::Sport
+                    | Field::Dport
+                    | Field::TcpFlags
+                    | Field::Payload(..)
+            )
         }
         Expr::XtMatch(one) => {
             !["conntrack", "state", "comment", "mark", "addrtype"].contains(&one.name.as_str())

@@ -169,7 +169,7 @@ pub(super) const HOOKS: &[Fault] = &[
         make: "nft 'table bridge admin { chain in { type filter hook input priority 0; tcp dport 443 drop; }; }'",
         breaks: Traffic(&[World, World6]),
         found: &[(Probe, &["of chain in, table bridge admin"])],
-        mend: Printed,
+        mend: PrintedExcept("input: chain in, table bridge admin"),
         end: "nft delete table bridge admin",
     },
     Fault {
