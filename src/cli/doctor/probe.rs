@@ -12,7 +12,6 @@ mod plan;
 mod risks;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use crate::error::Result;
 use crate::kernel::sysctl;
@@ -93,8 +92,7 @@ pub(super) fn probe(
     });
     let asked = Answers { plan: &plan, all: &answers, translated: translated.collect() };
     let mut rules = Ruleset::new(&nft);
-    let mut faults =
-        Faults(plan.misrouted.iter().map(|one| Fault::misrouted(&plan, one)).collect());
+    let mut faults = Faults(Vec::new());
     let mut ways = Vec::new();
     for (question, answer) in &answers {
         let (line, fault) = asked.report(&mut rules, question, answer)?;
@@ -175,27 +173,6 @@ impl Faults {
 }
 
 impl Fault {
-    /// A container that the host has another route to.
-    fn misrouted(plan: &Plan<'_>, one: &(&Endpoint<'_>, IpAddr, Option<u32>)) -> Self {
-        let (who, address, towards) = one;
-        let through = match towards.and_then(|index| plan.link(index)) {
-            Some(link) => format!("through {}", link.name),
-            None => "nowhere".into(),
-        };
-        Self {
-            harm: Harm::Broken,
-            direction: Direction::Container,
-            subject: format!("packets of the host to {}", who.title()),
-            packets: vec![address.to_string()],
-            reason: format!(
-                "go {through}, not through {}; `ip route get {address}` shows the route",
-                who.gateway_link().name
-            ),
-            why: "No answer and no other packet reaches the container.",
-            fix: Fix::NONE,
-        }
-    }
-
     fn add_to(self, found: &mut Findings) {
         let what = format!("{} ({}) {}", self.subject, self.packets.join(", "), self.reason);
         found.add(self.harm, what, self.why, self.fix.text());
@@ -283,7 +260,8 @@ impl Answers<'_> {
             Answer::Unknown(_) => return Ok((String::new(), None)),
             Answer::Passed(way) if is_port && way.end == "input" => {
                 let reason = "are not translated to the container: they go to the host itself";
-                let is_of_other = self.translated.contains(&question.packet.port);
+                let is_of_other = self.translated.contains(&question.packet.port)
+                    || plan.misrouted.iter().any(|who| std::ptr::eq(*who, question.who));
                 let fix = if is_of_other { Fix::NONE } else { Fix::command("cnibox reconcile") };
                 (way, "the host itself".into(), Some((Harm::Broken, reason.into(), fix)))
             }
@@ -412,7 +390,7 @@ fn lost(
         ),
         LostAt::Bridge => format!("are lost in the bridge of port {}", question.receiver.name),
         LostAt::Routing(counters) if counters.iter().any(|counter| counter == REVERSE_PATH) => {
-            let is_misrouted = |(who, ..): &(&Endpoint<'_>, _, _)| std::ptr::eq(*who, question.who);
+            let is_misrouted = |who: &&Endpoint<'_>| std::ptr::eq(*who, question.who);
             let key = sysctl::of_link(IpFamily::V4, name, "rp_filter");
             let reason =
                 format!("are dropped by the reverse path filter of {name}: counter {REVERSE_PATH}");

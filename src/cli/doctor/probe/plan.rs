@@ -223,7 +223,7 @@ pub(super) struct Plan<'a> {
     pub(super) left_out: Vec<LeftOut>,
     pub(super) questions: Vec<Question<'a>>,
     /// Containers that the host sends packets to through another link than that of their network.
-    pub(super) misrouted: Vec<(&'a Endpoint<'a>, IpAddr, Option<u32>)>,
+    pub(super) misrouted: Vec<&'a Endpoint<'a>>,
 }
 
 impl<'a> Plan<'a> {
@@ -332,7 +332,7 @@ impl<'a> Plan<'a> {
         if has_gateway && link.master.is_none() {
             let towards = self.host.rtnl.link_towards(address, None)?;
             if towards != Some(link.index) {
-                self.misrouted.push((who, address, towards));
+                self.misrouted.push(who);
             }
         }
         match uplink {

@@ -59,7 +59,8 @@ const RULESETS: &[Ruleset] = &[
         name: "shorewall",
         files: &[(IPTABLES, include_str!("../../../fixtures/rulesets/shorewall.v4"))],
         needs_firewall: false,
-        lines: &[],
+        // The rules for the published port.
+        lines: &["table ip filter (iptables-nft): published ports of a"],
     },
     Ruleset {
         name: "ferm",
@@ -77,7 +78,10 @@ const RULESETS: &[Ruleset] = &[
         name: "firehol",
         files: &[(IPTABLES, include_str!("../../../fixtures/rulesets/firehol.v4"))],
         needs_firewall: false,
-        lines: &[],
+        // Each of its accepting rules names ports.
+        lines: &[
+            "chain FORWARD, table ip filter (iptables-nft): new connections, published ports of a",
+        ],
     },
     Ruleset {
         name: "fail2ban",

@@ -79,12 +79,12 @@ fn a_packet_that_goes_elsewhere_does_not_pass() {
         ),
         (
             "ip route add 10.1.0.2/32 dev wan",
-            "(10.1.0.2) go through wan, not through cni-a",
+            "sends packets for its address 10.1.0.2 through wan, not through cni-a",
             "ip route delete 10.1.0.2/32 dev wan",
         ),
         (
             "ip route add unreachable 10.1.0.2/32",
-            "(10.1.0.2) go nowhere, not through cni-a",
+            "sends packets for its address 10.1.0.2 nowhere, not through cni-a",
             "ip route delete unreachable 10.1.0.2/32",
         ),
     ] {
