@@ -412,6 +412,41 @@ pub fn socket_option(
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The number of BPF programs that are attached to a link by links of BPF, at its ingress or at its egress (tcx, Linux 6.6). Netlink
+/// does not list them. 0 on earlier kernels, and in a user namespace: the kernel tells the root of the host only, who alone can attach
+/// them.
+///
+/// Source: linux/bpf.h, `BPF_PROG_QUERY` and the member `query` of `union bpf_attr`.
+#[cfg(feature = "tool")]
+pub fn tcx_programs(link: u32, is_ingress: bool) -> io::Result<u32> {
+    const BPF_PROG_QUERY: c_int = 16;
+    const BPF_TCX_INGRESS: u32 = 46;
+    #[repr(C)]
+    #[derive(Default)]
+    struct Query {
+        link: u32,
+        attach_type: u32,
+        flags: u32,
+        attach_flags: u32,
+        program_ids: u64,
+        count: u32,
+        padding: u32,
+        more: [u64; 4],
+    }
+    let attach_type = BPF_TCX_INGRESS + u32::from(!is_ingress);
+    let mut query = Query { link, attach_type, ..Query::default() };
+    let bytes = size_of::<Query>();
+    // SAFETY: the kernel reads and writes at most `bytes` bytes of the structure, which outlives the call, and no others:
+    // `program_ids` is null.
+    let status = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, &raw mut query, bytes) };
+    match Errno::last() {
+        _ if status == 0 => Ok(query.count),
+        // Without programs; without tcx; without BPF; in a user namespace.
+        Errno::ENOENT | Errno::EINVAL | Errno::ENOSYS | Errno::EPERM => Ok(0),
+        errno => Err(errno.into()),
+    }
+}
+
 /// The text of an error without std's " (os error 17)": the words of nix, which are the same with each C library.
 pub(crate) fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::Result;
+use crate::kernel::sys::{failed, tcx_programs};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Chain, ChainKind, CtState, Expr, Family, Field, Hook, Lookup, Nat, Nft, Policy, Rule,
@@ -295,6 +296,13 @@ impl Listing<'_> {
             }
             if link.has_xdp {
                 self.other(format!("XDP: a program on {}", link.name), networks.clone());
+            }
+            let tcx = |is_ingress| {
+                tcx_programs(link.index, is_ingress)
+                    .map_err(failed("cannot list the programs of tcx"))
+            };
+            if tcx(true)? + tcx(false)? > 0 {
+                self.other(format!("tcx: a BPF program on {}", link.name), networks.clone());
             }
             if self.host.rtnl.has_dropping_filter(link.index)? {
                 self.other(format!("tc: a filter on {}", link.name), networks);

@@ -46,7 +46,7 @@ pub(super) fn interfaces(host: &Host<'_>, found: &mut Findings) -> Result<BTreeS
     Ok(titles)
 }
 
-const WHY: &str = "The container does not reach its network.";
+const WHY: &str = "The container does not reach its network, or other networks.";
 pub(super) const AGAIN: &str = "start the container again: it needs a new ADD";
 
 /// Compares the interface in the container with the result of the ADD. Returns whether it differs.

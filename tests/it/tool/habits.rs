@@ -210,6 +210,8 @@ fn an_entry_that_cannot_be_read_is_no_absence() {
         check(&world, line, 1, &unusable);
     }
     assert!(world.path("/run/netns/web").exists());
+    check(&world, "networks rm mynet", 1, &unusable);
+    assert!(world.path("/run/net.d/10-mynet.conflist").exists());
     // Each other container has its own entry.
     check(&world, "check 222", 0, "");
     check(&world, "del db --delete", 0, "");

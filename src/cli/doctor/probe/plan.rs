@@ -344,9 +344,10 @@ impl<'a> Plan<'a> {
                     self.ask(question(Direction::World, world, port));
                 }
             }
-            Some(_) => {
-                self.leave_out(who, format_args!("another machine, {gateway}, is its gateway"))
-            }
+            Some(_) => self.leave_out(
+                who,
+                format_args!("its gateway {gateway} is not an address of this host"),
+            ),
             None => self.leave_out(
                 who,
                 format_args!("the host has no route of {text} to other networks, such as {world}"),

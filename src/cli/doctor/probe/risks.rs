@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::Result;
+use crate::kernel::sys::{failed, tcx_programs};
 use crate::names::IpFamily;
 use crate::netlink::nft::{Expr, Family, Hook, Nft, TRAP, Table, Transport, XtExtension};
 use crate::netlink::{u32_at, xfrm, xtables};
@@ -152,6 +153,10 @@ pub(super) fn risks(host: &Host<'_>, nft: &Nft, questions: &[Question<'_>]) -> R
         .map(|link| (link.index, link.name.as_str()))
         .collect();
     for (index, name) in links {
+        if tcx_programs(index, true).map_err(failed("cannot list the programs of tcx"))? > 0 {
+            let reason = format!("a BPF program at the ingress of {name} (tcx): `bpftool net`");
+            risks.push(Risk { reason, what: About::Link(index) });
+        }
         if host.rtnl.can_send_received(index)? {
             let reason = format!(
                 "a filter of traffic control on {name} can copy, redirect or change packets: `tc filter show dev {name} ingress`"
