@@ -227,6 +227,7 @@ fn each_finding_of_the_table() {
             &format!("nft flush ruleset; {check}; {}", restored(1)),
             &format!("iptables-nft -F FORWARD; {check}; {}", restored(2)),
             &format!("ip link set cnibox0 down; {check}; {}", restored(3)),
+            "ip route add 10.89.0.2/32 dev eth0; cnibox doctor; ip route delete 10.89.0.2/32 dev eth0",
             &format!(
                 "ip link delete cnibox0; {check}
                 cnibox del mynet web; cnibox add mynet web --ip 10.89.0.2 >/run/said; {check}"
