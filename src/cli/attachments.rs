@@ -97,7 +97,8 @@ impl Attachments {
             0 => Ok(0),
             count => {
                 let msg = format!("{count} of {} attachments failed", all.len());
-                let hint = "cnibox reconcile restores what other programs removed";
+                let hint = "cnibox reconcile restores what other programs removed on the host, cnibox reconcile --inside also \
+                            addresses and routes in containers";
                 Err(Error::internal(msg).with_details(hint))
             }
         }

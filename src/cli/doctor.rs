@@ -119,6 +119,7 @@ const CHECKS_OF_HOST: &[(&str, Check)] = &[
 const CHECKS: &[(&str, Check)] = &[
     ("the remains of containers", leaks::leaks),
     ("the kernel", kernel::features),
+    ("the parents of networks", conflicts::parents),
     ("IP forwarding", forwarding::forwarding),
     ("the default route", forwarding::default_route),
     ("router advertisements", forwarding::advertisements),

@@ -447,3 +447,15 @@ fn findings_are_in_the_order_of_their_harm() {
     assert!(text.starts_with("insecure: all users can write to /run/plugins\n    "), "{text}");
     assert!(text.contains("\n    fix: chmod o-w /run/plugins\n"), "{text}");
 }
+
+#[test]
+fn a_missing_parent_is_named() {
+    let ipam = json!({"type": "host-local", "subnet": "10.7.0.0/16"});
+    let plugin = json!({"type": "macvlan", "master": "nosuch0", "ipam": ipam});
+    let world = healthy(&[json!({"cniVersion": "1.0.0", "name": "lan", "plugins": [plugin]})]);
+    let outcome = doctor(&world, &[]);
+    let text = "broken: the host has no link nosuch0, the parent of network lan";
+    assert!(outcome.status == 1 && outcome.stdout.contains(text), "{}", outcome.report());
+    world.host(["sh", "-c", "ip link add nosuch0 type veth peer name nosuch1"]);
+    assert_no_fault(&doctor(&world, &[]));
+}
