@@ -24,7 +24,9 @@ impl Runtime {
         let witness = Witness::new()?;
         self.refuse_shared_file(&witness, new)?;
         let pending = self.interrupted(&new.network, &new.at)?;
-        let known = match self.cache.read(&new.network, &new.at) {
+        let entry = self.cache.read(&new.network, &new.at);
+        let is_readable = entry.is_ok();
+        let known = match entry {
             Ok(known) => known,
             Err(error) => {
                 if netns.rtnl()?.link(&new.at.ifname)?.is_some() {
@@ -40,7 +42,13 @@ impl Runtime {
         };
         let judged = self.generation(new);
         let mut gone = Vec::new();
-        for other in self.cache.of_interface(&new.at)? {
+        let mut others = self.cache.of_interface(&new.at)?;
+        // The list lacks the entries that it cannot read: this one was readable a moment ago.
+        let is_own = |other: &CacheEntry| other.network == new.network;
+        if let (Some(own), true, false) = (&known, is_readable, others.iter().any(is_own)) {
+            others.push(own.clone());
+        }
+        for other in others {
             let is_of_network = other.network == new.network;
             let generation = self.generation(&other);
             match self.life_for_add(&witness, &other) {

@@ -90,3 +90,20 @@ fn a_living_attachment_without_a_cache_entry_is_not_deleted_by_another_namespace
     host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
     assert_eq!(host.kept(), [""; 0]);
 }
+
+/// An entry of the cache that cannot be read once is no absence.
+#[test]
+fn an_add_over_a_living_attachment_is_refused_whatever_cannot_be_read() {
+    let host = Host::new();
+    host.configure("1.conflist", &network());
+    let container = host.world.container("c1");
+    host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run().success();
+    for number in 1..40 {
+        let number = number.to_string();
+        let add = host.cnibox(&["add", "net", "c1", "--container-id", "c1"]);
+        let outcome = add.env("CNIBOX_FAIL_FILE", &number).run();
+        assert_eq!(outcome.status, 1, "file operation {number}: {}", outcome.report());
+    }
+    container.ping("10.1.0.1");
+    host.cnibox(&["check", "net", "c1", "--container-id", "c1"]).run().silence();
+}
