@@ -29,7 +29,7 @@ fn assert_whole_or_nothing(host: &Host, before: &State, when: &str) -> bool {
         assert_eq!(kept.len(), 3, "{when}: {kept:?}");
         host.cnibox(&["check", "net", "c1"]).run().silence();
     }
-    host.cnibox(&["del", "net", "c1"]).run().silence();
+    host.cnibox(&["del", "net", "c1", "--ignore"]).run().silence();
     assert_eq!(host.kept(), [""; 0], "{when}");
     before.assert_same(&host.state(), when);
     is_whole
