@@ -25,7 +25,8 @@ impl Runtime {
         self.refuse_shared_file(&witness, new)?;
         let pending = self.interrupted(&new.network, &new.at)?;
         let entry = self.cache.read(&new.network, &new.at);
-        let is_readable = entry.is_ok();
+        // The list lacks the entries that it cannot read: that of this attachment may be readable now only.
+        let own = entry.as_ref().ok().cloned().flatten();
         let known = match entry {
             Ok(known) => known,
             Err(error) => {
@@ -43,12 +44,8 @@ impl Runtime {
         let judged = self.generation(new);
         let mut gone = Vec::new();
         let mut others = self.cache.of_interface(&new.at)?;
-        // The list lacks the entries that it cannot read: this one was readable a moment ago.
-        let is_own = |other: &CacheEntry| other.network == new.network;
-        if let (Some(own), true, false) = (&known, is_readable, others.iter().any(is_own)) {
-            others.push(own.clone());
-        }
-        for other in others {
+        others.retain(|other| other.network != new.network);
+        for other in own.into_iter().chain(others) {
             let is_of_network = other.network == new.network;
             let generation = self.generation(&other);
             match self.life_for_add(&witness, &other) {
