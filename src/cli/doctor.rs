@@ -261,12 +261,13 @@ fn repeat() -> &'static str {
     }
 }
 
+/// `1 network`, `3 networks`
+fn counted(count: usize, name: &str) -> String {
+    if count == 1 { format!("1 {name}") } else { format!("{count} {name}s") }
+}
+
 /// `no fault found in 3 networks and 12 attachments`
 fn healthy(host: &Host<'_>) -> String {
-    let counted = |count: usize, name: &str| match count {
-        1 => format!("1 {name}"),
-        count => format!("{count} {name}s"),
-    };
     let survey = host.survey.as_ref().ok();
     let lives = || survey.into_iter().flat_map(|survey| survey.all_lives());
     let alive = lives().filter(|(_, _, life)| **life == Life::Alive).count();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 /// A filter that may drop packets of networks.
+#[derive(PartialEq, Eq)]
 pub(super) struct Filter {
     /// `forward: chain c, table inet t (ufw)`
     pub(super) place: String,
@@ -11,6 +12,7 @@ pub(super) struct Filter {
 }
 
 /// What a filter may do.
+#[derive(PartialEq, Eq)]
 pub(super) enum Effect {
     /// A chain may drop these packets of a network.
     Drops {

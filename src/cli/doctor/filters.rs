@@ -95,14 +95,14 @@ impl Listing<'_> {
                 rules.intervals.insert(set.name.clone(), nft.intervals(table, &set.name)?);
             }
         }
-        for (chain, base) in bases {
-            match base.kind {
-                ChainKind::Filter => self.base_chain(table, chain, base, &rules),
-                ChainKind::Nat if matches!(base.hook, Hook::Prerouting | Hook::Output) => {
-                    self.translations(table, base, &rules);
-                }
-                ChainKind::Nat | ChainKind::Route => {}
-            }
+        for (chain, base) in bases.iter().filter(|(_, base)| base.kind == ChainKind::Filter) {
+            self.base_chain(table, chain, *base, &rules);
+        }
+        let translates = |base: &Base| {
+            base.kind == ChainKind::Nat && matches!(base.hook, Hook::Prerouting | Hook::Output)
+        };
+        if let Some((_, base)) = bases.iter().find(|(_, base)| translates(base)) {
+            self.translations(table, *base, &rules);
         }
         Ok(())
     }
@@ -229,7 +229,7 @@ impl Listing<'_> {
         all
     }
 
-    /// Adds the rules of a base chain of nat that translate a published port. Those of cnibox and the Go plugins are left out.
+    /// Adds the rules of a table with this base chain of nat that translate a published port. Those of cnibox and the Go plugins are left out.
     fn translations(&mut self, table: Table<'_>, base: Base, rules: &Rules) {
         let ports: Vec<u16> =
             self.networks.iter().flat_map(|net| net.published.iter().copied()).collect();
@@ -239,19 +239,12 @@ impl Listing<'_> {
         for rule in rules.rules.iter().filter(|rule| !is_of_plugins(rule)) {
             let mut published = ports.iter().filter(|port| translates(rule, **port));
             let Some(port) = published.next() else { continue };
-            let known =
-                |filter: &Filter| filter.place.split_once(": ").map(|(_, end)| end.to_owned());
             let filter = Filter {
                 place: place(table, base.hook, &rule.chain, "", rules),
                 effect: Effect::Translates(*port),
                 networks: self.names(|net| net.published.contains(port)),
             };
-            // A chain can be entered from both hooks.
-            let is_known = |other: &Filter| {
-                known(other) == known(&filter)
-                    && matches!(other.effect, Effect::Translates(known) if known == *port)
-            };
-            if !self.filters.iter().any(is_known) {
+            if !self.filters.contains(&filter) {
                 self.filters.push(filter);
             }
         }

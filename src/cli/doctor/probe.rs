@@ -4,6 +4,7 @@
 //! kernel traces it through all rules; a table of the probe drops it behind the last hook. So nothing of it leaves the host or
 //! reaches a program. Counters of rules, limits, quotas and rules with `log` see it.
 
+mod accepted;
 mod ask;
 mod may;
 mod mend;
@@ -22,12 +23,14 @@ use crate::netlink::xtables;
 use crate::plugin::life::Life;
 use crate::runtime::cache::CacheEntry;
 
+use super::counted;
 use super::filter::Effect;
 use super::finding::{Finding, Findings, Harm};
 use super::host::Host;
 use super::manager::Manager;
+use accepted::Extent;
 use ask::{Answer, Asker, LostAt, REVERSE_PATH, Way};
-use mend::{Drop, Extent, Fix, Ruleset};
+use mend::{Drop, Fix, Ruleset};
 use plan::{Direction, Endpoint, Plan, Question, family_text};
 
 /// What the operator asks.
@@ -127,10 +130,6 @@ pub(super) fn probe(
 /// `no fault found in what was asked: 12 packets of 2 networks`
 fn healthy(sent: &[&Question<'_>]) -> String {
     let networks: BTreeSet<_> = sent.iter().map(|question| question.who.network()).collect();
-    let counted = |count: usize, name: &str| match count {
-        1 => format!("1 {name}"),
-        count => format!("{count} {name}s"),
-    };
     let (packets, networks) = (counted(sent.len(), "packet"), counted(networks.len(), "network"));
     if sent.is_empty() {
         return "no fault found in what was asked: no packet was sent".into();

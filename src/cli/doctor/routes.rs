@@ -37,11 +37,9 @@ pub(super) fn misrouted(
         }
         for ip in &result.ips {
             let address = ip.address.addr();
-            if !ip.gateway.is_some_and(|gateway| has_address(host, link, gateway)) {
-                continue;
-            }
-            let towards = host.rtnl.link_towards(address, None)?;
-            if towards == Some(link.index) || !host.is_at_rest(entry) {
+            let Some(gateway) = ip.gateway else { continue };
+            let Some(towards) = elsewhere(host, link, gateway, address)? else { continue };
+            if !host.is_at_rest(entry) {
                 continue;
             }
             let other = host.links.iter().find(|other| Some(other.index) == towards);
@@ -66,7 +64,7 @@ pub(super) fn misrouted(
 }
 
 /// The link of the host to a container of bridge, ptp or veth, and whether it is a bridge. `None` for other networks, for a link that
-/// is not there or not up, and for one in a VRF, whose table has the route.
+/// is not there or not up.
 fn link_of<'h>(
     host: &'h Host<'_>,
     entry: &CacheEntry,
@@ -80,12 +78,23 @@ fn link_of<'h>(
     let bridge = networks::bridge(&network);
     let name = bridge.or_else(|| end.map(|end| end.name.as_str()))?;
     let link = host.links.iter().find(|link| link.name == name)?;
-    let is_usable = link.up && link.has_carrier && link.master.is_none();
-    is_usable.then_some((link, bridge.is_some()))
+    (link.up && link.has_carrier).then_some((link, bridge.is_some()))
 }
 
-fn has_address(host: &Host<'_>, link: &Link, address: IpAddr) -> bool {
-    host.addresses(link.index).any(|own| own.net.addr() == address)
+/// The link through which the host sends packets for an address of a container, `None` for nowhere, if that is not `link`, which has
+/// the gateway of the container. Two links can have its address. In a VRF another table has the route.
+pub(super) fn elsewhere(
+    host: &Host<'_>,
+    link: &Link,
+    gateway: IpAddr,
+    address: IpAddr,
+) -> Result<Option<Option<u32>>> {
+    let has_gateway = host.addresses(link.index).any(|own| own.net.addr() == gateway);
+    if !has_gateway || link.master.is_some() {
+        return Ok(None);
+    }
+    let towards = host.rtnl.link_towards(address, None)?;
+    Ok((towards != Some(link.index)).then_some(towards))
 }
 
 /// What to type: the command that restores the route of the link, or how to find the route that takes precedence.

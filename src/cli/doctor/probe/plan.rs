@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use crate::cni::json::Json;
-use crate::error::{Error, Result};
-use crate::kernel::file;
+use crate::error::Result;
+use crate::kernel::sockets;
+use crate::kernel::sys::failed;
 use crate::names::{IpFamily, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::netlink::rtnl::Link;
@@ -18,6 +19,7 @@ use crate::plugins::portmap::{Mapping, Portmap};
 use crate::runtime::cache::CacheEntry;
 
 use super::super::host::Host;
+use super::super::routes;
 use super::Asked;
 use super::packets::Packet;
 
@@ -324,20 +326,13 @@ impl<'a> Plan<'a> {
             goal: None,
         };
         let at_gateway = self.host.rtnl.link_with_address(gateway)?;
-        let link_of_gateway = who.gateway_link().index;
         let link = who.gateway_link();
-        // Two links can have the address of the gateway. In a VRF another table has the route.
-        let has_gateway =
-            self.host.addresses(link.index).any(|address| address.net.addr() == gateway);
-        if has_gateway && link.master.is_none() {
-            let towards = self.host.rtnl.link_towards(address, None)?;
-            if towards != Some(link.index) {
-                self.misrouted.push(who);
-            }
+        if routes::elsewhere(self.host, link, gateway, address)?.is_some() {
+            self.misrouted.push(who);
         }
         match uplink {
             // The host would tell the container that there is a shorter way.
-            Some(uplink) if uplink.index == link_of_gateway => self
+            Some(uplink) if uplink.index == link.index => self
                 .leave_out(who, format_args!("{} is the link to other networks, too", uplink.name)),
             Some(_) if at_gateway.is_some() => {
                 for port in WORLD_PORTS {
@@ -520,25 +515,8 @@ pub(super) fn family_text(family: IpFamily) -> &'static str {
 
 const DNS: (Transport, u16) = (Transport::Udp, 53);
 
-/// Whether a program of the host waits for UDP datagrams to port 53 of this address or of all, by the kernel's list of sockets.
+/// Whether a program of the host waits for UDP datagrams to port 53 of this address.
 fn serves_names(gateway: IpAddr) -> Result<bool> {
-    let lists = match gateway {
-        IpAddr::V4(address) => [("udp", address.octets().to_vec()), ("udp6", vec![0; 16])],
-        IpAddr::V6(address) => [("udp6", address.octets().to_vec()), ("udp6", vec![0; 16])],
-    };
-    for (list, bytes) in lists {
-        // Each word of an address is printed as a number of the host.
-        let words = bytes.chunks_exact(4).filter_map(|word| <[u8; 4]>::try_from(word).ok());
-        let address: String =
-            words.map(|word| format!("{:08X}", u32::from_ne_bytes(word))).collect();
-        let all = "0".repeat(address.len());
-        let local = [address, all].map(|address| format!("{address}:{:04X}", DNS.1));
-        let text = file::read_lossy(format!("/proc/thread-self/net/{list}"))
-            .map_err(|error| Error::internal(format_args!("cannot read {list}: {error}")))?;
-        let mut addresses = text.lines().filter_map(|line| line.split_ascii_whitespace().nth(1));
-        if addresses.any(|address| local.iter().any(|local| local == address)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let waiting = sockets::waiting(DNS.0.name()).map_err(failed("cannot list the sockets"))?;
+    Ok(waiting.iter().any(|socket| socket.port == DNS.1 && socket.is_on(Some(gateway))))
 }
