@@ -208,7 +208,7 @@ impl Journal {
     /// Reads the lease of an attachment. `None` if it has no file, or if the file is of an earlier boot.
     pub fn read(&self, key: &Key) -> Result<Option<LeaseRecord>> {
         let file = self.file(key, LEASE);
-        let Some(content) = file.read()? else { return Ok(None) };
+        let Some(content) = file.read()?.transpose()? else { return Ok(None) };
         let record = read_record(&content, boot()?).map_err(|error| file.damaged(error))?;
         let record = record.filter(|record| record.request.key == *key);
         record.map(|record| self.with_mark(record)).transpose()
@@ -261,7 +261,7 @@ impl Journal {
                 continue;
             }
             let mut read = || {
-                let Some(content) = file.read()? else { return Ok(()) };
+                let Some(content) = file.read()?.transpose()? else { return Ok(()) };
                 match read_record(&content, boot).map_err(|error| file.damaged(error))? {
                     Some(record) if self.file(&record.request.key, LEASE).name() == Some(&name) => {
                         records.push(self.with_mark(record)?);

@@ -150,7 +150,7 @@ impl Plugin for Tuning {
             record.remove_aside();
             return Ok(());
         };
-        let Some(backup) = Backup::parse(&content) else { return record.remove() };
+        let Some(backup) = Backup::of(&record, content) else { return record.remove() };
         if backup.is_of_another(&owner) {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl Plugin for Tuning {
                 }
                 Ok(before) => before.restore(netns, rtnl, link.as_ref())?,
                 Err(error) => {
-                    cx.warn(format_args!("{}; {at} stays as it is", record.damaged(error)));
+                    cx.warn(format_args!("{error}; {at} stays as it is"));
                 }
             }
         }
@@ -212,13 +212,14 @@ impl Tuning {
     ) -> Result<()> {
         let owner = Owner::new(&cx.request.network, at);
         let record = record(&self.data_dir, at);
-        let old = record.read()?;
+        let old = record.read()?.transpose()?;
         let is_ours = |old: &Backup| {
             !old.is_of_another(&owner) && !old.is_of_another_netns(netns_id.as_deref())
         };
-        let earlier = match old.as_deref().and_then(Backup::parse).filter(is_ours) {
+        let earlier = old.clone().and_then(|content| Backup::of(&record, Ok(content)));
+        let earlier = match earlier.filter(is_ours) {
             // The present values can be those of an earlier ADD.
-            Some(backup) => backup.before.map_err(|error| record.damaged(error))?,
+            Some(backup) => backup.before?,
             None => Tuned::default(),
         };
         let before = earlier.or(now.clone());

@@ -292,7 +292,8 @@ impl Cache {
         Ok(entry.filter(|entry| entry.network != *network || entry.at != *at))
     }
 
-    /// The entries of one interface of a container, in all networks. Damaged files are ignored.
+    /// The entries of one interface of a container, in all networks. Files that are damaged or cannot be read are ignored: an
+    /// ADD over such an attachment fails if its interface exists.
     pub fn of_interface(&self, at: &Attachment) -> Result<Vec<CacheEntry>> {
         let separator = self.separator;
         let end = format!("{separator}{}{separator}{}", at.container_id, at.ifname);

@@ -36,10 +36,15 @@ impl StateFile {
         self.path.file_name()?.to_str()
     }
 
-    /// Reads the file. `None` if it does not exist.
-    pub fn read(&self) -> Result<Option<Vec<u8>>> {
-        let content = fault::file_operation().and_then(|()| file::read(&self.path));
-        self.missing_as_none("read", content)
+    /// Reads the file. `None` if it does not exist, an error as content if the file is too long: it is damaged, and every later
+    /// read fails, too.
+    pub fn read(&self) -> Result<Option<Result<Vec<u8>>>> {
+        match fault::file_operation().and_then(|()| file::read(&self.path)) {
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                Ok(Some(Err(self.damaged(error))))
+            }
+            content => Ok(self.missing_as_none("read", content)?.map(Ok)),
+        }
     }
 
     /// The error for a content that cannot be used. Such a file is not missing: its attachment has made something.

@@ -427,13 +427,15 @@ fn gc_goes_on_past_a_file_that_cannot_be_read_and_reports_it() {
 #[test]
 fn a_damaged_saved_configuration_is_no_missing_one() {
     let saved = format!("{DATA}/c1");
-    for damage in ["", "{\"na", "[1]}"] {
+    let too_long = "\0".repeat((16 << 20) + 1);
+    for damage in ["", "{\"na", "[1]}", &too_long] {
         let world = world();
         let c1 = world.container("c1");
         let address = world.path("/var/lib/cni/networks/cbr0/10.42.1.2");
         let result = c1.add("flannel", &flannel());
         assert!(address.exists());
         world.write(&saved, damage);
+        let damage = &damage[..damage.len().min(20)];
         c1.checking("flannel", &flannel(), &result).run().fails(6, &[&saved]);
         world.host(["rm", ENV]);
         c1.call("flannel", "DEL", &flannel()).run().fails(6, &[&saved]);

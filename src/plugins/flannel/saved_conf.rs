@@ -30,7 +30,7 @@ pub struct SavedConf {
 pub enum Saved {
     Found(SavedConf),
     Missing,
-    /// The file is not JSON. The delegate may have made something. The file can be that of another attachment of the container.
+    /// The file is not JSON, or too long. The delegate may have made something. The file can be that of another attachment of the container.
     Damaged(Error),
 }
 
@@ -47,10 +47,13 @@ pub fn write(
     let _lock = state::lock(dir)?;
     let record = StateFile::new(dir, &shared);
     let content = record.read()?;
-    // A file of the reference is not replaced, because it can belong to another interface.
-    let is_free = match content.as_deref().map(Json::parse) {
-        Some(Ok(json)) => json.text_at(OWNER) == Some(&owner.to_string()),
-        Some(Err(_)) | None => true,
+    // A file of the reference is not replaced, because it can belong to another interface. One that is too long cannot be
+    // restored.
+    let is_free = match &content {
+        Some(Ok(content)) => Json::parse(content)
+            .map_or(true, |json| json.text_at(OWNER) == Some(&owner.to_string())),
+        Some(Err(_)) => false,
+        None => true,
     };
     let (record, before) = if is_free {
         (record, content)
@@ -59,6 +62,7 @@ pub fn write(
         let before = record.read()?;
         (record, before)
     };
+    let before = before.transpose()?;
     let mut config = ConfigObject(config.clone());
     config.0.set(OWNER, owner.to_string().into());
     record.write(config.0.sorted().to_compact().as_bytes())?;
@@ -71,12 +75,12 @@ pub fn find(dir: &str, request: &Request, at: &Attachment) -> Result<Saved> {
     for name in names(at, &owner).iter().rev() {
         let record = StateFile::new(dir, name);
         let Some(content) = record.read()? else { continue };
-        match Json::parse(&content) {
+        match parse(&record, content) {
             Ok(config) if is_of(&config, request, &owner) => {
                 return Ok(Saved::Found(SavedConf { record, config: without_owner(config) }));
             }
             Ok(_) => {}
-            Err(error) => return Ok(Saved::Damaged(record.damaged(error))),
+            Err(error) => return Ok(Saved::Damaged(error)),
         }
     }
     Ok(Saved::Missing)
@@ -99,10 +103,10 @@ pub fn all(
     let mut found = Vec::new();
     for record in state::all(dir)? {
         let Some(content) = failures.note(record.read()) else { continue };
-        let config = match Json::parse(&content) {
+        let config = match parse(&record, content) {
             Ok(config) => config,
             Err(error) => {
-                cx.warn(record.damaged(error));
+                cx.warn(error);
                 continue;
             }
         };
@@ -116,6 +120,10 @@ pub fn all(
         found.push((SavedConf { record, config: without_owner(config) }, is_stale));
     }
     Ok(found)
+}
+
+fn parse(record: &StateFile, content: Result<Vec<u8>>) -> Result<Json> {
+    Json::parse(&content?).map_err(|error| record.damaged(error))
 }
 
 fn names(at: &Attachment, owner: &Owner) -> [String; 2] {

@@ -38,7 +38,7 @@ pub fn find(at: &Attachment) -> Result<Option<SavedState>> {
 
 /// A damaged record is an error: its attachment has a device.
 fn read(record: &StateFile) -> Result<Option<SavedState>> {
-    let Some(content) = record.read()? else { return Ok(None) };
+    let Some(content) = record.read()?.transpose()? else { return Ok(None) };
     let saved = str::from_utf8(&content).ok().and_then(SavedState::parse);
     saved.map(Some).ok_or_else(|| record.damaged("it is not the saved state of a device"))
 }

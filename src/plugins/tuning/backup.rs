@@ -6,12 +6,12 @@
 
 use super::tuned::Tuned;
 use crate::cni::json::Json;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::boot;
 use crate::kernel::netns::NetNs;
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin::owner::{Owner, Owners};
-use crate::steps::state;
+use crate::steps::state::{self, StateFile};
 use crate::steps::undo::Failures;
 
 /// The content of the file of an attachment: the values from before ADD, the owner, and the namespace.
@@ -25,11 +25,24 @@ pub struct Backup {
 
 impl Backup {
     /// `None` if the file is incomplete: the reference writes the file in place, before it changes a value, and was killed.
-    pub fn parse(content: &[u8]) -> Option<Self> {
+    pub fn of(record: &StateFile, content: Result<Vec<u8>>) -> Option<Self> {
+        let mut backup = match content {
+            Ok(content) => Self::parse(&content)?,
+            Err(error) => return Some(Self::damaged(error)),
+        };
+        backup.before = backup.before.map_err(|error| record.damaged(error));
+        Some(backup)
+    }
+
+    fn damaged(error: Error) -> Self {
+        Self { before: Err(error), owner: None, netns: None }
+    }
+
+    fn parse(content: &[u8]) -> Option<Self> {
         let json = match Json::parse(content) {
             Ok(json) => json,
             Err(_) if Json::is_incomplete(content) => return None,
-            Err(error) => return Some(Self { before: Err(error), owner: None, netns: None }),
+            Err(error) => return Some(Self::damaged(error)),
         };
         let text = |key: &str| json.text_at(key).map(str::to_owned);
         let (owner, netns) = (text("owner"), text("netns"));
@@ -104,14 +117,11 @@ pub fn content(before: &Tuned, owner: &Owner, netns_id: Option<String>) -> Strin
 pub fn collect(dir: &str, owners: &Owners) -> Result<()> {
     let mut failures = Failures::default();
     for record in state::all(dir)? {
-        let is_stale = |content: &[u8]| {
-            let owner = Backup::parse(content).and_then(|backup| backup.owner);
-            owner.is_some_and(|owner| owners.contain(&owner))
-        };
-        failures.note(match record.read() {
-            Ok(Some(content)) if is_stale(&content) => record.remove(),
-            result => result.map(drop),
-        });
+        let Some(content) = failures.note(record.read()) else { continue };
+        let owner = Backup::of(&record, content).and_then(|backup| backup.owner);
+        if owner.is_some_and(|owner| owners.contain(&owner)) {
+            failures.note(record.remove());
+        }
     }
     failures.into_result()
 }

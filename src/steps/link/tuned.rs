@@ -16,7 +16,7 @@ pub fn record(dir: &str, at: &Attachment) -> StateFile {
 /// configured MTU. A file in another `dataDir` is not found. The writer of an incomplete file was killed before it set a value.
 pub fn has_mtu(at: &Attachment) -> Result<bool> {
     let record = record(DIR, at);
-    match record.read()? {
+    match record.read()?.transpose()? {
         None => Ok(false),
         Some(content) if Json::is_incomplete(&content) => Ok(false),
         Some(content) => {

@@ -104,6 +104,18 @@ fn an_add_over_a_living_attachment_is_refused_whatever_cannot_be_read() {
         let outcome = add.env("CNIBOX_FAIL_FILE", &number).run();
         assert_eq!(outcome.status, 1, "file operation {number}: {}", outcome.report());
     }
+    // Another network with an interface of this name.
+    let mut other = network();
+    other["name"] = json!("other");
+    other["plugins"][0]["bridge"] = json!("br-other");
+    other["plugins"][0]["ipam"]["ranges"] = json!([[{"subnet": "10.2.0.0/24"}]]);
+    host.configure("2.conflist", &other);
+    for number in 1..40 {
+        let number = number.to_string();
+        let add = host.cnibox(&["add", "other", "c1", "--container-id", "c1"]);
+        let outcome = add.env("CNIBOX_FAIL_FILE", &number).run();
+        assert_eq!(outcome.status, 1, "other, file operation {number}: {}", outcome.report());
+    }
     container.ping("10.1.0.1");
     host.cnibox(&["check", "net", "c1", "--container-id", "c1"]).run().silence();
 }

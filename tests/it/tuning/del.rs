@@ -123,10 +123,15 @@ fn a_damaged_file_is_not_replaced() {
     let (c1, result) = container(&world);
     let config = tuning(all(), &result);
     c1.add("tuning", &config);
-    for content in ["[]", "{\"mtu\": \"x\"}", "no JSON", "{\"mtu\": 1500}}"] {
+    let too_long = "\0".repeat((16 << 20) + 1);
+    for content in ["[]", "{\"mtu\": \"x\"}", "no JSON", "{\"mtu\": 1500}}", &too_long] {
         world.write(FILE, content);
         c1.call("tuning", "ADD", &config).run().fails(6, &[FILE]);
-        assert_eq!((world.read(FILE).as_str(), tuned(&c1).as_str()), (content, AFTERWARDS));
+        assert!(world.read(FILE) == content);
+        assert_eq!(tuned(&c1), AFTERWARDS);
+        let keys = json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": []});
+        world.call("tuning", "GC", &with(&config, keys)).run().silence();
+        let content = &content[..content.len().min(20)];
         let del = c1.call("tuning", "DEL", &config).run();
         assert!(del.stderr.contains(FILE), "{content}: {}", del.report());
         del.silence();
@@ -137,13 +142,6 @@ fn a_damaged_file_is_not_replaced() {
     world.write(FILE, of_another);
     c1.del("tuning", &config);
     assert_eq!(world.read(FILE), of_another);
-
-    world.host(["truncate", "-s", "17M", FILE]);
-    for verb in ["ADD", "DEL"] {
-        let outcome = c1.call("tuning", verb, &config).run();
-        outcome.fails(5, &[&format!("cannot read {FILE}: it has more than ")]);
-    }
-    assert_eq!(files(&world).len(), 1);
 }
 
 #[test]
