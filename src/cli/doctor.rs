@@ -125,6 +125,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("router advertisements", forwarding::advertisements),
     ("the reverse path filter", forwarding::reverse_path_filter),
     ("the replies of published ports", replies::replies),
+    ("the programs on published ports", replies::shadowed),
     ("the filters of other programs", filters::filters),
     ("the bits of the packet mark", marks::marks),
     ("the limits of the kernel", limits::limits),

@@ -11,12 +11,12 @@ use ipnet::IpNet;
 use crate::cni::json::Json;
 use crate::cni::request::is_true;
 use crate::error::{Error, Result};
-#[cfg(feature = "tool")]
-use crate::kernel::sockets::{self, Waiting};
 use crate::kernel::sys;
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::plugin::log::Log;
+#[cfg(feature = "tool")]
+use crate::plugins::portmap::shadowed::{self, HostPorts};
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::chain::{self, CallSettings};
@@ -303,29 +303,18 @@ fn mappings_of(text: &str) -> Result<Vec<Json>> {
 /// Fails if a program of the host waits on a port to publish: its clients would reach the container instead.
 #[cfg(feature = "tool")]
 pub(super) fn refuse_shadowed(publish: &[String]) -> Result<()> {
+    let mut wanted = Vec::new();
     for text in publish {
         let Published { ip, host, protocol, .. } = Published::parse(text)?;
-        // /proc does not have the endpoints of SCTP in this form.
-        if protocol == Transport::Sctp {
-            continue;
-        }
-        let sockets = sockets::waiting(protocol.name()).map_err(|error| {
-            Error::internal(format_args!("cannot list the sockets of the host: {error}"))
-        })?;
-        let is_taken = |socket: &&Waiting| host.contains(&socket.port.into()) && socket.is_on(ip);
-        if let Some(socket) = sockets.iter().find(is_taken) {
-            let (port, protocol) = (socket.port, protocol.name());
-            let by = socket.program().map_or_else(
-                || "a program of the host".into(),
-                |(name, id)| format!("the program {name}, process {id},"),
-            );
-            let msg = format!("cannot publish {protocol} port {port}: {by} uses it");
-            return Err(
-                Error::config(msg).with_details("--force publishes it in place of the program")
-            );
-        }
+        let port = |port: u32| u16::try_from(port).unwrap_or(u16::MAX);
+        let ports = port(host.start)..=port(host.end - 1);
+        wanted.push(HostPorts { transport: protocol, ports, address: ip });
     }
-    Ok(())
+    match shadowed::find(&wanted, None)? {
+        None => Ok(()),
+        Some(found) => Err(Error::config(format_args!("cannot publish {found}"))
+            .with_details("--force publishes it in place of the program")),
+    }
 }
 
 /// Parses `PORT` or `FIRST-LAST`.

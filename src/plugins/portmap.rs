@@ -24,7 +24,9 @@
 //! that container. If that container has ended, also if it ended with an earlier boot and its ruleset was restored, ADD removes
 //! all ports that it published. If it is unknown whether the container has ended, the error names the command that removes its
 //! ports. Two attachments may have the same port if their conditions differ: the later ADD wins where both match. A container
-//! in several networks may publish a port in each of them.
+//! in several networks may publish a port in each of them. If a program of the host waits on a port, ADD publishes it and names
+//! the program in a warning, unless the program keeps the port for the container: it was started with the id of the container
+//! among its arguments, as conmon of podman is. A build without the tool, such as `edge`, does not warn.
 //!
 //! Only packets to addresses of the host are translated. A published port answers to other hosts, to the host under
 //! all of its addresses, to the container itself and to its neighbours. A container reaches itself only if its link
@@ -55,6 +57,8 @@ mod ports;
 mod removal;
 pub mod return_path;
 mod rules;
+#[cfg(feature = "tool")]
+pub mod shadowed;
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -122,6 +126,8 @@ impl Plugin for Portmap {
         cx.or_warn(ports.delete_untranslated());
         undo.keep();
         ports.warn_of_return_path(netns);
+        #[cfg(feature = "tool")]
+        ports.warn_of_shadowed();
         Ok(success)
     }
 

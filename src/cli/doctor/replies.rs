@@ -1,8 +1,9 @@
-//! Finds published ports of living containers that do not answer other hosts.
+//! Finds published ports of living containers that do not answer other hosts, and those that a program of the host uses, too.
 
+use crate::cni::json::Json;
 use crate::error::Result;
 use crate::plugin::life::Life;
-use crate::plugins::portmap::return_path;
+use crate::plugins::portmap::{return_path, shadowed};
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
 use crate::runtime::request::configuration;
@@ -35,14 +36,35 @@ pub(super) fn replies(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-fn fault(host: &Host<'_>, entry: &CacheEntry) -> Result<Option<String>> {
+/// Finds published ports on which a program of the host waits.
+pub(super) fn shadowed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    let Ok(survey) = &host.survey else { return Ok(()) };
+    let alive = survey.attachments.iter().filter(|(_, life)| *life == Life::Alive);
+    for (entry, config) in alive.filter_map(|(entry, _)| Some((entry, portmap(entry)?))) {
+        if let Some(shadowed) = shadowed::of_config(&config, &entry.at.container_id)? {
+            found.add(
+                Harm::Note,
+                format_args!("{} publishes {shadowed}", entry.title()),
+                "Clients of the program reach the container instead.",
+                "stop the program, or publish another port",
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The configuration of `portmap` for an attachment.
+fn portmap(entry: &CacheEntry) -> Option<Json> {
     // The check `leaks` reports an unreadable cache entry.
-    let (Ok(network), Ok(Some(result))) = (Network::from_cache(&entry.config), entry.success())
-    else {
+    let network = Network::from_cache(&entry.config).ok()?;
+    let plugin = network.plugin("portmap")?;
+    Some(configuration(&network, plugin, &entry.capability_args, None))
+}
+
+fn fault(host: &Host<'_>, entry: &CacheEntry) -> Result<Option<String>> {
+    let (Some(config), Ok(Some(result))) = (portmap(entry), entry.success()) else {
         return Ok(None);
     };
-    let Some(plugin) = network.plugin("portmap") else { return Ok(None) };
-    let config = configuration(&network, plugin, &entry.capability_args, None);
     let Some(netns) = host.home.open_if_exists(&entry.netns).ok().flatten() else {
         return Ok(None);
     };

@@ -56,7 +56,7 @@ pub enum Value<'a> {
 }
 
 impl Transport {
-    const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
     /// The protocol number in IP headers.
     pub fn number(self) -> u8 {

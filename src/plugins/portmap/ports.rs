@@ -9,6 +9,8 @@ use ipnet::IpNet;
 use super::bindings::{PortBindings, is_registered, title};
 use super::config::{HostIp, Mapping, Settings, Snat};
 use super::removal::Removal;
+#[cfg(feature = "tool")]
+use super::shadowed::{self, HostPorts};
 use super::{container_address, delete_flows, remove, return_path, rules};
 use crate::cni::success::Success;
 use crate::compat::rules as rules_of_reference;
@@ -251,6 +253,16 @@ impl<'a> Ports<'a> {
             .and_then(|host| return_path::fault_of_address(host, netns, self.at, address));
         if let Some(fault) = cx.or_warn(fault) {
             cx.warn(format!("{fault}; add the plugin sbr to network {network} if it has none"));
+        }
+    }
+
+    /// Warns if a program of the host waits on a port.
+    #[cfg(feature = "tool")]
+    pub fn warn_of_shadowed(&self) {
+        let ports: Vec<HostPorts> = self.settings.mappings.iter().map(HostPorts::from).collect();
+        let found = shadowed::find(&ports, Some(&self.at.container_id));
+        if let Some(found) = self.cx.or_warn(found) {
+            self.cx.warn(format_args!("{found}; its clients reach {} instead", self.at));
         }
     }
 

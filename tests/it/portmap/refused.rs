@@ -71,6 +71,42 @@ fn invalid_keys_are_named() {
     before.assert_same(&world.state(), "after refusals");
 }
 
+/// The clients of a program reach the container instead. The program of podman that keeps a port for its container has none.
+#[test]
+fn a_program_on_a_published_port_is_named_in_a_warning() {
+    let mappings = portmap(json!([
+        {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": "192.0.2.1"},
+        {"hostPort": 5353, "containerPort": 53, "protocol": "udp"}
+    ]));
+    for (socket, name) in [
+        ("TCP4-LISTEN:8080", Some("tcp port 8080")),
+        ("TCP6-LISTEN:8080", Some("tcp port 8080")),
+        ("TCP6-LISTEN:8080,ipv6only=1", None),
+        ("TCP4-LISTEN:8080,bind=127.0.0.1", None),
+        ("TCP4-LISTEN:8081", None),
+        ("UDP4-RECVFROM:5353,bind=127.0.0.1", Some("udp port 5353")),
+        ("UDP6-RECVFROM:5353", Some("udp port 5353")),
+    ] {
+        for (command, is_named) in [("cat", name.is_some()), ("echo c1", false)] {
+            let world = World::new();
+            let c1 = world.container("c1");
+            let config = chained(&mappings, &result(1, &c1.netns()));
+            let server = world.tool(&["socat", socket, &format!("SYSTEM:{command}")], None).start();
+            let pid = server.pid_in_world();
+            let port = format!(":{} ", &socket[socket.find(':').unwrap() + 1..][..4]);
+            world.eventually("the program waits", || world.host(["ss", "-Hlntu"]).contains(&port));
+            let added = c1.call("portmap", "ADD", &config).run();
+            let warning = name.map(|name| {
+                format!("{name}: the program socat, process {pid}, uses it; its clients reach ")
+            });
+            let has_warning = warning.is_some_and(|warning| added.stderr.contains(&warning));
+            assert_eq!(has_warning, is_named, "{socket}: {}", added.report());
+            assert_eq!(added.stderr.contains(" uses it"), is_named, "{socket}: {}", added.report());
+            added.success();
+        }
+    }
+}
+
 #[test]
 fn add_and_check_need_a_previous_result() {
     let world = World::new();

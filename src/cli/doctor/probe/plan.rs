@@ -8,11 +8,10 @@ use ipnet::IpNet;
 
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::kernel::sockets;
-use crate::kernel::sys::failed;
 use crate::names::{IpFamily, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::netlink::rtnl::Link;
+use crate::netlink::sock_diag;
 use crate::plugin::life::Life;
 use crate::plugins::firewall::passage::Passage;
 use crate::plugins::portmap::{Mapping, Portmap};
@@ -517,6 +516,6 @@ const DNS: (Transport, u16) = (Transport::Udp, 53);
 
 /// Whether a program of the host waits for UDP datagrams to port 53 of this address.
 fn serves_names(gateway: IpAddr) -> Result<bool> {
-    let waiting = sockets::waiting(DNS.0.name()).map_err(failed("cannot list the sockets"))?;
+    let waiting = sock_diag::waiting(DNS.0)?;
     Ok(waiting.iter().any(|socket| socket.port == DNS.1 && socket.is_on(Some(gateway))))
 }

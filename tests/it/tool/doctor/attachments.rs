@@ -61,6 +61,22 @@ fn a_healthy_host_is_one_line() {
 }
 
 #[test]
+fn a_program_on_a_published_port_is_a_note() {
+    let world = host();
+    let server = world.tool(&["socat", "TCP-LISTEN:8082", "EXEC:cat"], None).start();
+    let pid = server.pid_in_world();
+    let is_up = || world.host(["ss", "-Hlnt"]).contains(":8082 ");
+    world.eventually("the server listens", is_up);
+    let note = format!(" publishes tcp port 8082: the program socat, process {pid}, uses it");
+    for (words, is_named) in [(&[] as &[&str], true), (&["--port", "8082"], true), (&["c1"], false)]
+    {
+        let outcome = doctor(&world, words);
+        assert_eq!(outcome.stderr.contains(&note), is_named, "{}", outcome.report());
+        assert_eq!(outcome.status, 0, "{}", outcome.report());
+    }
+}
+
+#[test]
 fn lost_rules_are_one_finding_for_each_plugin() {
     let world = host();
     world.host(["nft", "flush ruleset"]);
