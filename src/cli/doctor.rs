@@ -21,6 +21,7 @@ mod marks;
 mod options;
 mod parts;
 mod probe;
+mod published;
 mod replies;
 mod routes;
 mod timer;

@@ -138,6 +138,8 @@ pub struct Step {
     pub by: By,
     pub fault: Fault,
     pub number: u64,
+    /// A part of the path of the file that `damage` is about. Empty: `number` picks it from all files.
+    pub file: String,
     /// The list of plugins, for a network.
     pub config: Value,
 }
@@ -152,6 +154,7 @@ impl Step {
             by: By::Runtime,
             fault: Fault::None,
             number: 0,
+            file: String::new(),
             config: Value::Null,
         }
     }
@@ -170,6 +173,9 @@ impl fmt::Display for Step {
         }
         if self.number != 0 {
             write!(f, " n={}", self.number)?;
+        }
+        if !self.file.is_empty() {
+            write!(f, " file={}", self.file)?;
         }
         match &self.fault {
             Fault::None => {}
@@ -209,6 +215,7 @@ impl FromStr for Step {
                 "c" => step.container = number()?,
                 "if" => step.interface = number()?,
                 "n" => step.number = value.parse().map_err(|_| unknown(word))?,
+                "file" => step.file = value.into(),
                 "by" => step.by = By::of_word(value).ok_or_else(|| unknown(word))?,
                 "fail-kernel" => step.fault = Fault::Kernel(small()?),
                 "fail-file" => step.fault = Fault::File(small()?),

@@ -19,12 +19,14 @@ use crate::netlink::nft::{
 use crate::netlink::rtnl::Link;
 use crate::netlink::{fixed, xtables};
 use crate::plugins::firewall::passage::Passage;
+use crate::plugins::portmap::Mapping;
 
 use super::filter::{Effect, Filter, Packets};
 use super::finding::Findings;
 use super::host::{ConfiguredNetwork, Host};
 use super::links::{self, of_network, ports};
 use super::manager::Manager;
+use super::published::Published;
 use super::traffic::{Decision, Rules, Side, Traffic};
 use crate::cli::output::NAME;
 
@@ -114,22 +116,25 @@ impl Listing<'_> {
             if table.name == FIREWALLD && is_of_firewalld {
                 continue;
             }
-            let (mut packets, mut dropped_in, mut is_partial) = (Vec::new(), None, false);
+            let dropping = |traffic: &Traffic<'_>| match rules.decide(&chain.name, traffic) {
+                Decision::MayDrop { chain, is_partial } => Some((chain, is_partial)),
+                Decision::None if base.policy == Policy::Drop => Some((chain.name.clone(), false)),
+                Decision::None | Decision::Accepted => None,
+            };
+            let (mut packets, mut first, mut is_partial) = (Vec::new(), None, false);
             for traffic in self.traffic(net, table, base, chain) {
-                let chain_of_drop = match rules.decide(&chain.name, &traffic) {
-                    Decision::MayDrop { chain, is_partial: is_of_some } => {
-                        is_partial |= is_of_some;
-                        Some(chain)
-                    }
-                    Decision::None if base.policy == Policy::Drop => Some(chain.name.clone()),
-                    Decision::None | Decision::Accepted => None,
-                };
-                if chain_of_drop.is_some() && !packets.contains(&traffic.packets) {
+                let mut drop = dropping(&traffic);
+                if let (Some(_), Some(ports)) = (&drop, traffic.to_each_port(net, base)) {
+                    drop = ports.iter().find_map(dropping);
+                }
+                let Some((chain, is_of_some)) = drop else { continue };
+                is_partial |= is_of_some;
+                if !packets.contains(&traffic.packets) {
                     packets.push(traffic.packets);
                 }
-                dropped_in = dropped_in.or(chain_of_drop);
+                first.get_or_insert(chain);
             }
-            let Some(dropped_in) = dropped_in else { continue };
+            let Some(dropped_in) = first else { continue };
             let from = match dropped_in == chain.name {
                 true => String::new(),
                 false => format!(", from {}", chain.name),
@@ -171,13 +176,15 @@ impl Listing<'_> {
             };
             let (from, to, state) = (own.clone(), world.clone(), CtState::NEW);
             let packets = Packets::New;
-            let out = Traffic { packets, family, from, to, state, is_dnat: false, mark };
+            let (is_dnat, port) = (false, None);
+            let out = Traffic { packets, family, from, to, state, is_dnat, mark, port };
             let (from, to, state) = (world.clone(), own.clone(), CtState::ESTABLISHED);
             let back = Traffic { packets: Packets::Answers, from, to, state, ..out.clone() };
             let (mark, state) = (if accepts_published { mark } else { 0 }, CtState::NEW);
             let (packets, is_dnat) = (Packets::Published, true);
             let published = Traffic { packets, state, is_dnat, mark, ..back.clone() };
-            let published = Some(published).filter(|_| net.publishes);
+            let publishes = net.published.as_ref().is_none_or(|all| !all.is_empty());
+            let published = Some(published).filter(|_| publishes);
             let here = Side::default();
             let is_on =
                 |side: &Side<'_>| side.links.iter().any(|link| chain.links.contains(&link.name));
@@ -231,8 +238,7 @@ impl Listing<'_> {
 
     /// Adds the rules of a table with this base chain of nat that translate a published port. Those of cnibox and the Go plugins are left out.
     fn translations(&mut self, table: Table<'_>, base: Base, rules: &Rules) {
-        let ports: Vec<u16> =
-            self.networks.iter().flat_map(|net| net.published.iter().copied()).collect();
+        let ports: Vec<u16> = self.networks.iter().flat_map(|net| net.host_ports()).collect();
         let is_of_plugins = |rule: &&Rule| {
             rule.chain.starts_with("CNI-") || table.name.starts_with("cni_") || table.name == NAME
         };
@@ -242,7 +248,7 @@ impl Listing<'_> {
             let filter = Filter {
                 place: place(table, base.hook, &rule.chain, "", rules),
                 effect: Effect::Translates(*port),
-                networks: self.names(|net| net.published.contains(port)),
+                networks: self.names(|net| net.host_ports().any(|published| published == *port)),
             };
             if !self.filters.contains(&filter) {
                 self.filters.push(filter);
@@ -338,6 +344,24 @@ impl Listing<'_> {
     }
 }
 
+impl<'a> Traffic<'a> {
+    /// The packets to each published port, if this is all of them and rules can tell them apart by the container's port: before
+    /// its translation a packet has that of the host.
+    fn to_each_port(&self, net: &ConfiguredNetwork, base: Base) -> Option<Vec<Self>> {
+        let is_translated = matches!(base.hook, Hook::Forward | Hook::Postrouting);
+        if self.packets != Packets::Published || !is_translated {
+            return None;
+        }
+        let of_port = |published: &Published| {
+            let nets = vec![published.address(self.family)?.into()];
+            let Mapping { transport, container_port, .. } = published.mapping;
+            let port = Some((transport, container_port));
+            Some(Self { to: Side { nets, ..self.to.clone() }, port, ..self.clone() })
+        };
+        Some(net.published.as_ref()?.iter().filter_map(of_port).collect())
+    }
+}
+
 /// Whether a rule is about this destination port and translates packets, or leads to a chain that can.
 fn translates(rule: &Rule, port: u16) -> bool {
     let of_nft = |condition: &crate::netlink::nft::Condition| {
@@ -346,9 +370,9 @@ fn translates(rule: &Rule, port: u16) -> bool {
             && fixed(&condition.value, 0).map(u16::from_be_bytes) == Some(port)
     };
     let of_iptables = |expr: &Expr| match expr {
-        Expr::XtMatch(extension) => extension
-            .destination_ports()
-            .is_some_and(|(first, last)| (first..=last).contains(&port)),
+        Expr::XtMatch(extension) => {
+            extension.destination_ports().is_some_and(|ports| ports.has(port))
+        }
         _ => false,
     };
     let is_target = |expr: &Expr| match expr {

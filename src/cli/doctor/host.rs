@@ -21,7 +21,7 @@ use crate::runtime::reservations::Survey;
 
 use super::finding::{Findings, Harm, quoted};
 use super::options::ExamineOptions;
-use crate::cli::attachments::host_ports;
+use super::published::Published;
 
 /// A snapshot of the host, read once.
 pub(super) struct Host<'a> {
@@ -53,10 +53,8 @@ pub(super) struct ConfiguredNetwork {
     /// How the plugin `firewall` of the network accepts packets. `None` without the plugin, an error if the system bus does not
     /// answer.
     pub(super) passage: Result<Option<Passage>>,
-    /// The ports of the host that living containers publish.
-    pub(super) published: Vec<u16>,
-    /// A container publishes a port, or may: the cache has none of its containers.
-    pub(super) publishes: bool,
+    /// The ports that living containers publish. `None` if that is unknown: the cache has none of them, or does not tell.
+    pub(super) published: Option<Vec<Published>>,
 }
 
 impl<'a> Host<'a> {
@@ -149,24 +147,21 @@ impl ConfiguredNetwork {
             || links.iter().any(|link| is_owned(link, &network.name));
         let of_network = attachments.iter().filter(|attachment| is_alive(attachment));
         let is_unknown = of_network.clone().count() == 0 && network.plugin("portmap").is_some();
-        let published: Vec<u16> = of_network.flat_map(|(entry, _)| host_ports(entry)).collect();
-        let publishes = is_unknown || !published.is_empty();
+        let of_network: Result<Vec<_>> =
+            of_network.map(|(entry, _)| Published::of(entry)).collect();
+        let published =
+            of_network.ok().filter(|_| !is_unknown).map(|all| all.into_iter().flatten().collect());
         let bus = std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS").filter(|bus| !bus.is_empty());
         let passage = match network.plugin("firewall") {
             Some(plugin) => Passage::of(plugin, bus.as_deref()),
             None => Ok(None),
         };
-        Self {
-            network,
-            bridge,
-            is_gateway,
-            is_routed,
-            subnets,
-            is_used,
-            passage,
-            published,
-            publishes,
-        }
+        Self { network, bridge, is_gateway, is_routed, subnets, is_used, passage, published }
+    }
+
+    /// The ports of the host that living containers are known to publish.
+    pub(super) fn host_ports(&self) -> impl Iterator<Item = u16> {
+        self.published.iter().flatten().map(|published| published.mapping.host_port)
     }
 
     pub(super) fn passage(&self) -> Option<&Passage> {

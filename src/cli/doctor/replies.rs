@@ -3,13 +3,15 @@
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::plugin::life::Life;
-use crate::plugins::portmap::{return_path, shadowed};
+use crate::plugins::portmap::return_path;
+use crate::plugins::portmap::shadowed::{HostPorts, Sockets};
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
 use crate::runtime::request::configuration;
 
 use super::finding::{Findings, Harm};
 use super::host::Host;
+use super::published::mappings;
 
 /// Finds containers with a second network for which a reverse path filter drops the requests or replies of a published port.
 pub(super) fn replies(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -40,8 +42,13 @@ pub(super) fn replies(host: &Host<'_>, found: &mut Findings) -> Result<()> {
 pub(super) fn shadowed(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let Ok(survey) = &host.survey else { return Ok(()) };
     let alive = survey.attachments.iter().filter(|(_, life)| *life == Life::Alive);
-    for (entry, config) in alive.filter_map(|(entry, _)| Some((entry, portmap(entry)?))) {
-        if let Some(shadowed) = shadowed::of_config(&config, &entry.at.container_id)? {
+    let publishing = alive.map(|(entry, _)| entry).filter(|entry| portmap(entry).is_some());
+    let published: Vec<(&CacheEntry, Vec<HostPorts>)> = publishing
+        .map(|entry| Ok((entry, HostPorts::of(&mappings(&entry.capability_args)?))))
+        .collect::<Result<_>>()?;
+    let sockets = Sockets::read(published.iter().flat_map(|(_, ports)| ports))?;
+    for (entry, ports) in published {
+        if let Some(shadowed) = sockets.find(&ports, Some(&entry.at.container_id)) {
             found.add(
                 Harm::Note,
                 format_args!("{} publishes {shadowed}", entry.title()),

@@ -1,13 +1,14 @@
-//! Which rules can concern the packets of a network. Only conditions on links, addresses, the state of the connection and the
-//! mark are compared; `doctor --probe` asks the kernel about all others.
+//! Which rules can concern the packets of a network. Only conditions on links, addresses, the state of the connection, the mark and
+//! the protocol and port of a published port are compared; `doctor --probe` asks the kernel about all others.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use ipnet::IpNet;
 
 use crate::names::IpFamily;
 use crate::netlink::nft::{
-    Condition, CtState, Datum, Element, Expr, Field, Interval, Lookup, Rule, Verdict,
+    Condition, CtState, Datum, Element, Expr, Field, Interval, Lookup, Rule, Transport, Verdict,
     XT_CT_STATE_DNAT, XtExtension,
 };
 use crate::netlink::rtnl::Link;
@@ -26,6 +27,8 @@ pub(super) struct Traffic<'a> {
     pub(super) is_dnat: bool,
     /// The bit of the mark with which the plugin `firewall` accepts the packets.
     pub(super) mark: u32,
+    /// The protocol and port of the container that the packets are for. `None` if they are for several.
+    pub(super) port: Option<(Transport, u16)>,
 }
 
 /// One end of the packets.
@@ -155,18 +158,26 @@ impl Rules {
         // Comparisons of other bytes are no conditions.
         let mut fit = if compared.count() > conditions.len() { Fit::Some } else { Fit::All };
         fit = conditions.iter().fold(fit, |fit, condition| fit.min(traffic.fit(condition)));
-        let (mut verdicts, mut loaded) = (Vec::new(), Vec::new());
+        // The fields that were loaded last: several are a concatenation. nft compares a field with the ends of a range one by one.
+        let (mut verdicts, mut loaded, mut is_loading) = (Vec::new(), Vec::new(), false);
         for expr in &rule.exprs {
+            let was_loading = mem::replace(&mut is_loading, matches!(expr, Expr::Load { .. }));
+            if is_loading && !was_loading {
+                loaded.clear();
+            }
             match expr {
                 Expr::Load { field, .. } => loaded.push(*field),
-                Expr::Compare { .. } | Expr::Bitwise { .. } => loaded.clear(),
-                Expr::Range { .. } => {
-                    loaded.clear();
-                    fit = fit.min(Fit::Some);
+                Expr::Bitwise { .. } => loaded.clear(),
+                Expr::Range { is_inside, first, last, .. } => {
+                    let range = (first.clone(), after(last));
+                    let inside = match *loaded {
+                        [field] => traffic.fit_of_intervals(field, &[range]),
+                        _ => Fit::Some,
+                    };
+                    fit = fit.min(if *is_inside { inside } else { inside.not() });
                 }
                 Expr::Lookup { set, lookup, .. } => {
                     let (selected, found) = self.look_up(set, *lookup, &loaded, traffic);
-                    loaded.clear();
                     fit = fit.min(selected);
                     verdicts.extend(found);
                 }
@@ -209,7 +220,6 @@ impl Rules {
             _ => Fit::Some,
         };
         let any = match loaded {
-            [field] if traffic.is_of_world(*field) => Fit::None,
             [field] if self.intervals.contains_key(set) => {
                 traffic.fit_of_intervals(*field, &self.intervals[set])
             }
@@ -233,31 +243,39 @@ impl Rules {
 }
 
 impl Traffic<'_> {
-    /// Whether the field is an address at the end that is not a container.
-    fn is_of_world(&self, field: Field) -> bool {
+    /// The ranges of values that the packets have in a field, each from its first to its last. `None` if they are not known.
+    fn values(&self, field: Field) -> Option<Vec<[Vec<u8>; 2]>> {
         let [saddr, daddr] = Field::addresses(self.family);
-        field == saddr && self.from.nets.is_empty() || field == daddr && self.to.nets.is_empty()
+        let of = |side: &Side<'_>| {
+            let nets = side.nets.iter();
+            nets.map(|net| [octets(net.network()), octets(net.broadcast())]).collect()
+        };
+        let ports =
+            |first: u16, last: u16| vec![[first, last].map(|port| port.to_be_bytes().into())];
+        match field {
+            field if field == saddr => Some(of(&self.from)),
+            field if field == daddr => Some(of(&self.to)),
+            // Those of the other family.
+            Field::IpSaddr | Field::IpDaddr | Field::Ip6Saddr | Field::Ip6Daddr => Some(Vec::new()),
+            Field::Dport => self.port.map(|(_, port)| ports(port, port)),
+            // The ports that clients get from the kernel, whatever ip_local_port_range says.
+            Field::Sport if self.state == CtState::NEW => Some(ports(1024, u16::MAX)),
+            _ => None,
+        }
     }
 
-    /// Whether an address of a container is in one of the intervals.
+    /// Whether the field has a value in one of the intervals. The world has no address that a rule names.
     fn fit_of_intervals(&self, field: Field, intervals: &[Interval]) -> Fit {
-        let [saddr, daddr] = Field::addresses(self.family);
-        let side = match field {
-            field if field == saddr => &self.from,
-            field if field == daddr => &self.to,
-            // Those of the other family, or no addresses.
-            Field::IpSaddr | Field::IpDaddr | Field::Ip6Saddr | Field::Ip6Daddr => {
-                return Fit::None;
-            }
-            _ => return Fit::Some,
-        };
-        Fit::joined(side.nets.iter().map(|net| {
-            let (first, last) = (octets(net.network()), octets(net.broadcast()));
+        let Some(values) = self.values(field) else { return Fit::Some };
+        if values.is_empty() {
+            return Fit::None;
+        }
+        Fit::joined(values.iter().map(|[first, last]| {
             let fit = |(begin, end): &Interval| {
-                let is_before = |address: &[u8]| end.as_ref().is_none_or(|end| address < &**end);
-                match (begin.as_slice() <= first.as_slice(), is_before(&last)) {
+                let is_before = |value: &Vec<u8>| end.as_ref().is_none_or(|end| value < end);
+                match (begin <= first, is_before(last)) {
                     (true, true) => Fit::All,
-                    _ if is_before(&first) && last.as_slice() >= begin.as_slice() => Fit::Some,
+                    _ if is_before(first) && last >= begin => Fit::Some,
                     _ => Fit::None,
                 }
             };
@@ -310,7 +328,10 @@ impl Traffic<'_> {
             Field::Mark => number(self.mark),
             Field::CtMark => number(0),
             Field::FibDaddrType => number(RTN_UNICAST),
-            Field::Protocol => Fit::Some,
+            Field::Protocol => {
+                self.port.map_or(Fit::Some, |(transport, _)| of_bytes(&[transport.number()]))
+            }
+            Field::Dport => self.port.map_or(Fit::Some, |(_, port)| of_bytes(&port.to_be_bytes())),
             Field::Nfproto => of_bytes(&[self.family.number()]),
             // A packet passes the reverse path filter.
             Field::FibSaddrIif => number(1),
@@ -347,6 +368,17 @@ impl Traffic<'_> {
         }))
     }
 
+    fn fit_of_ports(&self, extension: &XtExtension) -> Fit {
+        let (Some((_, port)), Some(ports)) = (self.port, extension.destination_ports()) else {
+            return Fit::Some;
+        };
+        match ports.has(port) {
+            true if ports.is_only_condition => Fit::All,
+            true => Fit::Some,
+            false => Fit::None,
+        }
+    }
+
     fn fit_of_match(&self, extension: &XtExtension) -> Fit {
         if let Some((states, is_inverted)) = extension.ct_states() {
             let dnat = if self.is_dnat { XT_CT_STATE_DNAT } else { 0 };
@@ -362,6 +394,15 @@ impl Traffic<'_> {
             // Usual packets have no such header.
             ("rpfilter" | "rt" | "ipv6header" | "frag" | "hbh" | "dst", _) => Fit::None,
             ("addrtype", _) => addrtype(&extension.info),
+            // The first packet of a new flow is a question for an echo. Source: linux/netfilter_ipv4/ip_tables.h, `struct ipt_icmp`.
+            ("icmp" | "icmp6", _) if self.state == CtState::NEW => {
+                match extension.info.as_slice() {
+                    [8 | 128 | 0xff, ..] => Fit::Some,
+                    [_, _, _, inverted, ..] if *inverted != 0 => Fit::Some,
+                    _ => Fit::None,
+                }
+            }
+            ("tcp" | "udp" | "multiport", _) => self.fit_of_ports(extension),
             _ => Fit::Some,
         }
     }
@@ -376,6 +417,15 @@ fn addrtype(info: &[u8]) -> Fit {
         |at| u16_at(info, at).is_some_and(|types| types != 0 && types & 1 << RTN_UNICAST == 0);
     let is_inverted = u32_at(info, 4).is_some_and(|flags| flags & 3 != 0);
     if excludes(0) && !is_inverted { Fit::None } else { Fit::Some }
+}
+
+/// The value that follows. `None` after the greatest.
+fn after(value: &[u8]) -> Option<Vec<u8>> {
+    let mut next = value.to_vec();
+    let last = next.iter().rposition(|byte| *byte != u8::MAX)?;
+    next[last] += 1;
+    next[last + 1..].fill(0);
+    Some(next)
 }
 
 /// The name of a link as the kernel compares it.

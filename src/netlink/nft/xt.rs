@@ -42,14 +42,60 @@ impl XtExtension {
         }
     }
 
-    /// The destination ports of the match `tcp` or `udp`, from the first to the last. Source: linux/netfilter/xt_tcpudp.h:
-    /// `spts[2]`, `dpts[2]`.
-    pub fn destination_ports(&self) -> Option<(u16, u16)> {
-        let is_ports = matches!(self.name.as_str(), "tcp" | "udp");
-        let ports = u16_at(&self.info, 4).zip(u16_at(&self.info, 6));
-        ports.filter(|ports| is_ports && *ports != (0, u16::MAX))
+    /// The condition of the match `tcp`, `udp` or `multiport` on destination ports. `None` if it has none, or selects all others.
+    pub fn destination_ports(&self) -> Option<XtPorts> {
+        let number = |at| u16_at(&self.info, at);
+        let pair = |at| number(at).zip(number(at + 2));
+        match self.name.as_str() {
+            // Source: linux/netfilter/xt_tcpudp.h: `spts[2]`, `dpts[2]`, for TCP an option and flags, and what is inverted.
+            "tcp" | "udp" => {
+                let rest = self.info.get(8..if self.name == "tcp" { 12 } else { 9 })?;
+                let is_inverted = rest.last().is_some_and(|flags| flags & XT_INV_DSTPT != 0);
+                let is_only_condition =
+                    pair(0) == Some(ALL_PORTS) && rest.iter().all(|byte| *byte == 0);
+                let ranges = pair(4).filter(|ports| *ports != ALL_PORTS && !is_inverted)?;
+                Some(XtPorts { ranges: vec![ranges], is_only_condition })
+            }
+            "multiport" => self.multiport(),
+            _ => None,
+        }
+    }
+
+    /// Source: linux/netfilter/xt_multiport.h, `struct xt_multiport_v1`: whether they are destinations, the count, 15 ports, for
+    /// each port whether the next one ends its range, and whether it is inverted.
+    fn multiport(&self) -> Option<XtPorts> {
+        let [XT_MULTIPORT_DESTINATION, count, ..] = *self.info.as_slice() else { return None };
+        let (mut ranges, mut ports) = (Vec::new(), 0..usize::from(count));
+        while let Some(at) = ports.next() {
+            let is_range = *self.info.get(32 + at)? != 0;
+            let last = if is_range { ports.next()? } else { at };
+            ranges.push((u16_at(&self.info, 2 + 2 * at)?, u16_at(&self.info, 2 + 2 * last)?));
+        }
+        let is_inverted = self.info.get(47) != Some(&0);
+        (!is_inverted).then_some(XtPorts { ranges, is_only_condition: true })
     }
 }
+
+/// A condition on ports.
+#[derive(Debug, PartialEq, Eq)]
+pub struct XtPorts {
+    /// From the first to the last of each range.
+    ranges: Vec<(u16, u16)>,
+    /// The match has no other conditions.
+    pub is_only_condition: bool,
+}
+
+impl XtPorts {
+    pub fn has(&self, port: u16) -> bool {
+        self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&port))
+    }
+}
+
+const ALL_PORTS: (u16, u16) = (0, u16::MAX);
+/// `XT_TCP_INV_DSTPT` and `XT_UDP_INV_DSTPT`.
+const XT_INV_DSTPT: u8 = 2;
+/// Source: linux/netfilter/xt_multiport.h, `enum xt_multiport_flags`.
+const XT_MULTIPORT_DESTINATION: u8 = 1;
 
 /// The offsets of fields in `struct xt_conntrack_mtinfo3`.
 const MTINFO3_MATCH_FLAGS: usize = 146;
@@ -78,11 +124,37 @@ mod tests {
         assert_eq!(with("conntrack", &established).ct_states(), Some((6, false)));
         assert_eq!(with("conntrack", &[(has_state, 5), (states, 6)]).ct_states(), None);
         assert_eq!(with("limit", &established).ct_states(), None);
-        let ports = XtExtension {
-            name: "tcp".into(),
-            revision: 0,
-            info: [[0, 0xffff], [80, 90]].concat().into_iter().flat_map(u16::to_ne_bytes).collect(),
+    }
+
+    #[test]
+    fn the_destination_ports_of_a_match_are_read() {
+        let ports =
+            |ports: &[u16]| ports.iter().flat_map(|port| port.to_ne_bytes()).collect::<Vec<_>>();
+        let read = |name: &str, info: &[&[u8]]| {
+            let info = info.concat();
+            XtExtension { name: name.into(), revision: 1, info }.destination_ports()
         };
-        assert_eq!(ports.destination_ports(), Some((80, 90)));
+        let found = |ranges: &[(u16, u16)], is_only_condition| {
+            Some(XtPorts { ranges: ranges.into(), is_only_condition })
+        };
+        let one = ports(&[0, 0xffff, 80, 90]);
+        assert_eq!(read("tcp", &[&one, &[0; 4]]), found(&[(80, 90)], true));
+        assert_eq!(read("tcp", &[&one, &[0, 2, 2, 0]]), found(&[(80, 90)], false));
+        assert_eq!(
+            read("udp", &[&ports(&[1024, 0xffff, 80, 90]), &[0]]),
+            found(&[(80, 90)], false)
+        );
+        assert_eq!(read("udp", &[&one, &[2]]), None);
+        assert_eq!(read("udp", &[&ports(&[5, 5, 0, 0xffff]), &[0]]), None);
+
+        let mut all = [0_u16; 15];
+        all[..4].copy_from_slice(&[22, 80, 90, 443]);
+        let (all, mut begins) = (ports(&all), [0; 15]);
+        begins[1] = 1;
+        let several = found(&[(22, 22), (80, 90), (443, 443)], true);
+        assert_eq!(read("multiport", &[&[1, 4], &all, &begins, &[0]]), several);
+        assert_eq!(read("multiport", &[&[1, 4], &all, &begins, &[1]]), None);
+        assert_eq!(read("multiport", &[&[0, 4], &all, &begins, &[0]]), None);
+        assert!(several.is_some_and(|ports| ports.has(85) && !ports.has(91)));
     }
 }

@@ -10,7 +10,7 @@ use super::bindings::{PortBindings, is_registered, title};
 use super::config::{HostIp, Mapping, Settings, Snat};
 use super::removal::Removal;
 #[cfg(feature = "tool")]
-use super::shadowed::{self, HostPorts};
+use super::shadowed::{HostPorts, Sockets};
 use super::{container_address, delete_flows, remove, return_path, rules};
 use crate::cni::success::Success;
 use crate::compat::rules as rules_of_reference;
@@ -259,8 +259,9 @@ impl<'a> Ports<'a> {
     /// Warns if a program of the host waits on a port.
     #[cfg(feature = "tool")]
     pub fn warn_of_shadowed(&self) {
-        let ports: Vec<HostPorts> = self.settings.mappings.iter().map(HostPorts::from).collect();
-        let found = shadowed::find(&ports, Some(&self.at.container_id));
+        let ports = HostPorts::of(&self.settings.mappings);
+        let found =
+            Sockets::read(&ports).map(|sockets| sockets.find(&ports, Some(&self.at.container_id)));
         if let Some(found) = self.cx.or_warn(found) {
             self.cx.warn(format_args!("{found}; its clients reach {} instead", self.at));
         }

@@ -4,8 +4,7 @@ use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use super::config::{HostIp, Mapping, Portmap};
-use crate::cni::json::Json;
+use super::config::{HostIp, Mapping};
 use crate::error::Result;
 use crate::kernel::sockets::{Program, Waiting};
 use crate::names::{ContainerId, IpFamily};
@@ -40,49 +39,55 @@ impl Display for Shadowed {
     }
 }
 
-impl From<&Mapping> for HostPorts {
-    fn from(mapping: &Mapping) -> Self {
-        let address = match mapping.host_ip {
+impl HostPorts {
+    pub fn of(mappings: &[Mapping]) -> Vec<Self> {
+        let address = |ip: HostIp| match ip {
             HostIp::Any => None,
             HostIp::AnyOf(IpFamily::V4) => Some(Ipv4Addr::UNSPECIFIED.into()),
             HostIp::AnyOf(IpFamily::V6) => Some(Ipv6Addr::UNSPECIFIED.into()),
             HostIp::One(address) => Some(address),
         };
-        Self { transport: mapping.transport, ports: mapping.host_port..=mapping.host_port, address }
+        let ports = mappings.iter().map(|mapping| Self {
+            transport: mapping.transport,
+            ports: mapping.host_port..=mapping.host_port,
+            address: address(mapping.host_ip),
+        });
+        ports.collect()
     }
 }
 
-/// The first of the ports on which a program waits. A program that was started with the id of the container among its arguments
-/// keeps the port for it, as conmon of podman does.
-pub fn find(ports: &[HostPorts], container: Option<&ContainerId>) -> Result<Option<Shadowed>> {
-    for transport in Transport::ALL {
-        let is_wanted = |socket: &Waiting, wanted: &HostPorts| {
-            wanted.transport == transport
-                && wanted.ports.contains(&socket.port)
-                && socket.is_on(wanted.address)
-        };
-        if !ports.iter().any(|wanted| wanted.transport == transport) {
-            continue;
+/// The sockets of the host on which programs wait, at one moment.
+pub struct Sockets(Vec<(Transport, Waiting)>);
+
+impl Sockets {
+    /// Lists those that can wait on one of the ports.
+    pub fn read<'a>(ports: impl IntoIterator<Item = &'a HostPorts>) -> Result<Self> {
+        let wanted: Vec<Transport> = ports.into_iter().map(|ports| ports.transport).collect();
+        let mut all = Vec::new();
+        for transport in Transport::ALL.into_iter().filter(|one| wanted.contains(one)) {
+            let waiting = sock_diag::waiting(transport)?;
+            all.extend(waiting.into_iter().map(|socket| (transport, socket)));
         }
-        for socket in sock_diag::waiting(transport)? {
-            if !ports.iter().any(|wanted| is_wanted(&socket, wanted)) {
-                continue;
+        Ok(Self(all))
+    }
+
+    /// The first of the ports on which a program waits. A program that was started with the id of the container among its
+    /// arguments keeps the port for it, as conmon of podman does.
+    pub fn find(&self, ports: &[HostPorts], container: Option<&ContainerId>) -> Option<Shadowed> {
+        self.0.iter().find_map(|(transport, socket)| {
+            let is_wanted = |wanted: &HostPorts| {
+                wanted.transport == *transport
+                    && wanted.ports.contains(&socket.port)
+                    && socket.is_on(wanted.address)
+            };
+            if !ports.iter().any(is_wanted) {
+                return None;
             }
             let programs = socket.programs();
             let is_kept = container
                 .is_some_and(|id| programs.iter().any(|program| program.arguments.contains(&**id)));
-            if !is_kept {
-                let program = programs.into_iter().next();
-                return Ok(Some(Shadowed { transport, port: socket.port, program }));
-            }
-        }
+            let program = programs.into_iter().next();
+            (!is_kept).then_some(Shadowed { transport: *transport, port: socket.port, program })
+        })
     }
-    Ok(None)
-}
-
-/// The first published port of a configuration on which a program waits.
-pub fn of_config(config: &Json, container: &ContainerId) -> Result<Option<Shadowed>> {
-    let settings = config.read::<Portmap>("the plugin portmap")?.settings()?;
-    let ports: Vec<HostPorts> = settings.mappings.iter().map(HostPorts::from).collect();
-    find(&ports, Some(container))
 }

@@ -67,6 +67,12 @@ impl Play {
             let index = usize::try_from(step.number).unwrap_or_default();
             of_kind.get(index % of_kind.len().max(1)).map(|path| (*path).clone())
         };
+        let damaged = pick(match (step.file.as_str(), step.action) {
+            ("", Action::Damage) => "/var/lib",
+            ("", _) => "/attachments/",
+            (file, _) => file,
+        });
+        assert!(step.file.is_empty() || damaged.is_some(), "{step}: there is no such file");
         let script = match step.action {
             Action::NftFlush => "nft flush ruleset".to_owned(),
             Action::LinkDel => "ip -o link | sed -n 's/^[0-9]*: \\(veth[^@:]*\\).*/\\1/p' | sort | head -n 1 | xargs -r ip link del".to_owned(),
@@ -78,7 +84,7 @@ impl Play {
                 Some(path) => format!("rm -f {path}"),
                 None => return Ok(Effect::none()),
             },
-            Action::Damage | Action::DamageRecord => match pick(if step.action == Action::Damage { "/var/lib" } else { "/attachments/" }) {
+            Action::Damage | Action::DamageRecord => match damaged {
                 Some(path) => {
                     let script = damage(&path, step.number);
                     self.model.damaged.insert(path);

@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::cni::json::Json;
 use crate::error::Result;
 use crate::names::{IpFamily, Mac, NetworkName};
 use crate::netlink::nft::Transport;
@@ -14,10 +13,11 @@ use crate::netlink::rtnl::Link;
 use crate::netlink::sock_diag;
 use crate::plugin::life::Life;
 use crate::plugins::firewall::passage::Passage;
-use crate::plugins::portmap::{Mapping, Portmap};
+use crate::plugins::portmap::Mapping;
 use crate::runtime::cache::CacheEntry;
 
 use super::super::host::Host;
+use super::super::published::mappings;
 use super::super::routes;
 use super::Asked;
 use super::packets::Packet;
@@ -209,12 +209,6 @@ impl<'a> Endpoint<'a> {
     pub(super) fn gateway_link(&self) -> &Link {
         self.bridge.as_ref().unwrap_or(&self.port)
     }
-}
-
-/// The published ports in the capability arguments of ADD.
-fn mappings(arguments: &Json) -> Result<Vec<Mapping>> {
-    let config = Json::object([("runtimeConfig", Some(arguments.clone()))]);
-    Ok(config.read::<Portmap>("the published ports")?.settings()?.mappings)
 }
 
 /// Collects the questions.
