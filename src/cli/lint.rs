@@ -1,6 +1,7 @@
 //! `cnibox lint`: finds mistakes in network configurations, and prints the line of each.
 
 mod document;
+mod host;
 mod json_path;
 mod keys;
 mod network;
@@ -29,7 +30,7 @@ use document::{Document, ShownFinding, print};
     name = "lint",
     help_triggers("-h", "--help", "help"),
     example = "{command_name} /etc/cni/net.d",
-    note = "Notes on stderr are no mistakes: unknown keys, a portmap without its capability, a range that overlaps a route."
+    note = "Notes on stderr are no mistakes: unknown keys, a portmap without its capability, a range that overlaps a route, a parent that this host does not have."
 )]
 pub(super) struct Lint {
     /// print one JSON document
@@ -50,7 +51,7 @@ impl Lint {
         let (mut documents, unreadable) = examine(&paths, &path)?;
         let others = podman::runtime(TIMEOUT_S).others;
         compare(&others, &path, &mut documents);
-        ranges::compare_routes(&mut documents)?;
+        host::compare(&mut documents)?;
         documents.iter_mut().for_each(Document::sort);
         let mut shown = Vec::new();
         let mut has_faults = false;

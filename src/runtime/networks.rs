@@ -185,6 +185,14 @@ pub fn subnets(network: &Network) -> Vec<IpNet> {
     found
 }
 
+/// The link of the host that a plugin with the key `master` attaches containers to. `None` if the plugin chooses it, or finds it in the
+/// container.
+pub fn parent(plugin: &Json) -> Option<&str> {
+    let has_parent = ["macvlan", "ipvlan", "vlan"].contains(&conf::kind(plugin));
+    let is_inside = plugin.get("linkInContainer") == Some(&Json::Bool(true));
+    plugin.text_at("master").filter(|name| has_parent && !is_inside && !name.is_empty())
+}
+
 /// The name of the bridge of a network, if it has the plugin `bridge`.
 pub fn bridge(network: &Network) -> Option<&str> {
     network.plugin("bridge").map(bridge_of)

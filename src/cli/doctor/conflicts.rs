@@ -2,9 +2,11 @@
 
 use crate::cni::json::Json;
 use crate::error::Result;
+use crate::netlink::rtnl::Link;
+use crate::runtime::networks;
 
 use super::finding::{Findings, Harm, quoted};
-use super::host::{ConfiguredNetwork, Host, is_set};
+use super::host::{ConfiguredNetwork, Host};
 use crate::cli::lint::{Faults, name};
 
 pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
@@ -52,29 +54,20 @@ pub(super) fn conflicts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
 
 /// Finds networks whose parent link the host does not have.
 pub(super) fn parents(host: &Host<'_>, found: &mut Findings) -> Result<()> {
-    let has = |name: &str| {
-        host.links
-            .iter()
-            .any(|link| link.name == name || link.alt_names.iter().any(|it| it == name))
-    };
-    for net in &host.networks {
-        let of_parent = ["macvlan", "ipvlan", "vlan"].iter();
-        for plugin in of_parent.filter_map(|kind| net.network.plugin(kind)) {
-            let is_inside = is_set(plugin, "linkInContainer");
-            let Some(Json::String(parent)) = plugin.get("master").filter(|_| !is_inside) else {
+    for network in host.networks.iter().map(|net| &net.network) {
+        for parent in network.plugins.iter().filter_map(networks::parent) {
+            let has =
+                |link: &Link| link.name == parent || link.alt_names.iter().any(|it| it == parent);
+            if host.links.iter().any(has) {
                 continue;
-            };
-            if !parent.is_empty() && !has(parent) {
-                found.add(
-                    Harm::Broken,
-                    format_args!(
-                        "the host has no link {parent}, the parent of network {}",
-                        net.network.name
-                    ),
-                    "No container can be attached to the network.",
-                    format_args!("edit the key master in {}", quoted(net.network.file.display())),
-                );
             }
+            let name = &network.name;
+            found.add(
+                Harm::Broken,
+                format_args!("the host has no link {parent}, the parent of network {name}"),
+                "No container can be attached to the network.",
+                format_args!("edit the key master in {}", quoted(network.file.display())),
+            );
         }
     }
     Ok(())

@@ -18,6 +18,8 @@ pub(super) struct Document {
     pub(super) text: String,
     pub(super) findings: Vec<Finding>,
     pub(super) claims: Vec<Claim>,
+    /// The links that are parents of networks, each with its offset in the text.
+    pub(super) parents: Vec<(usize, String)>,
 }
 
 #[derive(Debug)]
@@ -60,8 +62,8 @@ impl Document {
     /// Decodes the content of a file. A byte order mark at its start is a fault; the rest is decoded in the encoding of the
     /// mark.
     pub(super) fn new(file: PathBuf, content: &[u8]) -> Self {
-        let (findings, claims) = (Vec::new(), Vec::new());
-        let mut document = Self { file, text: String::new(), findings, claims };
+        let (findings, claims, parents) = (Vec::new(), Vec::new(), Vec::new());
+        let mut document = Self { file, text: String::new(), findings, claims, parents };
         let Some((mark, encoding)) = MARKS.iter().find(|(mark, _)| content.starts_with(mark))
         else {
             document.text = Json::text_of(content);

@@ -8,7 +8,7 @@ use crate::cni::version::Version;
 use crate::names::NetworkName;
 use crate::plugin::execute::Program;
 use crate::plugins::{self, PLUGINS};
-use crate::runtime::conf;
+use crate::runtime::{conf, networks};
 
 use super::document::Document;
 use super::json_path::JsonPath;
@@ -66,6 +66,10 @@ pub(super) fn examine(document: &mut Document, json: &Json, cni_path: &[PathBuf]
         let before = document.faults();
         examine_plugin(document, path, plugin, cni_path, at == 0);
         ranges::examine(document, path, plugin, &name);
+        if let Some(parent) = networks::parent(plugin) {
+            let offset = path.key("master").offset_in(&document.text);
+            document.parents.push((offset, parent.into()));
+        }
         // After a fault, the plugin is not called: its error would report the same mistake again.
         if document.faults() == before {
             values::examine(document, path, plugin, &expected);

@@ -1,14 +1,8 @@
 //! Finds ranges of host-local that overlap: within one network, between networks, and with the routes of the host.
 
-use std::net::IpAddr;
-
 use crate::cni::json::Json;
-use crate::error::Result;
 use crate::ipam::range::{self, RangeConf, RangeSet};
-use crate::kernel::netns::NetNs;
-use crate::names::IpFamily;
 use crate::names::reserved::{Reserved, reserved};
-use crate::netlink::rtnl::RT_TABLE_MAIN;
 use crate::plugins;
 use crate::runtime::{conf, networks};
 
@@ -110,40 +104,4 @@ pub(super) fn compare_networks(documents: &mut [Document]) {
             }
         }
     }
-}
-
-/// Finds ranges that overlap a route of the host by another link than that of the network.
-pub(super) fn compare_routes(documents: &mut [Document]) -> Result<()> {
-    if documents.iter().all(|document| document.claims.is_empty()) {
-        return Ok(());
-    }
-    let host = NetNs::own()?.rtnl()?;
-    for family in IpFamily::ALL {
-        for route in host.routes(family)? {
-            let (dst, dev) = (route.dst, route.dev.unwrap_or_default());
-            let is_container = dst.prefix_len() == dst.max_prefix_len();
-            let is_local = dst.addr().is_loopback()
-                || matches!(dst.addr(), IpAddr::V6(ip) if ip.is_unicast_link_local() || ip.is_multicast());
-            if route.table != Some(RT_TABLE_MAIN)
-                || dst.prefix_len() == 0
-                || is_container
-                || is_local
-            {
-                continue;
-            }
-            let link = host.link_at(dev)?.map_or_else(String::new, |link| link.name);
-            for Document { claims, findings, .. } in &mut *documents {
-                let other = claims.iter().filter(|claim| {
-                    let is_own = claim.is_shared || claim.bridge.as_ref() == Some(&link);
-                    !is_own && claim.overlaps(dst.network(), dst.broadcast())
-                });
-                findings.extend(other.map(|Claim { subnet, offset, .. }| Finding {
-                    offset: *offset,
-                    is_fault: false,
-                    text: format!("{subnet} overlaps the route of this host to {dst} by {link}"),
-                }));
-            }
-        }
-    }
-    Ok(())
 }

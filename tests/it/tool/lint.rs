@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::cnibox;
-use crate::world::{Outcome, World, parse};
+use crate::world::{Outcome, World, parse, with};
 
 fn fixtures(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/lint").join(name)
@@ -76,6 +76,8 @@ fn networks_with_the_same_addresses_are_found() {
 #[test]
 fn configurations_of_other_programs_are_right() {
     let world = World::new();
+    // The parent of the macvlan of nerdctl.
+    world.host(["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "other"]);
     // dhcp may be an executable of somewhere else.
     world.host(["mkdir", "-p", "/run/own"]);
     world.write("/run/own/dhcp", "");
@@ -143,12 +145,17 @@ fn notes_are_on_stderr_and_no_mistakes() {
     let ipam = json!({"type": "static", "addresses": [{"address": "10.9.0.2/24"}]});
     let dummy = json!({"type": "dummy", "mtu": 1400, "ipam": ipam});
     let portmap = json!({"type": "portmap", "capabilities": {"portMappings": false}});
-    let network =
-        json!({"cniVersion": "1.0.0", "name": "net", "plugins": [bridge, dummy, portmap]});
+    let of_parent = |kind: &str, parent: &str| json!({"type": kind, "master": parent});
+    let too_long = "l".repeat(200);
+    let parents = ["lan", "lan0", &too_long].map(|parent| of_parent("macvlan", parent));
+    let inside = with(&of_parent("ipvlan", "eth0"), json!({"linkInContainer": true}));
+    let plugins = [&[bridge, dummy, portmap, inside], &parents[..]].concat();
+    let network = json!({"cniVersion": "1.0.0", "name": "net", "plugins": plugins});
     world.write("/run/10-net.conflist", network.to_string());
     let outcome = lint(&world, &["/run/10-net.conflist"]);
     assert_eq!((outcome.status, outcome.stdout.as_str()), (0, ""), "{}", outcome.report());
     for text in [
+        "note: this host has no link lan0: an ADD fails until it has",
         "note: bridge has no key color",
         "note: portmap does nothing unless it declares the capability portMappings",
         "note: the Go plugin dummy ignores mtu",
@@ -158,7 +165,7 @@ fn notes_are_on_stderr_and_no_mistakes() {
     }
     let document = parse(&lint(&world, &["--json", "/run/10-net.conflist"]).output());
     let findings = document["findings"].as_array().unwrap();
-    assert_eq!(findings.len(), 4, "{document}");
+    assert_eq!(findings.len(), 5, "{document}");
     assert!(
         findings.iter().all(|finding| finding["kind"] == "note" && finding["line"] == 1),
         "{document}"
