@@ -1,6 +1,6 @@
 //! The keys of a network configuration that have the same meaning in every plugin.
 //!
-//! The other keys of a plugin are in its manual, at the head of `src/plugins/NAME.rs`. A plugin that makes an interface
+//! The other keys of a plugin are in its manual: `cnibox help NAME`. A plugin that makes an interface
 //! reads `ipam` and `dns`. A chained plugin reads `prevResult`. The IPAM plugins `host-local` and `static` read
 //! `ipam.routes`.
 //!
