@@ -36,11 +36,7 @@ impl Runtime {
     /// warning for each entry and each record that cannot be read.
     pub fn attachments(&self) -> Result<Vec<(CacheEntry, Life)>> {
         let witness = Witness::new()?;
-        let with_life = |entry: CacheEntry| {
-            let life = self.life(&witness, &entry);
-            (entry, life)
-        };
-        let mut attachments: Vec<_> = self.entries()?.into_iter().map(with_life).collect();
+        let mut attachments = self.lives(&witness, self.entries()?);
         let pending = self.uncached_operations()?;
         let titles = attachments.iter().map(|(entry, _)| entry).chain(&pending);
         let titles: HashSet<String> = titles.map(CacheEntry::title).collect();
@@ -58,6 +54,22 @@ impl Runtime {
         attachments.extend(judged.filter(|(_, life)| matches!(life, Life::Unknown(_))));
         unreadable.iter().for_each(Unreadable::warn);
         Ok(attachments)
+    }
+
+    /// The lives of entries of the cache, as they were read. An attachment whose DEL has removed the entry since then is left out: its
+    /// namespace can end at once.
+    pub(super) fn lives(
+        &self,
+        witness: &Witness,
+        entries: Vec<CacheEntry>,
+    ) -> Vec<(CacheEntry, Life)> {
+        let is_removed =
+            |entry: &CacheEntry| matches!(self.cache.read(&entry.network, &entry.at), Ok(None));
+        let lives = entries.into_iter().map(|entry| {
+            let life = self.life(witness, &entry);
+            (entry, life)
+        });
+        lives.filter(|(entry, life)| !(life.is_ended() && is_removed(entry))).collect()
     }
 
     /// The entries of the cache. Prints a warning for each damaged entry.

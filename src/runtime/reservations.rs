@@ -143,11 +143,7 @@ impl Runtime {
         let Entries { entries: pending, mut damaged } = self.pending.all()?;
         let cached = self.cache.all()?;
         damaged.extend(cached.damaged);
-        let with_life = |entry: CacheEntry| {
-            let life = self.life(&witness, &entry);
-            (entry, life)
-        };
-        let attachments: Vec<_> = cached.entries.into_iter().map(with_life).collect();
+        let attachments = self.lives(&witness, cached.entries);
         for (entry, _) in &attachments {
             add_ranges_of_add(entry, &mut pools);
         }
@@ -161,7 +157,11 @@ impl Runtime {
                 records.push((record, life));
             }
         }
-        let pending: Vec<_> = pending.into_iter().map(with_life).collect();
+        let of_pending = |entry: CacheEntry| {
+            let life = self.life(&witness, &entry);
+            (entry, life)
+        };
+        let pending: Vec<_> = pending.into_iter().map(of_pending).collect();
         let unreadable = all.unreadable;
         let evidence =
             Evidence { runtime: self, pending, records, unreadable, attachments, damaged };

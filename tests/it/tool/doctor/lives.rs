@@ -47,3 +47,22 @@ fn an_attachment_that_the_cache_lacks_is_a_note_and_counts() {
     let text = "lives, and the cache has no entry of it";
     assert!(outcome.stderr.contains(text), "{}", outcome.report());
 }
+
+/// The DEL of an attachment ends after its entry was read, and before the kernel is asked whether it lives.
+#[test]
+fn an_attachment_that_is_removed_since_it_was_read_is_no_fault() {
+    let world = host();
+    let doctor = "entry=$(grep -l /run/netns/c1 /var/lib/cni/results/a-*)
+        strace -f -o /run/trace -P $entry -e trace=close -e inject=close:delay_exit=1s:when=2 cnibox doctor >/run/doctor 2>&1";
+    let running = world.tool(&["sh", "-c", &on_this_host(doctor)], None).start();
+    world.eventually("doctor has read the entry", || {
+        world.host(["sh", "-c", "cat /run/trace 2>/dev/null || true"]).matches("close(").count()
+            == 2
+    });
+    let removed = call(&world, &["del", "a", "c1", "--delete"]);
+    assert_eq!(removed.status, 0, "{}", removed.report());
+    let outcome = running.finish();
+    let report = world.read("/run/doctor");
+    assert_eq!(outcome.status, 0, "{report}");
+    assert!(report.starts_with("no fault found in 1 network and 1 attachment\n"), "{report}");
+}
