@@ -48,14 +48,13 @@ pub trait Plugin: Read {
     /// STATUS: fails with code 50 if an `add` would fail.
     fn status(&self, cx: &Context<'_>) -> Result<()>;
     /// Passes each part that `add` made to `parts.ensure`, with its comparison and the step of `add` that makes it: the parts on
-    /// the host, and if `parts.is_inside` those in the container. `cx` has the request of a CHECK. Links and connections are not
+    /// the host, and within `parts.in_container` those in the container. `cx` has the request of a CHECK. Links and connections are not
     /// changed. The default is for a plugin whose objects are all in the container, and whose `add` can be repeated.
     fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
-        if !parts.is_inside() {
-            return Ok(());
-        }
-        let netns = cx.session.required_netns()?;
-        parts.ensure(&|| self.check(cx, at, netns), &mut || self.add(cx, at, netns).map(drop))
+        parts.in_container(|parts| {
+            let netns = cx.session.required_netns()?;
+            parts.ensure(&|| self.check(cx, at, netns), &mut || self.add(cx, at, netns).map(drop))
+        })
     }
     /// DEL and GC: removes all objects of the owners in the scope, also if the configuration has changed since the ADD. After
     /// an error, the removal goes on. A missing object is not an error. `netns` is None for GC, and if CNI_NETNS is empty or

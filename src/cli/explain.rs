@@ -21,14 +21,17 @@ use crate::cni::version;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
+use crate::kernel::sys::warn;
 use crate::names::NetworkName;
 use crate::netlink::nft::Nft;
 use crate::plugin::execute::Program;
+use crate::plugins::portmap::{self, on_host};
 use crate::plugins::{bridge, firewall, tuning};
 use crate::runtime::Runtime;
 use crate::runtime::chain::{CallSettings, Chain};
 use crate::runtime::conf::{self, Network};
 use crate::runtime::lifecycle::NewAttachment;
+use crate::runtime::request::configuration;
 
 use super::attach;
 use super::output::{print_json, print_line};
@@ -118,11 +121,13 @@ impl Explain {
         let not_called = not_called(&runtime.settings, &new.network)?;
         let (names, directories) = named(&new.network);
         let host = Host::read(&names)?;
+        let home = NetNs::own()?;
         sandbox::enter()?;
+        let home = home.entered_from(&NetNs::own()?);
         sandbox::copy_directories(&directories)?;
         // Nothing can be executed without CNI_PATH. The log is a file of the host.
         (runtime.settings.path, runtime.settings.log) = (Vec::new(), None);
-        let explained = add_in_copy(&runtime, &new, &host, not_called)?;
+        let explained = add_in_copy(&runtime, &new, (&home, &host), not_called)?;
         if self.json {
             print_json(&explained)
         } else {
@@ -132,11 +137,11 @@ impl Explain {
     }
 }
 
-/// Does the ADD in the namespaces of this process.
+/// Does the ADD in the namespaces of this process. `home` is the namespace of the host.
 fn add_in_copy(
     runtime: &Runtime,
     new: &NewAttachment,
-    host: &Host,
+    (home, host): (&NetNs, &Host),
     not_called: Vec<Option<NotCalled>>,
 ) -> Result<Explained> {
     let NewAttachment { network, at, args, capability_args } = new;
@@ -168,6 +173,10 @@ fn add_in_copy(
                 success = Some(previous).filter(|_| !ends_list);
             }
             (Some(previous), None) => {
+                if conf::kind(plugin) == portmap::ENTRY.name {
+                    home.run(|| examine_ports(new, plugin, &previous))
+                        .map_err(|error| chain.with_plugin("add", plugin, error))?;
+                }
                 let previous = Some(previous).filter(|_| index > 0);
                 success = Some(chain.add_one(plugin, previous).map_err(|failed| failed.error)?);
                 let after = view.objects()?;
@@ -188,6 +197,16 @@ fn add_in_copy(
         result: result.transpose()?,
         success,
     })
+}
+
+/// Fails if a port is taken on the host, the network namespace of this thread. Warns if a program of the host waits on one.
+fn examine_ports(new: &NewAttachment, plugin: &Json, previous: &Success) -> Result<()> {
+    let NewAttachment { network, at, capability_args, .. } = new;
+    let config = configuration(network, plugin, capability_args, None);
+    if let Some(found) = on_host::examine(&config, &network.name, at, previous)? {
+        warn(format_args!("warning: {found}; its clients reach the container instead"));
+    }
+    Ok(())
 }
 
 /// For each plugin of the list the reason not to call it. Fails if a plugin or its delegate does not exist.
@@ -260,9 +279,11 @@ impl Explained {
         for Step { kind, objects, not_called } in &self.plugins {
             let why = not_called.as_ref().map(|reason| format!(" is not called: {reason}"));
             print_line("");
-            let nothing = objects.is_empty().then(|| ": nothing to do".to_owned());
+            let nothing =
+                objects.iter().all(Object::is_index).then(|| ": nothing to do".to_owned());
             print_line(format_args!("{kind}{}", why.or(nothing).unwrap_or_default()));
-            for Object { side, object, on_host } in objects {
+            // Nobody reads hashes.
+            for Object { side, object, on_host } in objects.iter().filter(|it| !it.is_index()) {
                 let there = on_host.as_ref().map(|there| format!("; the host has {there}"));
                 print_line(format_args!("  {side:<9}  {object}{}", there.unwrap_or_default()));
             }

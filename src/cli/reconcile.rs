@@ -7,10 +7,10 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{reason, warn};
 use crate::kernel::unix;
-use crate::plugin::parts::Parts;
+use crate::plugin::parts::{InContainer, Parts};
 use crate::runtime::Runtime;
 use crate::runtime::lifecycle::Choice;
-use crate::runtime::reconcile::{Busy, Reconciled};
+use crate::runtime::reconcile::{Busy, Difference, Reconciled};
 use crate::runtime::watch::{Left, PAUSE_MAX_S};
 
 use super::output::{Done, print_json, print_line, usage_error};
@@ -84,7 +84,8 @@ impl Reconcile {
         podman::require_known(choice.as_ref())?;
         let name = choice.as_ref().map(Choice::name);
         let is_chosen = |network: &_, _: &_| name.is_none_or(|name| network == name);
-        let parts = |_: &_, _: &_, _: &str| Parts::to_restore(self.dry_run, self.inside);
+        let inside = if self.inside { InContainer::Ensure } else { InContainer::List };
+        let parts = |_: &_, _: &_, _: &str| Parts::to_restore(self.dry_run, inside);
         let left = runtime.left_by_watcher();
         let reconciled = runtime.reconcile(Busy::Wait, &parts, is_chosen)?;
         reconciled.errors.iter().for_each(|error| warn(format_args!("warning: {error}")));
@@ -104,9 +105,25 @@ impl Reconcile {
     }
 
     fn print(&self, reconciled: &Reconciled) {
-        let verb = if self.dry_run { "would restore" } else { "restored" };
-        reconciled.restored.iter().for_each(|restored| print_line(restored.line(verb)));
+        print(if self.dry_run { "would restore" } else { "restored" }, &reconciled.restored);
+        print("not restored inside", &reconciled.left_inside);
+        if !reconciled.left_inside.is_empty() {
+            warn(format_args!(
+                "--inside restores what is left in containers; an interface that is gone needs a new ADD"
+            ));
+        }
         reconciled.reasons().iter().for_each(print_line);
+    }
+}
+
+/// Prints each attachment once, and below it what differs.
+fn print(verb: &str, differences: &[Difference]) {
+    let of = |one: &Difference| one.at.title(&one.network);
+    for of_one in differences.chunk_by(|one, next| of(one) == of(next)) {
+        print_line(format_args!("{verb} {}:", of(&of_one[0])));
+        for Difference { plugin, title, .. } in of_one {
+            print_line(format_args!("    {plugin}: {title}"));
+        }
     }
 }
 

@@ -90,6 +90,12 @@ impl NetNs {
         Ok(Self { file: Arc::new(file), path: path.into(), origin })
     }
 
+    /// This namespace, which `run` enters from another one and returns to that: the thread has moved to it.
+    #[cfg(feature = "tool")]
+    pub fn entered_from(self, origin: &Self) -> Self {
+        Self { origin: Arc::clone(&origin.file), ..self }
+    }
+
     /// Whether this and the other value are the same namespace.
     pub fn is(&self, other: &Self) -> Result<bool> {
         Ok(self.identity()? == other.identity()?)

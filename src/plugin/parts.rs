@@ -10,8 +10,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Default)]
 pub struct Parts {
     purpose: Purpose,
-    /// The container's side is compared, too.
-    is_inside: bool,
+    inside: InContainer,
     /// The addresses that the attachment no longer has. A part removes what it made for them.
     pub former: Vec<IpAddr>,
     /// The addresses of which the masquerading was missing, and was made.
@@ -24,10 +23,24 @@ pub struct Parts {
     pub failed: Vec<Error>,
     /// The differences of parts that were left, because of `leaves`.
     pub left: Vec<Error>,
+    /// The differences of parts in the container that were listed only, and the errors of their comparison.
+    pub left_inside: Vec<Error>,
     /// The reasons why parts are not made.
     pub skipped: Vec<String>,
     /// The errors of parts that could not be made.
     pub errors: Vec<Error>,
+}
+
+/// What is done with the parts in the container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InContainer {
+    /// Nothing: the namespace of the container is not opened.
+    #[default]
+    Skip,
+    /// They are compared, and what differs stays.
+    List,
+    /// The same as with those on the host.
+    Ensure,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,13 +59,13 @@ enum Purpose {
 impl Parts {
     /// For CHECK.
     pub fn to_check() -> Self {
-        Self { is_inside: true, ..Self::default() }
+        Self { inside: InContainer::Ensure, ..Self::default() }
     }
 
-    /// For `reconcile`. With `is_inside` also the container's side, which the container may have changed on purpose.
-    pub fn to_restore(is_dry_run: bool, is_inside: bool) -> Self {
+    /// For `reconcile`. A container may have changed what is inside on purpose.
+    pub fn to_restore(is_dry_run: bool, inside: InContainer) -> Self {
         let purpose = if is_dry_run { Purpose::List } else { Purpose::Restore };
-        Self { purpose, is_inside, ..Self::default() }
+        Self { purpose, inside, ..Self::default() }
     }
 
     /// For an ADD of an attachment that exists, and for a lease with another address. `former` are the addresses of before.
@@ -69,9 +82,19 @@ impl Parts {
         self.purpose == Purpose::Check
     }
 
-    /// Whether the container's side is compared, too.
-    pub fn is_inside(&self) -> bool {
-        self.is_inside
+    /// Compares, and makes, the parts in the container with `ensure_all`.
+    pub fn in_container(&mut self, ensure_all: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        match self.inside {
+            InContainer::Skip => Ok(()),
+            InContainer::Ensure => ensure_all(self),
+            InContainer::List => {
+                let mut listed = Self::to_restore(true, InContainer::Ensure);
+                let failed = ensure_all(&mut listed).err();
+                let all = listed.restored.into_iter().chain(listed.errors).chain(failed);
+                self.left_inside.extend(all);
+                Ok(())
+            }
+        }
     }
 
     /// Whether the parts are made for `reconcile`.
@@ -135,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_part_that_cannot_be_compared_is_not_made() {
-        let mut parts = Parts::to_restore(false, false);
+        let mut parts = Parts::to_restore(false, InContainer::Skip);
         let unknown = || Err(Error::internal("cannot read it"));
         assert_eq!(parts.ensure(&unknown, &mut || panic!("it is made")), Ok(()));
         assert_eq!(parts.errors, [Error::internal("cannot read it")]);
@@ -145,7 +168,7 @@ mod tests {
     fn only_a_part_that_differs_is_made() {
         let is_there = Cell::new(false);
         let compare = || if is_there.get() { Ok(()) } else { difference() };
-        let mut parts = Parts::to_restore(false, false);
+        let mut parts = Parts::to_restore(false, InContainer::Skip);
         for _ in 0..2 {
             let make = &mut || {
                 assert!(!is_there.replace(true), "it is made twice");
@@ -162,7 +185,7 @@ mod tests {
         let shared = || difference().map_err(|error| error.of_shared("ip_forward"));
         let in_its_text = || shared().map_err(|error| error.context("no gateway"));
         let leaves = ["ip_forward".to_owned(), "own".to_owned()];
-        let mut parts = Parts::to_restore(false, false).leaving(leaves.into());
+        let mut parts = Parts::to_restore(false, InContainer::Skip).leaving(leaves.into());
         for compare in [&shared as &dyn Fn() -> _, &in_its_text, &|| Err(Error::difference("own"))]
         {
             assert_eq!(parts.ensure(compare, &mut || panic!("it is made")), Ok(()));
@@ -174,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_dry_run_and_a_check_make_nothing() {
-        let mut parts = Parts::to_restore(true, false);
+        let mut parts = Parts::to_restore(true, InContainer::Skip);
         assert_eq!(parts.ensure(&difference, &mut || panic!("it is made")), Ok(()));
         assert_eq!(parts.restored, [difference().unwrap_err()]);
         let found = Parts::to_check().ensure(&difference, &mut || panic!("it is made"));

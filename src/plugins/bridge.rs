@@ -263,13 +263,11 @@ impl Plugin for Bridge {
         let result = cx.request.required_prev_result()?;
         let port = veth::host_end_of(cx, at, &result)?;
         if port.master != Some(bridge.index) {
-            return Err(Error::internal(format_args!(
-                "interface {} is not a port of bridge {}",
-                port.name, bridge.name
-            )));
+            let msg = format!("interface {} is not a port of bridge {}", port.name, bridge.name);
+            return Err(Error::internal(msg).with_details("only a new ADD connects it again"));
         }
         self.reconcile_on_host(cx, at, (&validated, &bridge, &port), parts)?;
-        if parts.is_inside() { self.inside(cx, at, &result)?.reconcile(parts) } else { Ok(()) }
+        parts.in_container(|parts| self.inside(cx, at, &result)?.reconcile(parts))
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {

@@ -53,6 +53,8 @@
 mod bindings;
 mod conditions;
 mod config;
+#[cfg(feature = "tool")]
+pub mod on_host;
 mod ports;
 mod removal;
 pub mod return_path;
@@ -79,6 +81,8 @@ use crate::plugin::owner::Owners;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::link::chained;
+#[cfg(feature = "tool")]
+use crate::steps::nft::shared_set::OWNERS_OF;
 use crate::steps::nft::{localnet, shared_rules};
 use crate::steps::undo::Undo;
 use config::Settings;
@@ -203,6 +207,12 @@ impl Plugin for Portmap {
 /// The kernel features that the rules need.
 const FEATURES: [Feature; 5] =
     [Feature::Tables, Feature::Nat, Feature::Masquerade, Feature::Fib, Feature::Conntrack];
+
+/// Whether a set has hashes of owners as keys: by them a DEL finds the elements of an owner in the other sets.
+#[cfg(feature = "tool")]
+pub fn is_index(set: &str) -> bool {
+    set == rules::OWNERS || set.starts_with(OWNERS_OF)
+}
 
 /// The first address of the family on the container's interface.
 fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Option<IpNet> {

@@ -131,13 +131,12 @@ impl Plugin for Sbr {
     }
 
     fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
-        if !parts.is_inside() {
-            return Ok(());
-        }
-        let netns = cx.session.required_netns()?;
-        parts.ensure(&|| self.check(cx, at, netns), &mut || {
-            self.restore_rules(cx, at, netns)?;
-            self.add(cx, at, netns).map(drop)
+        parts.in_container(|parts| {
+            let netns = cx.session.required_netns()?;
+            parts.ensure(&|| self.check(cx, at, netns), &mut || {
+                self.restore_rules(cx, at, netns)?;
+                self.add(cx, at, netns).map(drop)
+            })
         })
     }
 

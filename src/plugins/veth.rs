@@ -153,11 +153,7 @@ impl Plugin for Veth {
         let end = veth::host_end_of(cx, at, &result)?;
         let own = own(&result, at);
         self.reconcile_on_host(cx, at, (&end, &own), parts)?;
-        if parts.is_inside() {
-            inside(cx, at, &result, (&own, end.mac))?.reconcile(parts)
-        } else {
-            Ok(())
-        }
+        parts.in_container(|parts| inside(cx, at, &result, (&own, end.mac))?.reconcile(parts))
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {

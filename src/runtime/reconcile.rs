@@ -51,15 +51,18 @@ pub struct Tried {
     pub plugin: String,
 }
 
-/// A part of an attachment that was restored.
-#[derive(Debug, Serialize)]
-pub struct Restored {
+/// A part of an attachment that was missing or different.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
     pub network: NetworkName,
     #[serde(flatten)]
     pub at: Attachment,
     pub plugin: String,
     /// The difference from the ADD, as CHECK describes it.
     pub difference: String,
+    /// The same without the names of the kernel's objects.
+    #[serde(skip)]
+    pub title: String,
 }
 
 /// An attachment, or a plugin of one, that was not restored.
@@ -85,7 +88,10 @@ pub struct Failed {
 /// The result of a reconcile. This is also the output of `cnibox reconcile --json`.
 #[derive(Debug, Default, Serialize)]
 pub struct Reconciled {
-    pub restored: Vec<Restored>,
+    pub restored: Vec<Difference>,
+    /// What differs in containers, if it was only listed. It can be an error: an interface is gone.
+    #[serde(rename = "leftInside")]
+    pub left_inside: Vec<Difference>,
     pub skipped: Vec<Skipped>,
     #[serde(skip)]
     pub failed: Vec<Failed>,
@@ -247,14 +253,15 @@ impl Reconciled {
         self.tried.extend(tried.map(|object| Tried { object, plugin: plugin.to_owned() }));
         self.left.extend(parts.left.iter().map(object));
         self.masqueraded.extend(parts.masqueraded);
-        for difference in parts.restored {
-            self.restored.push(Restored {
-                network: entry.network.clone(),
-                at: entry.at.clone(),
-                plugin: plugin.to_owned(),
-                difference: difference.to_string(),
-            });
-        }
+        let difference = |error: Error| Difference {
+            network: entry.network.clone(),
+            at: entry.at.clone(),
+            plugin: plugin.to_owned(),
+            difference: error.to_string(),
+            title: error.msg.clone(),
+        };
+        self.restored.extend(parts.restored.into_iter().map(difference));
+        self.left_inside.extend(parts.left_inside.into_iter().map(difference));
         for reason in parts.skipped {
             self.skip(entry, Some(plugin.to_owned()), reason);
         }
@@ -313,10 +320,10 @@ impl Display for Object {
     }
 }
 
-impl Restored {
+impl Difference {
     /// The line about the part: `restored eth0 of container c1 in network net: PLUGIN: DIFFERENCE`.
     pub fn line(&self, verb: &str) -> String {
-        let Self { network, at, plugin, difference } = self;
+        let Self { network, at, plugin, difference, .. } = self;
         format!("{verb} {}: {plugin}: {difference}", at.title(network))
     }
 }

@@ -17,7 +17,7 @@ use crate::kernel::clock;
 use crate::kernel::listener::Signals;
 use crate::kernel::sys;
 use crate::netlink::{Events, changes};
-use crate::plugin::parts::Parts;
+use crate::plugin::parts::{InContainer, Parts};
 use crate::runtime::Runtime;
 use crate::runtime::reconcile::Busy;
 
@@ -107,7 +107,8 @@ impl Runtime {
         memory.backoff.begin(begin, is_quiet);
         let backoff = &memory.backoff;
         let new = |network: &_, at: &_, plugin: &str| {
-            Parts::to_restore(false, false).leaving(backoff.leaves(begin, (network, at, plugin)))
+            let leaves = backoff.leaves(begin, (network, at, plugin));
+            Parts::to_restore(false, InContainer::Skip).leaving(leaves)
         };
         let reconciled = self.reconcile(Busy::Skip, &new, |_, _| true);
         let is_partial = reconciled.as_ref().map_or(true, |reconciled| reconciled.is_partial);

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use crate::error::Result;
 use crate::names::NetworkName;
 use crate::plugin::life::Life;
-use crate::plugin::parts::Parts;
+use crate::plugin::parts::{InContainer, Parts};
 use crate::runtime::cache::CacheEntry;
-use crate::runtime::reconcile::{Busy, Failed, Restored};
+use crate::runtime::reconcile::{Busy, Difference, Failed};
 
 use super::finding::{Findings, Harm};
 use super::host::Host;
@@ -17,7 +17,7 @@ use super::routes::misrouted;
 
 /// The differences of one plugin.
 struct Group<'a> {
-    first: &'a Restored,
+    first: &'a Difference,
     count: usize,
     attachments: BTreeSet<String>,
     networks: BTreeSet<&'a NetworkName>,
@@ -25,7 +25,8 @@ struct Group<'a> {
 
 pub(super) fn parts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
     let explained = interfaces(host, found)?;
-    let new = |_: &_, _: &_, _: &str| Parts::to_restore(true, host.options.is_inside);
+    let inside = if host.options.is_inside { InContainer::Ensure } else { InContainer::Skip };
+    let new = |_: &_, _: &_, _: &str| Parts::to_restore(true, inside);
     let is_chosen = |network: &_, at: &_| host.options.concerns(network, at);
     let mut reconciled = host.runtime.reconcile(Busy::Skip, &new, is_chosen)?;
     let mut groups: Vec<Group<'_>> = Vec::new();
@@ -50,7 +51,7 @@ pub(super) fn parts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
         let names: Vec<&str> = networks.iter().map(|name| &***name).collect();
         let network = if let [name] = names[..] { format!(" {name}") } else { String::new() };
         let more = if *count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
-        let (plugin, difference) = (&first.plugin, &first.difference);
+        let (plugin, difference) = (&first.plugin, &first.title);
         let counted = match attachments.len() {
             1 => "1 attachment".into(),
             number => format!("{number} attachments"),

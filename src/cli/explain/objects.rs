@@ -9,6 +9,7 @@ use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::netlink::nft::{Nft, Table};
 use crate::netlink::rtnl::{Address, Link, RT_TABLE_MAIN, Route, Rtnl};
+use crate::plugins::portmap;
 
 /// An object of the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,6 +33,12 @@ impl Object {
         }
         self.on_host = there.cloned();
         Some(self)
+    }
+
+    /// Whether it is an element of a set by which a DEL finds others: its key has hashes of the owner.
+    pub(super) fn is_index(&self) -> bool {
+        let mut words = self.object.split(' ');
+        words.next() == Some("element") && words.nth(2).is_some_and(portmap::is_index)
     }
 }
 

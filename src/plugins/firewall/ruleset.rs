@@ -178,9 +178,10 @@ impl Listing<'_> {
                     Some(address) if !is_stand_in(&element.key) => format!("address {address}"),
                     _ => format!("the bridge of {}", &**self.owner),
                 };
-                let missing = Error::difference(format_args!(
-                    "{what} is missing from {kind} {name} of table {table}"
-                ));
+                let missing = Error::difference(format_args!("{what} is not in the firewall"))
+                    .with_details(format_args!(
+                        "it is missing from {kind} {name} of table {table}"
+                    ));
                 return Err(shared_rules::missing_in_set(nft, table, name, missing)?);
             }
         }
@@ -323,10 +324,9 @@ pub(super) fn check(nft: &Nft, listing: &Listing<'_>) -> Result<()> {
         if nft.elements_at(table, set, &[key])? == [None] {
             let object =
                 format!("bridge {} in set {set} of table {table}", policy_links.bridge(family));
-            let missing = Error::difference(format_args!(
-                "bridge {} is missing from set {set} of table {table}",
-                policy_links.bridge(family)
-            ));
+            let bridge = policy_links.bridge(family);
+            let missing = Error::difference(format_args!("bridge {bridge} is not in the firewall"))
+                .with_details(format_args!("it is missing from set {set} of table {table}"));
             return Err(shared_rules::missing_in_set(nft, table, set, missing.of_shared(object))?);
         }
     }

@@ -12,7 +12,7 @@ use super::rules::{
 };
 use crate::compat::host_ports::{self, HostPort};
 use crate::error::{Error, Result};
-use crate::names::IpFamily;
+use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::nft::{Batch, Comment, Datum, Element, Nft, Value, pack};
 use crate::netlink::octets;
 use crate::plugin::life;
@@ -228,9 +228,10 @@ impl<'a> PortBindings<'a> {
         all.extend(if_any.filter(|expected| sets.contains(&expected.set)));
         for expected in &all {
             if !SharedSet::new(self.family, &expected.set).has(nft, &expected.element)? {
-                let missing = Error::difference(format_args!(
-                    "{} of {} not found in set {} of table {table}",
-                    expected.title, self.owner, expected.set
+                let missing = Error::difference(format_args!("{} is missing", expected.title));
+                let missing = missing.with_details(format_args!(
+                    "no element of {} in set {} of table {table}",
+                    self.owner, expected.set
                 ));
                 return Err(shared_rules::missing_in_set(nft, table, &expected.set, missing)?);
             }
@@ -239,9 +240,10 @@ impl<'a> PortBindings<'a> {
         for (sources, net) in &sources {
             let set = sources.set();
             if sets.contains(&set) && nft.elements_at(table, &set, &[source_key(net)])? == [None] {
-                let msg = format!("source {net} not found in set {set} of table {table}");
+                let missing = Error::difference(format_args!("masquerading of {net} is missing"));
                 // All attachments with this source need it.
-                return Err(Error::difference(&msg)
+                return Err(missing
+                    .with_details(format_args!("no element in set {set} of table {table}"))
                     .of_shared(format_args!("source {net} of set {set} of table {table}")));
             }
         }
@@ -381,8 +383,33 @@ impl<'a> PortBindings<'a> {
         Ok(competing)
     }
 
+    /// Fails if the Go plugin has published one of the ports for another container: its rules come before those of cnibox, and no
+    /// record of cnibox proves that such a container has ended. Returns whether it has published one for this attachment.
+    pub fn refuse_of_reference(
+        &self,
+        nft: &Nft,
+        network: &NetworkName,
+        at: &Attachment,
+    ) -> Result<bool> {
+        let mut has_own = false;
+        for (mapping, port) in self.published_by_reference(nft)? {
+            if port.container_id != *at.container_id {
+                let id = &port.container_id;
+                let of = port.network.unwrap_or_else(|| network.to_string());
+                return Err(Error::internal(format_args!(
+                    "cannot publish {}: it is taken by container {id} of the Go plugin portmap, which may have \
+                     ended; cnibox gc --unknown {of}/{id}/{} removes its rules",
+                    title(mapping),
+                    at.ifname
+                )));
+            }
+            has_own |= port.network.as_deref() == Some(&**network);
+        }
+        Ok(has_own)
+    }
+
     /// The ports of the Go plugin that conflict with these bindings, each with a mapping that needs the same port.
-    pub fn published_by_reference(&self, nft: &Nft) -> Result<Vec<(&Mapping, HostPort)>> {
+    fn published_by_reference(&self, nft: &Nft) -> Result<Vec<(&Mapping, HostPort)>> {
         let has_conditions = !self.settings.conditions(self.family).is_empty();
         let mut taken = Vec::new();
         for port in host_ports::all(nft, self.family)? {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::bindings::{PortBindings, is_registered, title};
+use super::bindings::{PortBindings, is_registered};
 use super::config::{HostIp, Mapping, Settings, Snat};
 use super::removal::Removal;
 #[cfg(feature = "tool")]
@@ -154,24 +154,12 @@ impl<'a> Ports<'a> {
     }
 
     /// Removes the rules of the Go plugin for this attachment. Fails if the Go plugin has published one of the ports for another
-    /// container: its rules come before those of cnibox, and no record of cnibox proves that such a container has ended.
+    /// container.
     pub fn replace_reference_rules(&self, nft: &Nft) -> Result<()> {
         let network = &self.cx.request.network;
         let mut has_own = false;
         for bindings in self.all() {
-            for (mapping, port) in bindings.published_by_reference(nft)? {
-                if port.container_id != *self.at.container_id {
-                    let id = &port.container_id;
-                    let of = port.network.unwrap_or_else(|| network.to_string());
-                    return Err(Error::internal(format_args!(
-                        "cannot publish {}: it is taken by container {id} of the Go plugin portmap, which may have \
-                         ended; cnibox gc --unknown {of}/{id}/{} removes its rules",
-                        title(mapping),
-                        self.at.ifname
-                    )));
-                }
-                has_own |= port.network.as_deref() == Some(&**network);
-            }
+            has_own |= bindings.refuse_of_reference(nft, network, self.at)?;
         }
         if has_own {
             nft.transact(|nft, batch| {

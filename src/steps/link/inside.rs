@@ -118,8 +118,7 @@ impl<'a> Inside<'a> {
 
 /// For a plugin whose objects are all in the container.
 pub fn reconcile(cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
-    if !parts.is_inside() {
-        return Ok(());
-    }
-    Inside::find(cx, at, &cx.request.required_prev_result()?)?.reconcile(parts)
+    parts.in_container(|parts| {
+        Inside::find(cx, at, &cx.request.required_prev_result()?)?.reconcile(parts)
+    })
 }

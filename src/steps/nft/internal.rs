@@ -72,9 +72,8 @@ impl Internal<'_> {
             let table = shared_rules::table(family);
             let missing = |set: &str| {
                 let name = self.link;
-                Error::difference(format_args!(
-                    "network of {owner} is not internal: {name} is missing from set {set} of table {table}"
-                ))
+                Error::difference(format_args!("network of {owner} is not internal"))
+                    .with_details(format_args!("{name} is missing from set {set} of table {table}"))
             };
             let ports = nft.elements_at(table, PORTS, std::slice::from_ref(&own.key))?;
             if !ports.contains(&Some(own.clone())) {

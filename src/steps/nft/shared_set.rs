@@ -57,7 +57,8 @@ pub struct Changed {
     pub kept: Vec<Element>,
 }
 
-const OWNERS_OF: &str = "owners-of-";
+/// The beginning of the names of sets of further owners.
+pub const OWNERS_OF: &str = "owners-of-";
 const MARKS_BYTES: usize = 8;
 /// The length of a protocol and a port in a key: four bytes each.
 pub const PORT_BYTES: usize = 8;

@@ -38,17 +38,29 @@ const MISSING: [(&str, &str); 22] = [
     ("nft delete chain ip6 cnibox firewall-unmark", "chain firewall-unmark not found"),
     (
         "nft flush set ip6 cnibox firewall-published",
-        "address fd00:1::2 is missing from set firewall-published",
+        "address fd00:1::2 is not in the firewall: it is missing from set firewall-published",
     ),
     (
         "nft delete element ip cnibox firewall-addresses '{ 10.1.0.2 }'",
-        "address 10.1.0.2 is missing from set firewall-addresses",
+        "address 10.1.0.2 is not in the firewall: it is missing from set firewall-addresses",
     ),
-    ("nft delete table ip6 cnibox", "address fd00:1::2 is missing from set firewall-addresses"),
+    (
+        "nft delete table ip6 cnibox",
+        "address fd00:1::2 is not in the firewall: it is missing from set firewall-addresses",
+    ),
     ("nft flush map ip cnibox firewall-isolated", "firewall-isolated"),
-    ("nft flush set ip cnibox firewall-bridges", "bridge br1 is missing from set firewall-bridges"),
-    ("nft flush set ip cnibox firewall-within", "bridge br1 is missing from set firewall-within"),
-    ("nft flush set ip6 cnibox firewall-alone", "bridge br1 is missing from set firewall-alone"),
+    (
+        "nft flush set ip cnibox firewall-bridges",
+        "bridge br1 is not in the firewall: it is missing from set firewall-bridges",
+    ),
+    (
+        "nft flush set ip cnibox firewall-within",
+        "bridge br1 is not in the firewall: it is missing from set firewall-within",
+    ),
+    (
+        "nft flush set ip6 cnibox firewall-alone",
+        "bridge br1 is not in the firewall: it is missing from set firewall-alone",
+    ),
     ("nft flush chain ip cnibox firewall-policy", "rules of chain firewall-policy"),
     ("nft flush chain ip6 cnibox firewall-between", "rules of chain firewall-between"),
     ("nft flush chain ip cnibox firewall-alone", "rules of chain firewall-alone"),
@@ -102,7 +114,7 @@ fn another_uplink_or_a_missing_rule_of_strict_is_named() {
         ),
         (
             "nft flush set ip6 cnibox firewall-apart",
-            "bridge br1 is missing from set firewall-apart",
+            "bridge br1 is not in the firewall: it is missing from set firewall-apart",
         ),
         ("nft flush map ip cnibox firewall-strict", "firewall-strict"),
         ("nft flush chain ip6 cnibox firewall-policy", "rules of chain firewall-policy"),

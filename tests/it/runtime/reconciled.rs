@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Host, list};
 use crate::portmap::{ask, ask_in_vain, neighbours, serve};
-use crate::world::{Connection, Container, Outcome, State, echo, plugin_names, with};
+use crate::world::{Connection, Container, Outcome, State, echo, parse, plugin_names, with};
 
 /// A network with everything that can be removed.
 pub(super) fn network() -> Value {
@@ -34,6 +34,19 @@ pub(super) fn routed(kind: &str) -> Value {
     json!({"cniVersion": "1.1.0", "name": "routed", "plugins": [plugin]})
 }
 
+/// Each line about a part with the attachment in front, which is printed once: `restored eth0 of container c1 in network net: bridge: …`.
+fn flat(said: &str) -> String {
+    let (mut lines, mut title) = (String::new(), "");
+    for line in said.lines() {
+        match line.strip_prefix("    ") {
+            Some(part) => lines.push_str(&format!("{title} {part}\n")),
+            None if line.ends_with(':') => title = line,
+            None => lines.push_str(&format!("{line}\n")),
+        }
+    }
+    lines
+}
+
 impl Host {
     /// The container has its name as its id.
     pub(super) fn attach_as(&self, network: &str, name: &str, args: &[&str]) {
@@ -50,7 +63,7 @@ impl Host {
     fn reconciled(&self) -> String {
         let said = self.reconcile(&[]).output();
         self.reconcile(&[]).silence();
-        said
+        flat(&said)
     }
 
     /// Restores something. The second time only `left` is said.
@@ -59,7 +72,7 @@ impl Host {
         let said = self.reconcile(&[]).output();
         let again = self.reconcile(&[]).output();
         assert!(again.contains(left) && !again.contains("restored"), "{again}");
-        said
+        flat(&said)
     }
 
     /// The state of the host. The order of tables and chains is that of their creation.
@@ -274,8 +287,13 @@ fn a_dry_run_tells_the_same_and_changes_nothing() {
     let first = &document["restored"][0];
     let at = ["network", "containerID", "ifname", "plugin"].map(|key| first[key].as_str().unwrap());
     assert_eq!(at, ["net", "c1", "eth0", "bridge"]);
+    // An attachment is named once, and the kernel's objects are not.
+    let titles = would.lines().filter(|line| line.starts_with("would restore "));
+    assert_eq!(titles.count(), 2, "{would}");
+    assert!(!would.contains("table ip") && !would.contains("portmap-"), "{would}");
+    assert!(would.contains("\n    portmap: host port tcp 8080 is missing\n"), "{would}");
     // Shared rules that the first attachment restores are not missing for the second.
-    let said = host.reconciled();
+    let (said, would) = (host.reconciled(), flat(&would));
     let would: Vec<&str> = would.lines().collect();
     assert!(said.lines().count() <= would.len(), "{said}");
     for line in said.lines() {
@@ -297,7 +315,7 @@ fn only_the_living_of_the_named_network_are_restored() {
     c1.destroy();
     host.world.host(["nft", "flush", "ruleset"]);
     let said = host.reconcile(&["net"]).output();
-    assert!(said.contains("restored eth0 of container c2 in network net: "), "{said}");
+    assert!(said.contains("restored eth0 of container c2 in network net:\n"), "{said}");
     assert!(!said.contains("restored eth0 of container c1"), "{said}");
     assert!(said.contains("left eth0 of container c1 in network net: it has ended: "), "{said}");
     assert!(!said.contains("c3"), "{said}");
@@ -305,7 +323,7 @@ fn only_the_living_of_the_named_network_are_restored() {
     assert!(rules.contains("net c2 eth0") && !rules.contains("net c1 eth0"), "{rules}");
     assert!(!rules.contains("routed c3 eth0"), "{rules}");
     let said = host.reconcile(&["routed"]).output();
-    assert!(said.contains("container c3 in network routed: veth: masquerading"), "{said}");
+    assert!(said.contains("container c3 in network routed:\n    veth: masquerading"), "{said}");
     // The path belongs to another container now.
     host.world.container("c1");
     assert!(!host.reconcile(&[]).stdout.contains("restored"));
@@ -326,7 +344,7 @@ fn a_plugin_of_others_is_said_and_not_run() {
     }
     host.seen();
     host.world.host(["nft", "flush", "ruleset"]);
-    let said = host.reconcile(&[]).output();
+    let said = flat(&host.reconcile(&[]).output());
     assert!(said.contains("c1 in network net: portmap: "), "{said}");
     let left = "left in network net: plugin stranger is of another executable";
     assert_eq!(said.matches(left).count(), 1, "{said}");
@@ -377,7 +395,14 @@ fn with_inside_the_containers_side_comes_back_too() {
             "echo 0 >/proc/sys/net/ipv4/conf/eth0/arp_filter",
         ] {
             c1.exec(["sh", "-c", disturb]);
-            host.reconcile(&[]).silence();
+            let outcome = host.reconcile(&[]);
+            let left = "not restored inside eth0 of container c1 in network net:\n    ";
+            let is_told = outcome.stdout.starts_with(left) && outcome.stderr.contains("--inside");
+            assert!(outcome.status == 0 && is_told, "{main} {disturb}: {}", outcome.report());
+            let document = parse(&host.reconcile(&["--json"]).output());
+            let count = outcome.stdout.matches("\n    ").count();
+            assert_eq!(document["leftInside"].as_array().map(Vec::len), Some(count), "{document}");
+            assert_ne!(state(), before, "{main} {disturb}");
             let listed = host.reconcile(&["--inside", "--dry-run"]).output();
             assert!(listed.contains("would restore"), "{main} {disturb}: {listed}");
             let said = host.reconcile(&["--inside"]).output();
@@ -458,7 +483,7 @@ fn an_attachment_whose_del_has_begun_is_left() {
     // The ADD of a container that lives on.
     let result = host.cached("net-c1-eth0")["result"].clone();
     c1.add("firewall", &with(&firewall(), json!({"prevResult": result})));
-    let said = host.reconcile(&[]).output();
+    let said = flat(&host.reconcile(&[]).output());
     assert!(said.contains("restored eth0 of container c1 in network net: portmap: "), "{said}");
     host.reconcile(&[]).silence();
 }
@@ -497,8 +522,8 @@ fn an_attachment_that_fails_does_not_stop_the_others() {
     assert_eq!(outcome.status, 1, "{}", outcome.report());
     let error = "cannot restore eth0 of container c1";
     assert!(outcome.stderr.contains(error), "{}", outcome.report());
-    let restored = "restored eth0 of container c2 in network net: firewall: ";
-    assert!(outcome.stdout.contains(restored), "{}", outcome.report());
+    let of_c2 = outcome.stdout.split("restored eth0 of container c2 in network net:\n").nth(1);
+    assert!(of_c2.is_some_and(|parts| parts.contains("    firewall: ")), "{}", outcome.report());
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn a_pause_keeps_what_the_administrator_does_until_its_end() {
     watcher.sleeps();
     assert_eq!(watcher.log(), "");
     let said = host.reconcile(&["--pause", "0"]).output();
-    assert!(said.contains("restored eth0 of container c1 in network net: bridge: "), "{said}");
+    assert!(said.contains("restored eth0 of container c1 in network net:\n    bridge: "), "{said}");
     host.assert_as(&before, "the end of a pause");
     flush();
     watcher.restores(&before, "a flush after the pause");

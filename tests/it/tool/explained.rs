@@ -270,22 +270,49 @@ fn what_the_host_has_is_not_printed_and_the_address_is_the_next_free_one() {
 }
 
 #[test]
-fn a_port_of_another_container_is_printed() {
+fn a_port_of_another_container_is_refused_as_by_an_add() {
     let host = Host::new();
     host.configure(&whole());
-    host.world.container("first");
+    let first = host.world.container("first");
+    host.world.container("next");
     host.cnibox(&["add", "net", "first", "--container-id", "c1", "-p", "8080:80"]).run().success();
+    for port in ["8080:80", "127.0.0.1:8080:80", "[fd03::1]:8080:81"] {
+        let explained = host.explain(&["-p", port]);
+        let added = host.cnibox(&["add", "net", "next", "-p", port]).run();
+        assert_eq!((explained.status, added.status), (1, 1), "{port}: {}", explained.report());
+        let error = explained.stderr.trim_end();
+        assert!(error.ends_with("taken by network net, container c1, interface eth0"), "{error}");
+        assert!(added.stderr.contains(error), "{error}: {}", added.stderr);
+        assert_eq!(explained.stdout, "");
+    }
+    let free = host.explain(&["-p", "8081:80"]).output();
+    assert!(free.contains("portmap-published { tcp . 8081 ") && !free.contains("0x"), "{free}");
+    // An ADD takes the port of a container that has ended.
+    first.destroy();
     let explained = host.explained(&["-p", "8080:80"]);
     let objects = explained["plugins"][1]["objects"].as_array().unwrap();
-    let taken: Vec<&Value> = objects.iter().filter_map(|object| object.get("onHost")).collect();
+    let former: Vec<&Value> = objects.iter().filter_map(|object| object.get("onHost")).collect();
     let element = |family: &str, address: &str| {
         format!(
             "element {family} cnibox portmap-published {{ tcp . 8080 comment \"net c1 eth0\" : {address} . 80 }}"
         )
     };
-    assert_eq!(taken, [&element("ip", "10.1.0.2"), &element("ip6", "fd00:1::2")]);
-    let line = format!("; the host has {}\n", element("ip", "10.1.0.2"));
-    assert!(host.explain(&["-p", "8080:80"]).output().contains(&line));
+    assert_eq!(former, [&element("ip", "10.1.0.2"), &element("ip6", "fd00:1::2")]);
+}
+
+#[test]
+fn a_port_of_a_program_of_the_host_is_a_warning() {
+    let host = Host::new();
+    host.configure(&whole());
+    let server = ["socat", "TCP-LISTEN:8080,fork", "EXEC:true"];
+    let _server = host.world.tool(&server, None).start();
+    host.world
+        .eventually("the server listens", || host.world.host(["ss", "-Hltn"]).contains(":8080 "));
+    let outcome = host.explain(&["-p", "8080:80"]);
+    assert_eq!(outcome.status, 0, "{}", outcome.report());
+    let text = "warning: tcp port 8080: the program socat, process ";
+    assert!(outcome.stderr.contains(text), "{}", outcome.report());
+    assert_eq!(host.explain(&["-p", "8081:80"]).stderr, "");
 }
 
 #[test]

@@ -79,10 +79,7 @@ pub(super) const FIREWALL: &[Fault] = &[
         name: "an address is missing from the set of the plugin firewall",
         make: "nft delete element ip cnibox firewall-addresses '{ 10.1.0.2 }'",
         breaks: Traffic(&[World]),
-        found: &[(
-            Plain,
-            &["address 10.1.0.2 is missing from set firewall-addresses of table ip cnibox"],
-        )],
+        found: &[(Plain, &["address 10.1.0.2 is not in the firewall"])],
         mend: Printed,
         end: "",
     },
