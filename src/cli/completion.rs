@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::plugins::PLUGINS;
 use crate::runtime::NAMED_NAMESPACES;
 
-use super::output::usage_error;
-use super::output::{print_line, print_text};
+use super::help::NETWORK;
+use super::output::{print_line, print_text, usage_error};
 use super::parameters::{self, TIMEOUT_S};
 use super::podman;
 use super::words;
@@ -81,13 +81,14 @@ fn candidates(line: &[&str]) -> Vec<String> {
         ("run", Some("-n" | "--network"), _) | ("ipam", Some("--network"), _) => {
             return networks();
         }
+        ("man", Some("--to"), _) => &[],
         ("help" | "man", _, 0) => {
-            let mut names: Vec<String> = PLUGINS.iter().map(|entry| entry.name.into()).collect();
-            if command == "help" {
-                names.extend(commands());
-            }
+            let mut names = commands();
+            names.extend(PLUGINS.iter().map(|entry| entry.name.to_owned()));
+            names.push(NETWORK.to_owned());
             return names;
         }
+        ("help" | "man", Some(last), 1) => &words::commands(&words::command(&[last]).1),
         ("completion", _, 0) => &["bash", "zsh", "fish"],
         ("ipam", _, 0) => &["list", "leaks", "release", "reserve"],
         ("del", Some("--container-id"), _) => return containers(),

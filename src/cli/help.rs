@@ -1,154 +1,90 @@
-//! `cnibox help` and `cnibox man`: the manuals of plugins and commands.
+//! `cnibox help`: the manuals of plugins and commands, as text.
 
 use std::fmt::Write;
 
-use argh::{ArgsInfo, FromArgs};
-
-use crate::error::Result;
-use crate::plugin::VERSION;
-use crate::plugins::PLUGINS;
+use crate::error::{Error, Result};
 
 use super::manual::{self, Key, Manual};
-use super::output::{NAME, print_text, usage_error};
-use super::similar::hint;
-use super::{HELP, commands, has_command, help_of, overview, words};
-
-/// Print a manual page in the format of man(7).
-#[derive(ArgsInfo, FromArgs)]
-#[argh(
-    subcommand,
-    name = "man",
-    help_triggers("-h", "--help", "help"),
-    example = "{command_name} bridge | man -l -"
-)]
-pub(super) struct Man {
-    /// a plugin or a command; the page of cnibox if not given
-    #[argh(positional)]
-    plugin: Option<String>,
-}
+use super::output::{print_text, usage_error};
+use super::{Help, help_of, no_such, overview, words};
 
 /// The argument for the manual of the keys that all plugins share.
-const NETWORK: &str = "network";
+pub(super) const NETWORK: &str = "network";
 /// The widest line of the text that `help` prints.
 const COLUMNS: usize = 80;
 
-/// `help [--markdown] [PLUGIN|COMMAND [ACTION]|network]`. argh reserves the name `help`, so this function parses the arguments.
-pub(super) fn help(args: &[&str]) -> Result<u8> {
-    let own = words::own(args)?;
-    // This word alone is the manual of the shared keys.
-    let args = match args {
-        [NETWORK] | [NETWORK, "--markdown"] => args,
-        _ => &own,
-    };
-    let (is_markdown, subject) = match args {
-        [] => {
+impl Help {
+    pub(super) fn run(&self) -> Result<u8> {
+        let name: Vec<&str> = self.name.iter().map(String::as_str).collect();
+        if name.is_empty() {
             overview();
             return Ok(0);
         }
-        ["-h" | "--help"] => {
-            print_text(USAGE);
-            return Ok(0);
+        match Subject::find(&name)? {
+            Subject::Manual(manual) if self.markdown => print_text(manual.text),
+            Subject::Manual(manual) => {
+                let mut plain = Plain::default();
+                print(manual, None, &mut plain);
+                print_text(&plain.page);
+            }
+            Subject::Command(command) => print_text(&help_of(&command)),
         }
-        ["--markdown", subject] | [subject, "--markdown"] => (true, *subject),
-        [subject] => (false, *subject),
-        [_, _] if words::is_command(args) => {
-            print_text(&help_of(args));
-            return Ok(0);
-        }
-        [_, other, ..] => return Err(usage_error(format!("Unrecognized argument: {other}"))),
-    };
-    match find(subject) {
-        Some(manual) if is_markdown => print_text(manual.text),
-        Some(manual) => {
-            let mut plain = Plain::default();
-            print(manual, &mut plain);
-            print_text(&plain.page);
-        }
-        None if has_command(subject) => print_text(&help_of(&[subject])),
-        None => {
-            let mut known: Vec<&str> = PLUGINS.iter().map(|entry| entry.name).collect();
-            known.extend(commands().iter().map(|(name, _)| name));
-            let hint = hint(subject, &known);
-            return Err(usage_error(format!("there is no plugin or command {subject}{hint}")));
-        }
-    }
-    Ok(0)
-}
-
-const USAGE: &str = "Usage: cnibox help [--markdown] [PLUGIN|COMMAND [ACTION]|network]
-
-Show the manual of a plugin or of a command: its keys, an example, and what each verb does.
-The name \"network\" shows the keys that all plugins share.
-
-Options:
-  --markdown        print the manual of a plugin as Markdown";
-
-impl Man {
-    pub(super) fn run(&self) -> Result<u8> {
-        let Some(plugin) = &self.plugin else {
-            print_text(&page_of_tool());
-            return Ok(0);
-        };
-        let mut roff = Roff { page: title(&format!("{NAME}-{plugin}")) };
-        match find(plugin) {
-            Some(manual) => print(manual, &mut roff),
-            None if words::is_command(&[plugin]) => page_of_command(plugin, &mut roff),
-            None => return Err(usage_error(format!("there is no plugin or command {plugin}"))),
-        }
-        print_text(&roff.page);
         Ok(0)
     }
 }
 
-fn find(subject: &str) -> Option<Manual> {
-    if subject == NETWORK { Some(manual::network()) } else { manual::of(subject) }
+/// What `help` and `man` describe.
+pub(super) enum Subject<'a> {
+    Manual(Manual),
+    /// A command, or a command and its action.
+    Command(Vec<&'a str>),
 }
 
-fn title(name: &str) -> String {
-    let date = env!("CNIBOX_DATE");
-    format!(".TH {} 8 {date} \"{NAME} {VERSION}\"\n", name.to_uppercase())
-}
-
-fn page_of_command(command: &str, roff: &mut Roff) {
-    let help = help_of(&[command]);
-    let about = help.lines().nth(2).unwrap_or_default().trim_end_matches('.');
-    roff.heading("NAME");
-    roff.paragraph(&format!("{NAME}-{command} - {about}"));
-    roff.heading("SYNOPSIS");
-    roff.example(&help);
-}
-
-fn page_of_tool() -> String {
-    let mut roff = Roff { page: title(NAME) };
-    roff.heading("NAME");
-    roff.paragraph(&format!("{NAME} - every CNI plugin in one executable"));
-    roff.heading("PLUGINS");
-    for entry in PLUGINS {
-        roff.item(entry.name, entry.about);
-    }
-    roff.heading("COMMANDS");
-    for (command, _) in commands() {
-        if command != HELP {
-            roff.example(&help_of(&[command]));
+impl<'a> Subject<'a> {
+    pub(super) fn find(name: &[&'a str]) -> Result<Self> {
+        // This word alone is the manual of the shared keys. With others it is a word of podman.
+        if name == [NETWORK] {
+            return Ok(Self::Manual(manual::network()));
         }
+        if let [plugin] = name
+            && let Some(manual) = manual::of(plugin)
+        {
+            return Ok(Self::Manual(manual));
+        }
+        let own = words::own(name)?;
+        if words::is_command(&own) { Ok(Self::Command(own)) } else { Err(unknown(&own)) }
     }
-    roff.page
+}
+
+/// The error for a name that is neither of a plugin nor of a command.
+fn unknown(name: &[&str]) -> Error {
+    if let [name] = name {
+        return usage_error(no_such(name));
+    }
+    let (command, info) = words::command(name);
+    let error = format!("Unrecognized argument: {}", name[command.len().max(1)]);
+    let has_actions = !command.is_empty() && !info.commands.is_empty();
+    usage_error(if has_actions { words::explained(&error, name) } else { error })
 }
 
 /// An output format of a manual.
-trait Form {
+pub(super) trait Form {
     fn heading(&mut self, text: &str);
     fn paragraph(&mut self, text: &str);
     fn example(&mut self, text: &str);
     fn item(&mut self, name: &str, text: &str);
 }
 
-/// Formats a manual. The Markdown markup is removed.
-fn print(manual: Manual, form: &mut dyn Form) {
+/// Formats a manual. The Markdown markup is removed. A page with a title has it in place of the names of the plugins.
+pub(super) fn print(manual: Manual, title: Option<&str>, form: &mut dyn Form) {
     let mut blocks = blocks(manual.text).into_iter();
     if let Some(Block::Paragraph(text)) = blocks.next() {
+        let (names, about) = text.split_once(": ").unwrap_or(("", &text));
         form.heading("NAME");
-        form.paragraph(&text.replacen(':', " -", 1));
+        match title.unwrap_or(names) {
+            "" => form.paragraph(about),
+            name => form.paragraph(&format!("{name} - {about}")),
+        }
     }
     // The heading before the next paragraph or list item.
     let mut heading = Some("DESCRIPTION");
@@ -287,54 +223,5 @@ impl Form for Plain {
     fn item(&mut self, name: &str, text: &str) {
         self.wrap(name, 4);
         self.wrap(text, 8);
-    }
-}
-
-/// A page in the format of man(7).
-struct Roff {
-    page: String,
-}
-
-const HEADING: &str = ".SH ";
-
-impl Roff {
-    /// Appends `.PP`, except after a heading, which begins a paragraph, too.
-    fn begin_paragraph(&mut self) {
-        if !self.page.lines().next_back().is_some_and(|line| line.starts_with(HEADING)) {
-            self.page.push_str(".PP\n");
-        }
-    }
-
-    fn text(&mut self, text: &str) {
-        for line in text.lines() {
-            let line = line.replace('\\', "\\e").replace('-', "\\-");
-            // A dot or an apostrophe at the start of a line is a request.
-            let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
-            let _ = writeln!(self.page, "{guard}{line}");
-        }
-    }
-}
-
-impl Form for Roff {
-    fn heading(&mut self, text: &str) {
-        let _ = writeln!(self.page, "{HEADING}{text}");
-    }
-
-    fn paragraph(&mut self, text: &str) {
-        self.begin_paragraph();
-        self.text(text);
-    }
-
-    fn example(&mut self, text: &str) {
-        self.begin_paragraph();
-        self.page.push_str(".nf\n");
-        self.text(text);
-        self.page.push_str(".fi\n");
-    }
-
-    fn item(&mut self, name: &str, text: &str) {
-        self.page.push_str(".TP\n.B ");
-        self.text(name);
-        self.text(text);
     }
 }

@@ -22,6 +22,8 @@ mod ipam;
 #[cfg(feature = "tool")]
 mod lint;
 #[cfg(feature = "tool")]
+mod man;
+#[cfg(feature = "tool")]
 mod manual;
 #[cfg(feature = "tool")]
 mod metrics;
@@ -113,7 +115,7 @@ commands! {
     #[cfg(feature = "tool")] Doctor(doctor::Doctor),
     #[cfg(feature = "tool")] Ipam(ipam::Ipam),
     #[cfg(feature = "tool")] Lint(lint::Lint),
-    #[cfg(feature = "tool")] Man(help::Man),
+    #[cfg(feature = "tool")] Man(man::Man),
     #[cfg(feature = "tool")] Metrics(metrics::Metrics),
 }
 
@@ -130,6 +132,22 @@ struct List {
 #[derive(ArgsInfo, FromArgs)]
 #[argh(subcommand, name = "version", help_triggers("-h", "--help", "help"))]
 struct Version {}
+
+/// Show the manual of a plugin or of a command: its keys, an example, and what each verb does.
+#[cfg(feature = "tool")]
+#[derive(ArgsInfo, FromArgs)]
+#[argh(
+    help_triggers("-h", "--help"),
+    note = "The name \"network\" shows the keys that all plugins share."
+)]
+struct Help {
+    /// print the manual of a plugin as Markdown
+    #[argh(switch)]
+    markdown: bool,
+    /// a plugin, or a command and its action, or \"network\"; the commands and plugins if not given
+    #[argh(positional)]
+    name: Vec<String>,
+}
 
 /// The commands with their descriptions. `help` is the last.
 fn commands() -> Vec<(&'static str, &'static str)> {
@@ -156,16 +174,17 @@ pub fn run(args: &[OsString]) -> u8 {
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     #[cfg(feature = "tool")]
     {
-        if args.first() == Some(&HELP) {
-            return exit_code(help::help(&args[1..]));
-        }
         args = match words::normalized(&args) {
             Ok(words) => words,
             Err(error) => return exit_code(Err(error)),
         };
     }
     match args.first().copied() {
-        None | Some("-h" | "--help" | HELP) => {
+        None | Some("-h" | "--help") => {
+            overview();
+            return 0;
+        }
+        Some(HELP) if cfg!(not(feature = "tool")) => {
             overview();
             return 0;
         }
@@ -176,8 +195,13 @@ pub fn run(args: &[OsString]) -> u8 {
         Some("--version" | "-V") => args[0] = "version",
         _ => {}
     }
-    match Tool::from_args(&[NAME], &args) {
-        Ok(tool) => exit_code(tool.command.run()),
+    let done = match args[0] {
+        #[cfg(feature = "tool")]
+        HELP => Help::from_args(&[NAME, HELP], &args[1..]).map(|help| help.run()),
+        _ => Tool::from_args(&[NAME], &args).map(|tool| tool.command.run()),
+    };
+    match done {
+        Ok(done) => exit_code(done),
         #[cfg(feature = "tool")]
         Err(exit) if exit.status.is_err() => {
             warn_lines(&format!("{NAME}: {}", words::explained(&exit.output, &args)));
@@ -207,32 +231,45 @@ fn overview() {
     for entry in PLUGINS {
         table.push_str(&format!("  {:<13}{}\n", entry.name, entry.about));
     }
+    let usage = usage();
+    print_text(&format!(
+        "{NAME} {VERSION} : {ABOUT}\n\nUsage: {}\n\n{CALL}\n{table}",
+        usage.replace('\n', "\n   or: ")
+    ));
+}
+
+const ABOUT: &str = "every CNI plugin in one executable";
+const CALL: &str = "A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.";
+
+/// The forms of a call, each in a line.
+fn usage() -> String {
     let of_install = match cfg!(feature = "install") {
-        true => "\n   or: cnibox --install [-s] [DIR]",
+        true => "\ncnibox --install [-s] [DIR]",
         false => "",
     };
     let of_dhcp = match cfg!(feature = "dhcp") {
-        true => "\n   or: cnibox dhcp daemon|leases [arguments...]",
+        true => "\ncnibox dhcp daemon|leases [arguments...]",
         false => "",
     };
-    print_text(&format!(
-        "{NAME} {VERSION} : every CNI plugin in one executable\n\n\
-         Usage: {NAME} COMMAND [arguments...]\n   \
-         or: {NAME} --list[-full]{of_install}{of_dhcp}\n   \
-         or: PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN\n\n\
-         A plugin reads CNI_COMMAND and the other variables of the CNI specification, and its configuration on stdin.\n\
-         {table}"
-    ));
+    format!(
+        "{NAME} COMMAND [arguments...]\n{NAME} --list[-full]{of_install}{of_dhcp}\n\
+         PLUGIN, through a link of that name to {NAME}; {NAME} PLUGIN"
+    )
 }
 
 /// Reports a first argument that is neither a command nor a plugin. The exit code is 127, as in a shell for an unknown command.
 pub fn unknown(name: &str) -> u8 {
+    warn(format_args!("{NAME}: {}", no_such(name)));
+    127
+}
+
+/// The reason for the refusal of a name that is neither of a command nor of a plugin.
+fn no_such(name: &str) -> String {
     let commands = commands().into_iter().map(|(command, _)| command);
     let known: Vec<&str> = commands.chain(PLUGINS.iter().map(|entry| entry.name)).collect();
     let hint = hint(name, &known);
     let more = if hint.is_empty() { "; cnibox --help lists them" } else { "" };
-    warn(format_args!("{NAME}: there is no command or plugin {name}{hint}{more}"));
-    127
+    format!("there is no command or plugin {name}{hint}{more}")
 }
 
 /// The arguments as UTF-8, which argh needs.
@@ -283,6 +320,10 @@ fn exit_code(done: Result<u8>) -> u8 {
 /// The text that `--help` of a command prints. The command is a word, or two words such as `networks create`.
 #[cfg(feature = "tool")]
 fn help_of(command: &[&str]) -> String {
+    if command == [HELP] {
+        let printed = Help::from_args(&[NAME, HELP], &["--help"]);
+        return printed.map_or_else(|exit| exit.output, |_| String::new());
+    }
     Tool::from_args(&[NAME], &[command, &["--help"]].concat())
         .map_or_else(|exit| exit.output, |_| String::new())
 }

@@ -5,9 +5,9 @@ use argh::{ArgsInfo, CommandInfoWithArgs, FlagInfo, FlagInfoKind, PositionalInfo
 
 use crate::error::Result;
 
-use super::Tool;
 use super::output::{NAME, usage_error};
 use super::similar::{hint, nearest};
+use super::{HELP, Help, Tool};
 
 /// Words of other programs, and what they mean here: the beginning of a command line, and its replacement.
 const SAME: [(&[&str], &[&str]); 10] = [
@@ -104,6 +104,9 @@ pub(super) fn normalized<'a>(words: &[&'a str]) -> Result<Vec<&'a str>> {
 /// The command at the beginning of a command line, with the action of `networks`; and its arguments.
 pub(super) fn command<'a>(words: &[&'a str]) -> (Vec<&'a str>, CommandInfoWithArgs) {
     let (mut path, mut info) = (Vec::new(), Tool::get_args_info());
+    if words.first() == Some(&HELP) {
+        return (vec![HELP], Help::get_args_info());
+    }
     for word in words {
         let Some(at) = info.commands.iter().position(|known| known.name == *word) else { break };
         info = info.commands.swap_remove(at).command;
@@ -129,13 +132,26 @@ fn names(flag: &FlagInfo<'_>) -> Vec<String> {
 }
 
 /// The options of a command. argh has `--help` first.
+pub(super) fn flags(info: &CommandInfoWithArgs) -> impl Iterator<Item = &FlagInfo<'static>> {
+    info.flags.iter().skip(1).chain(info.flags.first())
+}
+
+/// `-n, --network <network>`.
+pub(super) fn name_and_value(flag: &FlagInfo<'_>) -> String {
+    let mut names = names(flag).join(", ");
+    if let FlagInfoKind::Option { arg_name } = flag.kind {
+        names.extend([" <", arg_name, ">"]);
+    }
+    names
+}
+
+/// The names of the options of a command.
 pub(super) fn options(info: &CommandInfoWithArgs) -> Vec<String> {
-    let own = info.flags.iter().skip(1);
-    own.chain(info.flags.first()).flat_map(names).collect()
+    flags(info).flat_map(names).collect()
 }
 
 /// The commands, or the actions of a command.
-fn commands(info: &CommandInfoWithArgs) -> Vec<&'static str> {
+pub(super) fn commands(info: &CommandInfoWithArgs) -> Vec<&'static str> {
     info.commands.iter().map(|known| known.name).collect()
 }
 

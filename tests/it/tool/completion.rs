@@ -20,7 +20,7 @@ fn world() -> World {
 #[test]
 fn words_are_those_that_the_command_line_can_go_on_with() {
     let world = world();
-    let cases: [(&[&str], &[&str], &str); 12] = [
+    let cases: [(&[&str], &[&str], &str); 17] = [
         (&[""], &["add", "lint", "networks"], "bridge"),
         (&["add", ""], &["dbnet"], "web"),
         (&["add", "dbnet", ""], &["web"], "dbnet"),
@@ -28,6 +28,11 @@ fn words_are_those_that_the_command_line_can_go_on_with() {
         (&["exec", ""], &["web"], "dbnet"),
         (&["run", "-n", ""], &["dbnet"], "web"),
         (&["help", ""], &["bridge", "host-local", "add"], "dbnet"),
+        (&["help", "-"], &["--markdown", "-h"], "dbnet"),
+        (&["help", "networks", ""], &["create", "inspect"], "bridge"),
+        (&["man", ""], &["bridge", "run", "help", "network"], "dbnet"),
+        (&["man", "networks", ""], &["create", "inspect"], "bridge"),
+        (&["man", "-"], &["--to"], "bridge"),
         (&["networks", "rm", ""], &["dbnet"], "web"),
         (&["ipam", ""], &["list", "leaks", "release", "reserve"], "dbnet"),
         (&["ipam", "list", "--network", ""], &["dbnet"], "web"),

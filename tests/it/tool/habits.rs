@@ -93,6 +93,10 @@ fn words_of_other_programs_work() {
         ),
         ("explain mynet", 0, "loopback: nothing to do"),
         ("man run", 0, "cnibox\\-run \\- Run a command"),
+        ("man ps", 0, "cnibox\\-attachments \\- "),
+        ("man network create", 0, "cnibox\\-networks\\-create \\- Write"),
+        ("man help", 0, "cnibox\\-help \\- Show the manual"),
+        ("man network", 0, "cniVersion"),
     ] {
         check(&world, line, status, part);
     }
