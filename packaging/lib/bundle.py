@@ -13,7 +13,7 @@ def drop_in(build):
     for name in [*build.project.plugins, build.project.name]:
         tree.add(name, build.executable, EXECUTABLE)
     tree.add("LICENSE", (ROOT / "LICENSE").read_text() + "\n" + licences(build))
-    tree.add("README.md", (ROOT / "README.md").read_text())
+    tree.add("README.md", (ROOT / "packaging/installed.md").read_text())
     return gz(tree.tar(build.project.epoch))
 
 

@@ -48,10 +48,11 @@ def data(build, texts, bill):
     tree.symbolic_link(f"usr/bin/{project.name}", f"../lib/cni/{project.name}")
     tree.symbolic_link(f"usr/libexec/netavark/{project.name}", f"../../lib/cni/{project.name}")
     for path, text, mode in project.files("deb"):
-        text = text.replace("/opt/cni/bin", f"/{directory}")
+        if ".md" not in path:
+            text = text.replace("/opt/cni/bin", f"/{directory}")
         tree.add(path, gz(text.encode(), 9) if path.endswith(".gz") else text, mode)
     for name, text in texts.manuals.items():
-        tree.add(f"usr/share/man/man8/{name}.8.gz", gz(text.encode(), 9))
+        tree.add(f"usr/share/man/man8/{name}.gz", gz(text.encode(), 9))
     for shell, path in COMPLETIONS.items():
         tree.add(path, texts.completions[shell])
     tree.add(f"{DOCUMENTS}/copyright", copyright_file(project))

@@ -4,7 +4,10 @@ import os
 import pathlib
 import re
 import subprocess
+import tempfile
 import tomllib
+
+from documents import relinked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -43,9 +46,18 @@ class Project:
 
     def files(self, kind):
         """Path in the package, text and mode of each file that the manifest has for this kind of package."""
+        places = {file["from"]: file[kind] for file in self.manifest["files"] if kind in file}
         for file in self.manifest["files"]:
             if kind in file:
-                yield file[kind], (ROOT / file["from"]).read_text(), file.get("mode", 0o644)
+                source, path = file["from"], file[kind]
+                text = (ROOT / source).read_text()
+                if source.endswith(".md"):
+                    text = relinked(text, source, path, places)
+                yield path, text, file.get("mode", 0o644)
+
+    def placeholders(self):
+        """The keys of the manifest that a distributor has to set."""
+        return [key for key in ("maintainer", "homepage") if "PLACEHOLDER" in self.manifest[key]]
 
 
 class Build:
@@ -98,9 +110,9 @@ class Texts:
         self.executable = executable or next((it.path for it in builds if runs(it.path)), None)
         if not self.executable:
             raise Failure("cannot print the manuals: no executable runs here, and there is no --texts FILE")
-        self.manuals = {"cnibox": self.print("man")}
-        for plugin in project.plugins:
-            self.manuals[f"cnibox-{plugin}"] = self.print("man", plugin)
+        with tempfile.TemporaryDirectory() as directory:
+            self.print("man", "--to", directory)
+            self.manuals = {page.name: page.read_text() for page in pathlib.Path(directory).iterdir()}
         self.completions = {shell: self.print("completion", shell) for shell in ("bash", "zsh", "fish")}
 
     def print(self, *words):

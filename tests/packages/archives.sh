@@ -50,6 +50,34 @@ test_the_licences_of_all_crates_are_there() {
     done
 }
 
+# A host has no other files of the project.
+test_no_document_in_a_package_links_to_a_file_that_is_not_in_it() {
+    local documents
+    mkdir "$node/"{deb,archive,bundle}
+    dpkg-deb --extract "$packages/cnibox_${version}_amd64.deb" "$node/deb"
+    tar -C "$node/archive" -xzf "$packages/cni-plugins-linux-amd64-v$version.tgz"
+    tar -C "$node/bundle" -xzf "$packages/cnibox-$version-airgap-amd64.tar.gz"
+    documents=$(look links "$node/"{deb,archive,bundle})
+    ((documents >= 9))
+}
+
+# There is no source of it to build.
+test_the_readme_of_a_package_is_for_those_who_install_it() {
+    local readme
+    readme=$(tar -xOzf "$packages/cni-plugins-linux-amd64-v$version.tgz" ./README.md)
+    [[ $readme == *"cnibox install --force --backup /opt/cni/bin"*"cnibox doctor"* ]]
+    not grep -iE 'cargo|target/|packaging/|tests/' <<<"$readme"
+    diff <(cat <<<"$readme") <(tar -xOzf "$packages/cnibox-$version-airgap-amd64.tar.gz" --wildcards '*/README.md')
+    diff <(cat <<<"$readme") <(dpkg-deb --fsys-tarfile "$packages/cnibox_${version}_amd64.deb" |
+        tar -xO ./usr/share/doc/cnibox/README.md.gz | gzip -dc)
+}
+
+test_a_build_with_placeholders_says_so_in_one_line() {
+    local said
+    said=$(packaging/build --executable "x86_64=$executable" --only executable --to "$node/packages" 2>&1 >/dev/null)
+    [[ $said == "packaging/build: warning: placeholders in packaging/manifest.toml: maintainer, homepage" ]]
+}
+
 test_a_wrong_executable_is_refused() {
     local said
     said=$(not packaging/build --executable "aarch64=$executable" --only executable --to "$node/packages" 2>&1)

@@ -21,6 +21,18 @@ test_the_package_has_its_plugins_manuals_and_completions() {
     # One file with all names.
     [[ $(stat -c %h "$at/usr/lib/cni/bridge") == $(($(plugins | wc -l) + 1)) ]]
     [[ $(chroot "$at" /usr/bin/cnibox --version) == *"cnibox.$version"* ]]
+    # The pages are those that the executable writes, and cnibox(8) names each.
+    "$at/usr/lib/cni/cnibox" man --to "$node/pages"
+    diff <(ls "$node/pages") <(cd "$at/usr/share/man/man8" && printf '%s\n' * | sed 's/[.]gz$//')
+    for name in cnibox-run cnibox-doctor cnibox-networks-create cnibox-network; do
+        diff "$node/pages/$name.8" <(gzip -dc "$at/usr/share/man/man8/$name.8.gz")
+    done
+    for name in "$node/pages/"cnibox-*; do
+        name=$(basename "$name" .8)
+        [[ $(sed 's/\\-/-/g' "$node/pages/cnibox.8") == *"$name(8)"* ]]
+        # As whatis(1) finds it.
+        [[ $(lexgrog "$node/pages/$name.8") == *": \"$name - "* ]]
+    done
     gzip -dc "$at"/usr/share/man/man8/*.gz | mandoc -T lint -W error
     bash -n "$at/usr/share/bash-completion/completions/cnibox"
     zsh -n "$at/usr/share/zsh/vendor-completions/_cnibox"
@@ -89,6 +101,11 @@ serves_a_container_by_the_hook() {
     eventually page 127.0.0.1:18081
 }
 
+# Removes the package, and prints the lines of its scripts. dpkg has a terminal, whose lines end with a carriage return.
+removal() {
+    apt remove cnibox | tr -d '\r' | grep '^cnibox: '
+}
+
 test_podman_publishes_a_port_with_no_other_package_and_removal_leaves_state_only() {
     local path
     boot
@@ -106,7 +123,7 @@ test_podman_publishes_a_port_with_no_other_package_and_removal_leaves_state_only
     [[ $(ls -A "$root/usr/libexec/netavark") == cnibox ]]
     [[ $(machine /usr/libexec/netavark/cnibox info) == *'"api_version":"1.0.0"'* ]]
     machine dpkg --listfiles cnibox >"$node/files"
-    apt remove cnibox
+    [[ $(removal) == *" the Go plugins are in the package containernetworking-plugins" ]]
     while read -r path; do
         [[ -d $root$path || ! -e $root$path ]] || { echo "$path is left" >&2; return 1; }
     done <"$node/files"
@@ -134,4 +151,38 @@ test_apt_replaces_the_go_package_below_podman_and_back() {
     apt install containernetworking-plugins
     [[ ! -e $root/usr/lib/cni/cnibox && -e $root/usr/lib/cni/bridge ]]
     serves_a_container
+}
+
+test_removal_names_the_directory_that_still_has_plugins() {
+    local command
+    boot
+    apt install "/tmp/${deb##*/}"
+    mkdir -p "$root/opt/cni/bin"
+    echo go >"$root/opt/cni/bin/bridge"
+    machine cnibox install --force --backup /opt/cni/bin
+    ln -s /usr/lib/cni/tap "$root/opt/cni/bin/link"
+    removal >"$node/said"
+    grep -qx 'cnibox: /opt/cni/bin has links to plugins that are removed, such as /opt/cni/bin/link' "$node/said"
+    # The command of the line works, and restores the file.
+    command=$(sed -n 's|^cnibox: /opt/cni/bin still has .*: \(/opt/cni/bin/cnibox\)|\1|p' "$node/said")
+    [[ $command == "/opt/cni/bin/cnibox uninstall /opt/cni/bin" ]]
+    # shellcheck disable=SC2086
+    machine $command
+    [[ $(cat "$root/opt/cni/bin/bridge") == go && ! -e $root/opt/cni/bin/cnibox ]]
+}
+
+# The lines with a prompt are executed, and print the other lines.
+test_the_readme_is_true() {
+    local session
+    boot
+    apt install "/tmp/${deb##*/}"
+    session=$(gzip -dc "$root/usr/share/doc/cnibox/README.md.gz" | sed -n '/^## A network and a container/,/^`kill/s/^    //p')
+    [[ $session == *"# cnibox run --name web"* ]]
+    ln -s /bin/busybox "$root/usr/local/bin/wget"
+    machine bash -ec "PATH=/usr/local/bin:\$PATH
+        $(sed -n 's/^# //p' <<<"$session")
+        kill \$!; wait \$! || true" >"$node/said"
+    diff <(grep -v '^# ' <<<"$session") "$node/said"
+    machine bash -ec 'for command in doctor lint "attachments --check" "gc --dry-run"; do cnibox $command; done'
+    machine bash -ec 'cnibox reconcile --dry-run; cnibox networks rm mynet'
 }

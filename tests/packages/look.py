@@ -1,5 +1,6 @@
 """Looks at the files of packages. The first argument names the question."""
 
+import gzip
 import hashlib
 import json
 import pathlib
@@ -142,6 +143,21 @@ def recipe(path):
     print(tasks["do_install"])
 
 
+def links(*roots):
+    """Each relative link of a Markdown file below the directories leads to a file. Prints the number of documents."""
+    documents, missing = 0, []
+    for path in (path for root in roots for path in pathlib.Path(root).rglob("*")):
+        if not path.is_file() or not path.name.endswith((".md", ".md.gz")):
+            continue
+        documents += 1
+        text = (gzip.open(path).read() if path.suffix == ".gz" else path.read_bytes()).decode()
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+            if "://" not in target and not (path.parent / target).exists():
+                missing.append(f"{path}: {target}")
+    assert not missing, "\n".join(missing)
+    print(documents)
+
+
 if __name__ == "__main__":
-    {"bill": bill, "crates": crates, "layout": layout, "daemonset": daemonset, "patch": patch,
+    {"bill": bill, "crates": crates, "layout": layout, "daemonset": daemonset, "patch": patch, "links": links,
      "recipe": recipe}[sys.argv[1]](*sys.argv[2:])

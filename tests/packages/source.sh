@@ -27,6 +27,12 @@ test_the_sources_compile_offline_with_nothing_else() {
     CARGO_HOME=$node/cargo cargo metadata --format-version 1 --frozen >/dev/null
 }
 
+test_no_document_of_the_sources_links_to_a_file_that_is_not_there() {
+    unpack
+    rm -r "$sources/vendor"
+    [[ $(look links "$sources") -gt 20 ]]
+}
+
 test_the_recipe_of_alpine_is_a_script_that_installs_all() {
     unpack
     pretend_to_build ''
@@ -37,7 +43,10 @@ test_the_recipe_of_alpine_is_a_script_that_installs_all() {
     env -i PATH="$PATH" pkgdir="$node/alpine" busybox sh -euc '. "$1"; package' sh "$recipes/alpine/APKBUILD"
     has_all_plugins "$node/alpine/usr/libexec/cni"
     cmp "$node/alpine/usr/libexec/netavark/cnibox" "$executable"
-    [[ $(grep -c '' "$node/alpine/usr/share/man/man8/cnibox-bridge.8") -gt 20 ]]
+    "$executable" man --to "$node/pages"
+    diff -r "$node/pages" "$node/alpine/usr/share/man/man8"
+    [[ $(look links "$node/alpine/usr/share/doc") == 1 ]]
+    not grep -i cargo "$node/alpine/usr/share/doc/cnibox/README.md"
     grep -q /usr/libexec/cni/dhcp "$node/alpine/etc/init.d/cnibox-dhcp"
     grep -q :/usr/libexec/cni$ "$node/alpine/usr/libexec/cnibox/gc-loop"
     [[ -x $node/alpine/etc/init.d/cnibox-gc ]]

@@ -151,7 +151,10 @@ fn rendered(world: &World, page: &str) -> String {
     // Bold type is a letter, a backspace, and the letter again.
     let mut plain = String::new();
     for letter in text.chars() {
-        if letter == '\x08' { drop(plain.pop()) } else { plain.push(letter) }
+        match letter {
+            '\x08' => _ = plain.pop(),
+            _ => plain.push(letter),
+        }
     }
     plain
 }
