@@ -289,6 +289,7 @@ fn a_port_of_another_container_is_refused_as_by_an_add() {
     assert!(free.contains("portmap-published { tcp . 8081 ") && !free.contains("0x"), "{free}");
     // An ADD takes the port of a container that has ended.
     first.destroy();
+    host.world.eventually("its link is gone", || host.world.ports_of("cni0").is_empty());
     let explained = host.explained(&["-p", "8080:80"]);
     let objects = explained["plugins"][1]["objects"].as_array().unwrap();
     let former: Vec<&Value> = objects.iter().filter_map(|object| object.get("onHost")).collect();
