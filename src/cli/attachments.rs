@@ -209,14 +209,6 @@ pub(super) fn mappings(entry: &CacheEntry) -> &[Json] {
     }
 }
 
-/// The ports of the host that an attachment publishes.
-pub(super) fn host_ports(entry: &CacheEntry) -> impl Iterator<Item = u16> {
-    mappings(entry).iter().filter_map(|mapping| match mapping.get("hostPort") {
-        Some(Json::Number(port)) => port.as_u64().and_then(|port| u16::try_from(port).ok()),
-        _ => None,
-    })
-}
-
 /// A port mapping as `podman ps` prints it: `127.0.0.1:8080->80/tcp`. Without an address, all addresses of the host publish it.
 fn published(mapping: &Json) -> String {
     let text = |key: &str| match mapping.get(key) {

@@ -16,7 +16,7 @@ use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::plugin::log::Log;
 #[cfg(feature = "tool")]
-use crate::plugins::portmap::shadowed::{HostPorts, Sockets};
+use crate::plugins::portmap::shadowed::{self, HostPorts};
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::chain::{self, CallSettings};
@@ -310,7 +310,7 @@ pub(super) fn refuse_shadowed(publish: &[String]) -> Result<()> {
         let ports = port(host.start)..=port(host.end - 1);
         wanted.push(HostPorts { transport: protocol, ports, address: ip });
     }
-    match Sockets::read(&wanted)?.find(&wanted, None) {
+    match shadowed::find(&wanted, None)? {
         None => Ok(()),
         Some(found) => Err(Error::config(format_args!("cannot publish {found}"))
             .with_details("--force publishes it in place of the program")),

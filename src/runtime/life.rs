@@ -65,11 +65,13 @@ impl Runtime {
     ) -> Vec<(CacheEntry, Life)> {
         let is_removed =
             |entry: &CacheEntry| matches!(self.cache.read(&entry.network, &entry.at), Ok(None));
-        let lives = entries.into_iter().map(|entry| {
-            let life = self.life(witness, &entry);
-            (entry, life)
-        });
+        let lives = entries.into_iter().map(|entry| self.with_life(witness, entry));
         lives.filter(|(entry, life)| !(life.is_ended() && is_removed(entry))).collect()
+    }
+
+    pub(super) fn with_life(&self, witness: &Witness, entry: CacheEntry) -> (CacheEntry, Life) {
+        let life = self.life(witness, &entry);
+        (entry, life)
     }
 
     /// The entries of the cache. Prints a warning for each damaged entry.

@@ -258,7 +258,8 @@ impl Reconciled {
             at: entry.at.clone(),
             plugin: plugin.to_owned(),
             difference: error.to_string(),
-            title: error.msg.clone(),
+            // The details of an error are its reason.
+            title: if error.is_difference { error.msg.clone() } else { error.to_string() },
         };
         self.restored.extend(parts.restored.into_iter().map(difference));
         self.left_inside.extend(parts.left_inside.into_iter().map(difference));

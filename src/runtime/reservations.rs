@@ -157,11 +157,8 @@ impl Runtime {
                 records.push((record, life));
             }
         }
-        let of_pending = |entry: CacheEntry| {
-            let life = self.life(&witness, &entry);
-            (entry, life)
-        };
-        let pending: Vec<_> = pending.into_iter().map(of_pending).collect();
+        let pending: Vec<_> =
+            pending.into_iter().map(|entry| self.with_life(&witness, entry)).collect();
         let unreadable = all.unreadable;
         let evidence =
             Evidence { runtime: self, pending, records, unreadable, attachments, damaged };

@@ -124,7 +124,9 @@ impl Listing<'_> {
             let (mut packets, mut first, mut is_partial) = (Vec::new(), None, false);
             for traffic in self.traffic(net, table, base, chain) {
                 let mut drop = dropping(&traffic);
-                if let (Some(_), Some(ports)) = (&drop, traffic.to_each_port(net, base)) {
+                if drop.is_some()
+                    && let Some(ports) = traffic.to_each_port(net, base)
+                {
                     drop = ports.iter().find_map(dropping);
                 }
                 let Some((chain, is_of_some)) = drop else { continue };

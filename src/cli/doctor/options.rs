@@ -7,7 +7,7 @@ use crate::runtime::cache::CacheEntry;
 use crate::runtime::life::container_like;
 use crate::runtime::reservations::Survey;
 
-use crate::cli::attachments::host_ports;
+use super::published::mappings;
 use crate::cli::{parameters, podman};
 
 #[derive(Default)]
@@ -67,7 +67,9 @@ fn is_unreadable(survey: &Survey) -> bool {
 
 /// The living attachments that publish a port of the host. None if one can be in a file that cannot be read.
 pub(super) fn of_port(survey: &Survey, port: u16) -> Result<Vec<(NetworkName, Attachment)>> {
-    let publishes = |entry: &&CacheEntry| host_ports(entry).any(|published| published == port);
+    let publishes = |entry: &&CacheEntry| {
+        mappings(&entry.capability_args).is_ok_and(|all| all.iter().any(|it| it.host_port == port))
+    };
     let alive = survey.attachments.iter().filter(|(_, life)| *life == Life::Alive);
     let found = names(alive.map(|(entry, _)| entry).filter(publishes));
     if found.is_empty() && !is_unreadable(survey) {

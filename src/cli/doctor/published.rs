@@ -17,10 +17,14 @@ pub(super) struct Published {
 impl Published {
     /// Those of an attachment.
     pub(super) fn of(entry: &CacheEntry) -> Result<Vec<Self>> {
+        let mappings = mappings(&entry.capability_args)?;
+        if mappings.is_empty() {
+            return Ok(Vec::new());
+        }
         let nets = entry.success()?.unwrap_or_default().nets();
         let addresses: Vec<IpAddr> = nets.iter().map(|net| net.addr()).collect();
-        let mappings = mappings(&entry.capability_args)?.into_iter();
-        Ok(mappings.map(|mapping| Self { mapping, addresses: addresses.clone() }).collect())
+        let published = |mapping| Self { mapping, addresses: addresses.clone() };
+        Ok(mappings.into_iter().map(published).collect())
     }
 
     /// The address of the container that gets the packets of a family.

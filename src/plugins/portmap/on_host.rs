@@ -2,7 +2,7 @@
 //! those on which a program of the host waits.
 
 use super::bindings::PortBindings;
-use super::shadowed::{HostPorts, Shadowed, Sockets};
+use super::shadowed::{self, HostPorts, Shadowed};
 use super::{Portmap, container_address};
 use crate::cni::json::Json;
 use crate::cni::success::Success;
@@ -38,6 +38,5 @@ pub fn examine(
             }
         }
     }
-    let ports = HostPorts::of(&settings.mappings);
-    Ok(Sockets::read(&ports)?.find(&ports, Some(&at.container_id)))
+    shadowed::find(&HostPorts::of(&settings.mappings), Some(&at.container_id))
 }

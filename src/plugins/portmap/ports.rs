@@ -10,7 +10,7 @@ use super::bindings::{PortBindings, is_registered};
 use super::config::{HostIp, Mapping, Settings, Snat};
 use super::removal::Removal;
 #[cfg(feature = "tool")]
-use super::shadowed::{HostPorts, Sockets};
+use super::shadowed::{self, HostPorts};
 use super::{container_address, delete_flows, remove, return_path, rules};
 use crate::cni::success::Success;
 use crate::compat::rules as rules_of_reference;
@@ -248,8 +248,7 @@ impl<'a> Ports<'a> {
     #[cfg(feature = "tool")]
     pub fn warn_of_shadowed(&self) {
         let ports = HostPorts::of(&self.settings.mappings);
-        let found =
-            Sockets::read(&ports).map(|sockets| sockets.find(&ports, Some(&self.at.container_id)));
+        let found = shadowed::find(&ports, Some(&self.at.container_id));
         if let Some(found) = self.cx.or_warn(found) {
             self.cx.warn(format_args!("{found}; its clients reach {} instead", self.at));
         }

@@ -56,6 +56,11 @@ impl HostPorts {
     }
 }
 
+/// The first of the ports on which a program waits: see `Sockets::find`.
+pub fn find(ports: &[HostPorts], container: Option<&ContainerId>) -> Result<Option<Shadowed>> {
+    Ok(Sockets::read(ports)?.find(ports, container))
+}
+
 /// The sockets of the host on which programs wait, at one moment.
 pub struct Sockets(Vec<(Transport, Waiting)>);
 
