@@ -146,6 +146,8 @@ pub struct Entry {
     /// The configurations for which STATUS probes the kernel: the key that needs kernel features (empty: every ADD needs them),
     /// and the configuration's keys in JSON.
     pub probes: &'static [(&'static str, &'static str)],
+    /// The keys that the reference does not read.
+    pub ignored_by_reference: &'static [&'static str],
     /// The text with which the reference begins its error for an unreadable configuration.
     pub unreadable: Option<&'static str>,
     /// Returns the plugin with the default configuration.
@@ -207,6 +209,7 @@ impl Entry {
             leaves_rules: false,
             kinds: &[],
             probes: &[],
+            ignored_by_reference: &[],
             unreadable: None,
             new,
         }

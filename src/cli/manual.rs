@@ -5,7 +5,10 @@ const MANUALS: &str = include_str!(concat!(env!("OUT_DIR"), "/manuals"));
 const END: char = '\0';
 const TABLE: &str = "| key | type | default | meaning |";
 const IN_ARGS: &str = "CNI_ARGS: ";
-const IN_CAPABILITY: &str = "(capability `";
+/// A capability is the name of its key in this object.
+///
+/// Source: CNI conventions, "Dynamic plugin specific fields".
+const RUNTIME_CONFIG: &str = "runtimeConfig.";
 
 /// The text of one manual.
 #[derive(Clone, Copy)]
@@ -56,18 +59,12 @@ impl Manual {
 
     /// The capabilities that the plugin supports.
     pub(super) fn capabilities(self) -> Vec<&'static str> {
-        let mut capabilities = Vec::new();
-        for key in self.keys() {
-            if let Some((_, name)) = key.meaning.split_once(IN_CAPABILITY) {
-                capabilities.extend(name.split('`').next());
-            }
-        }
-        capabilities
-    }
-
-    /// Whether the plugin is a chained plugin: it needs the result of another plugin.
-    pub(super) fn is_chained(self) -> bool {
-        self.text.contains("The plugin follows ")
+        let keys = self.keys().into_iter();
+        let mut names: Vec<&str> = keys
+            .filter_map(|key| key.path.strip_prefix(RUNTIME_CONFIG)?.split(['.', '[']).next())
+            .collect();
+        names.dedup();
+        names
     }
 }
 

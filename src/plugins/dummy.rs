@@ -31,6 +31,7 @@ pub const ENTRY: Entry = Entry {
     is_in_container: true,
     leaves_owned: true,
     probes: &[("", r#""ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#)],
+    ignored_by_reference: &["mtu", "mac"],
     unreadable: Some("failed to parse network config"),
     ..Entry::plugin::<Dummy>("dummy", "an interface for addresses only, without a connection")
 };

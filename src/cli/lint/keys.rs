@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::cni::json::{Json, fold, is_key};
+use crate::plugins;
 use crate::runtime::conf;
 
 use super::document::Document;
@@ -31,8 +32,6 @@ pub(super) const ANY: &str = "any";
 const PORT_MAPPINGS: &str = "portMappings";
 /// The keys whose value is a path.
 const PATHS: [&str; 5] = ["dataDir", "subnetFile", "daemonSocketPath", "resolvConf", "kernelpath"];
-/// The sentence with which the manual marks a key that the Go plugin ignores.
-const IGNORED: &str = "The reference ignores it.";
 
 impl<'a> Known<'a> {
     pub(super) fn of(kind: &'a str, plugin: &'a Json) -> Self {
@@ -161,7 +160,7 @@ impl Walk<'_> {
                         format!("{full} is a relative path: no runtime has a fixed directory");
                     document.note(&path, text);
                 }
-                if row.meaning.contains(IGNORED) {
+                if is_ignored_by_reference(self.owner, row.path) {
                     document.note(&path, format!("the Go plugin {} ignores {full}", self.owner));
                 }
             }
@@ -222,6 +221,10 @@ impl Walk<'_> {
             None => document.note(path, format!("{owner} has no key {full}")),
         }
     }
+}
+
+fn is_ignored_by_reference(plugin: &str, path: &str) -> bool {
+    plugins::named(plugin).is_some_and(|entry| entry.ignored_by_reference.contains(&path))
 }
 
 fn is_relative(value: &Json) -> bool {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cli::manual::{self, Key};
+use crate::cli::manual::Key;
 use crate::cni::json::Json;
 use crate::cni::version::Version;
 use crate::names::NetworkName;
@@ -137,8 +137,8 @@ fn examine_plugin<'a>(
             document.fault(&path, format!("{ipam} is not an IPAM plugin"));
         }
     }
-    let Some(manual) = manual::of(kind) else { return };
-    if is_first && manual.is_chained() {
+    let Some(entry) = plugins::named(kind) else { return };
+    if is_first && entry.is_chained {
         let text = format!("{kind} follows another plugin; it cannot be the first");
         document.fault(&path.key("type"), text);
     }
