@@ -123,7 +123,7 @@ test_podman_publishes_a_port_with_no_other_package_and_removal_leaves_state_only
     [[ $(ls -A "$root/usr/libexec/netavark") == cnibox ]]
     [[ $(machine /usr/libexec/netavark/cnibox info) == *'"api_version":"1.0.0"'* ]]
     machine dpkg --listfiles cnibox >"$node/files"
-    [[ $(removal) == *" the Go plugins are in the package containernetworking-plugins" ]]
+    [[ $(removal) == *" to install the Go plugins: apt install containernetworking-plugins" ]]
     while read -r path; do
         [[ -d $root$path || ! -e $root$path ]] || { echo "$path is left" >&2; return 1; }
     done <"$node/files"
