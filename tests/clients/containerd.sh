@@ -2,6 +2,9 @@
 
 readonly socket=/run/containerd/containerd.sock
 
+# shellcheck source=tests/bench/storm.sh
+source tests/bench/storm.sh
+
 prepare() {
     # There may be no right to lower a score, nor control groups of our own.
     cat >"$node/config.toml" <<-TOML

@@ -6,10 +6,15 @@
     cri.py SOCKET status ID       prints its addresses, one per line
     cri.py SOCKET stop ID
     cri.py SOCKET remove ID
+    cri.py SOCKET storm COUNT AT_ONCE PORT
+                                  starts COUNT sandboxes, so many at once, with ports from PORT on, then stops and removes them. Prints
+                                  four times in seconds: to start all, the slowest one, to remove all, the slowest one
     cri.py SOCKET ready           whether the runtime says that its network is, which it learns by STATUS where there is one
 """
 
+import concurrent.futures
 import sys
+import time
 
 import grpc
 
@@ -74,15 +79,36 @@ def mapping(port):
     return field(1, int(protocol == "udp")) + field(2, int(container or 80)) + field(3, int(host))
 
 
+def timed(at_once, work, items):
+    """The results of work on each item, by so many threads; the seconds of all, and of the slowest one."""
+
+    def one_of_them(item):
+        begin = time.monotonic()
+        result = work(item)
+        return result, time.monotonic() - begin
+
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        results, seconds = zip(*pool.map(one_of_them, items))
+    return results, time.monotonic() - begin, max(seconds)
+
+
 def main(socket, verb, *words):
     channel = grpc.insecure_channel(f"unix://{socket}")
 
     def call(method, request):
         return channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")(request, timeout=90)
 
+    def run(name, ports):
+        return one(call("RunPodSandbox", field(1, sandbox(name, ports))), 1).decode()
+
+    def remove(identity):
+        call("StopPodSandbox", field(1, identity))
+        call("RemovePodSandbox", field(1, identity))
+
     if verb == "run":
         name, *ports = words
-        print(one(call("RunPodSandbox", field(1, sandbox(name, ports))), 1).decode())
+        print(run(name, ports))
     elif verb == "status":
         network = one(one(call("PodSandboxStatus", field(1, words[0])), 1), 5)
         print(one(network, 1).decode())
@@ -93,6 +119,11 @@ def main(socket, verb, *words):
         call("StopPodSandbox", field(1, words[0]))
     elif verb == "remove":
         call("RemovePodSandbox", field(1, words[0]))
+    elif verb == "storm":
+        count, at_once, port = map(int, words)
+        started, up, slowest_up = timed(at_once, lambda at: run(f"pod{at}", [str(port + at)]), range(count))
+        _, down, slowest_down = timed(at_once, remove, started)
+        print(f"{up:.2f} {slowest_up:.2f} {down:.2f} {slowest_down:.2f}")
     elif verb == "ready":
         conditions = [value for number, value in fields(one(call("Status", b""), 1)) if number == 1]
         ready = {one(condition, 1): bool(one(condition, 2)) for condition in conditions}
