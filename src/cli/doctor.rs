@@ -26,7 +26,6 @@ mod replies;
 mod routes;
 mod timer;
 mod traffic;
-mod watcher;
 
 use std::fs;
 use std::io::{BufRead, IsTerminal, Read, stdin};
@@ -113,7 +112,7 @@ const CHECKS_OF_HOST: &[(&str, Check)] = &[
     ("the installed plugins", installed::installed),
     ("the network configurations", conflicts::conflicts),
     ("the timer of gc", timer::timer),
-    ("the watcher", watcher::watcher),
+    ("the watcher", watcher),
 ];
 
 /// The checks of networks and attachments.
@@ -297,4 +296,17 @@ fn ask(fixable: &[Harm]) -> Result<bool> {
     // A failed read leaves the answer empty, which means no.
     let _ = stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer);
     Ok(answer.trim().eq_ignore_ascii_case("y"))
+}
+
+/// Finds objects that the watcher of `reconcile` leaves, because another program removes them again and again.
+fn watcher(host: &Host<'_>, found: &mut Findings) -> Result<()> {
+    for left in host.runtime.left_by_watcher()? {
+        found.add(
+            Harm::Broken,
+            left,
+            "Another program removes it again and again. The watcher repairs it at the latest 10 s after the last change.",
+            "sudo cnibox reconcile",
+        );
+    }
+    Ok(())
 }

@@ -91,7 +91,7 @@ use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
-use crate::steps::flow::delegate;
+use crate::steps::delegate;
 use crate::steps::link::inside::Inside;
 use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;

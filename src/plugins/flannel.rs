@@ -47,7 +47,7 @@ use crate::names::Attachment;
 use crate::plugin::owner::Owners;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
-use crate::steps::flow::delegate;
+use crate::steps::delegate;
 use crate::steps::state;
 use crate::steps::undo::{Failures, Undo};
 use saved_conf::{Saved, SavedConf};

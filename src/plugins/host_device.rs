@@ -62,7 +62,7 @@ use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
-use crate::steps::flow::delegate;
+use crate::steps::delegate;
 use crate::steps::link::chained;
 use crate::steps::link::inside::{self, Inside};
 use crate::steps::link::{interface, mtu, routes};

@@ -44,7 +44,7 @@ use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, Rtnl};
 use crate::plugin::owner::Owner;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
-use crate::steps::flow::delegate;
+use crate::steps::delegate;
 use crate::steps::link::inside;
 use crate::steps::link::interface::{self, NewInterface, Property};
 use crate::steps::link::routes;

@@ -43,7 +43,7 @@ use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Route, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Expected, Plugin, Scope};
-use crate::steps::flow::delegate;
+use crate::steps::delegate;
 use crate::steps::link::inside::Inside;
 use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;

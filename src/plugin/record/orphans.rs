@@ -1,6 +1,6 @@
 //! Orphans: rules of attachments that have no record, because another program has removed the state of the node (`rm -rf
 //! /var/lib/cni`). No proof tells whether the containers have ended. But a port of the host must not lead to a container that has got
-//! the address since, so `steps::flow::orphans` removes the rules for an address that an ADD has got.
+//! the address since, so `steps::orphans` removes the rules for an address that an ADD has got.
 //!
 //! An ADD that finds no directory of records lists the orphans, before it makes the directory, in a file beside it. The other ADDs
 //! only open this file, which usually does not exist.

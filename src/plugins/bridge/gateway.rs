@@ -12,7 +12,7 @@ use crate::kernel::who_has::{self, Answer};
 use crate::names::{IfName, IpFamily};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Rtnl};
 use crate::plugin::Context;
-use crate::steps::flow::delegate;
+use crate::steps::delegate;
 use crate::steps::link::{forwarding, gateway, host_link, mtu, uplinks};
 use crate::steps::undo::Undo;
 

@@ -11,7 +11,7 @@ use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::parts::Parts;
 use crate::plugin::record::{Records, claims};
-use crate::steps::flow::delegate;
+use crate::steps::delegate;
 use crate::steps::link::routing_tables::{MAIN, SCOPE_LINK};
 use crate::steps::link::{configure, routes, verify};
 use crate::steps::undo::Undo;

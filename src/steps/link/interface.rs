@@ -18,7 +18,7 @@ use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, NewLink, Rtnl};
 use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Plugin, Scope};
-use crate::steps::flow::delegate;
+use crate::steps::delegate;
 use crate::steps::link::configure::{self, Announce, Options};
 use crate::steps::link::host_link;
 use crate::steps::link::inside::{self, Inside};

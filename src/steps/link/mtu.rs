@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use crate::error::{Error, Result};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
-use crate::steps::flow::delegate;
+use crate::steps::delegate;
 
 /// The MTUs of an Ethernet link (ETH_MIN_MTU and ETH_MAX_MTU in linux/if_ether.h).
 pub const ETHERNET: RangeInclusive<u32> = 68..=65_535;

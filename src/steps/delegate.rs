@@ -9,7 +9,7 @@ use crate::plugin::claims;
 use crate::plugin::execute::{Program, execute};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Expected, Scope};
-use crate::steps::flow::orphans;
+use crate::steps::orphans;
 use crate::steps::undo::Undo;
 
 /// Calls ADD of the IPAM plugin, if the network has one; `undo` releases the addresses, unless the container may have them from an
