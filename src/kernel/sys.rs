@@ -1,6 +1,8 @@
-//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `socket`, in `thread` and in `unwind`.
+//! The few system calls that no safe crate offers. All of the project's unsafe code is here, in `allocator`, `socket`, `thread` and `unwind`.
 #![allow(unsafe_code)]
 
+#[cfg(target_env = "musl")]
+pub(crate) mod allocator;
 pub(crate) mod socket;
 pub(crate) mod thread;
 #[cfg(no_unwind)]

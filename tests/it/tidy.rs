@@ -45,7 +45,15 @@ const ONLY_IN: [(&str, &[&str]); 13] = [
     ),
     ("stderr()", &["kernel/sys.rs", "fault.rs"]),
     ("std::env", &["main.rs", "lib.rs", "serve.rs", "cli/"]),
-    ("unsafe ", &["kernel/sys.rs", "kernel/sys/socket.rs", "kernel/sys/thread.rs"]),
+    (
+        "unsafe ",
+        &[
+            "kernel/sys.rs",
+            "kernel/sys/allocator.rs",
+            "kernel/sys/socket.rs",
+            "kernel/sys/thread.rs",
+        ],
+    ),
     ("allow(unsafe_code)", &["kernel/sys.rs"]),
 ];
 
