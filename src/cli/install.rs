@@ -13,6 +13,7 @@ mod plan;
 mod removal;
 mod report;
 mod stage;
+#[cfg(feature = "runtime")]
 mod timer;
 
 use std::path::Path;
@@ -23,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::plugins::{self, PLUGINS};
 
-use super::output::{USAGE_ERROR, usage_error};
+use super::output::usage_error;
 use directory::Directory;
 pub(in crate::cli) use directory::failed;
 #[cfg(feature = "netavark")]
@@ -33,6 +34,7 @@ use manifest::is_plain;
 pub(in crate::cli) use manifest::{Installed, Manifest};
 use plan::{LinkMethod, Plan};
 use report::Report;
+#[cfg(feature = "runtime")]
 use timer::Timer;
 
 /// Put this executable and a link for every plugin into a directory, or upgrade an installation of another build.
@@ -124,70 +126,86 @@ pub(super) struct Uninstall {
     directory: Option<String>,
 }
 
+/// Files outside of the plugin directory that belong to an installation.
+trait Outside {
+    fn place(&self, report: &mut Report) -> Result<()>;
+    fn remove(&self, report: &mut Report) -> Result<()>;
+}
+
 impl Install {
     pub(super) fn run(&self) -> Result<u8> {
         let signals = self.wait.then(sys::block_interrupts);
         let path = directory::path(&self.directory);
-        #[cfg(feature = "runtime")]
-        let timer = self.timer.as_ref().map(|root| Timer::new(root, path)).transpose()?;
-        #[cfg(feature = "netavark")]
-        let driver = driver(&self.netavark, path)?;
-        #[cfg(feature = "netavark")]
-        driver.as_ref().map_or(Ok(()), Driver::refuse)?;
-        #[cfg_attr(not(feature = "runtime"), expect(unused_mut))]
-        let mut report = self.install(path).map_err(|error| in_directory(error, path, ""))?;
-        #[cfg(feature = "netavark")]
-        let placed = driver.map_or(Ok(()), |driver| driver.place(self.dry_run, &mut report));
-        #[cfg(feature = "runtime")]
-        let enabled = timer.map_or(Ok(()), |timer| timer.enable(self.dry_run, &mut report));
-        report.print(path, self.dry_run, self.json);
-        #[cfg(feature = "netavark")]
-        placed.map_err(|error| error.context("cannot place the driver"))?;
-        #[cfg(feature = "runtime")]
-        enabled.map_err(|error| timer::context(error, "enable"))?;
+        let outside = given([
+            #[cfg(feature = "runtime")]
+            self.timer.as_ref().map(|root| Timer::of(root, path)),
+            #[cfg(feature = "netavark")]
+            self.netavark.as_ref().map(|drivers| Driver::of(drivers, path)),
+        ])?;
+        let method = self.method()?;
+        let names = self.names()?;
+        // A failure that is known before the first change makes none.
+        place(&outside, &mut Report::new(path, true))?;
+        let mut report = Report::new(path, self.dry_run);
+        self.install(path, method, names, &mut report).map_err(|error| {
+            error.context(format_args!("cannot install into {}", path.display()))
+        })?;
+        let placed = place(&outside, &mut report);
+        report.print(self.json);
+        placed?;
         if let Some(signals) = signals {
             sys::wait_for_interrupt(&signals);
         }
         Ok(0)
     }
 
-    fn install(&self, path: &Path) -> Result<Report> {
-        if self.symbolic && self.copy {
-            return Err(usage_error("--symbolic and --copy exclude each other"));
-        }
-        if self.backup && !self.force {
-            return Err(usage_error("--backup needs --force"));
-        }
-        let names = self.names()?;
+    fn install(
+        &self,
+        path: &Path,
+        method: LinkMethod,
+        names: Vec<(String, &'static str)>,
+        report: &mut Report,
+    ) -> Result<()> {
         if !self.force && self.prefix.is_empty() {
             directory::refuse_path(path, names.iter().map(|(name, _)| name.as_str()))?;
         }
         let directory = if self.dry_run { None } else { Some(Directory::make(path)?) };
-        let mut plan = Plan::new(path, self.method(), self.backup, names)?;
+        let mut plan = Plan::new(path, method, self.backup, names)?;
         plan.refuse(self.force)?;
         if let Some(directory) = &directory {
             stage::carry_out(&mut plan, directory)?;
         }
-        Ok(Report { changes: plan.changes(), left: Vec::new() })
+        report.changes.extend(plan.changes());
+        Ok(())
+    }
+
+    fn method(&self) -> Result<LinkMethod> {
+        if self.backup && !self.force {
+            return Err(usage_error("--backup needs --force"));
+        }
+        match (self.symbolic, self.copy) {
+            (true, true) => Err(usage_error("--symbolic and --copy exclude each other")),
+            (true, false) => Ok(LinkMethod::Symbolic),
+            (false, true) => Ok(LinkMethod::Copy),
+            (false, false) => Ok(LinkMethod::Hard),
+        }
     }
 
     /// The names that the arguments select, each with the plugin that a call under it runs. The aliases are the last.
     fn names(&self) -> Result<Vec<(String, &'static str)>> {
         let only = split("--only", &self.only)?;
         let exclude = split("--exclude", &self.exclude)?;
-        let mut names = Vec::new();
-        for entry in PLUGINS {
-            let is_chosen = only.is_empty() || only.contains(&entry.name);
-            if is_chosen && !exclude.contains(&entry.name) {
-                let name = format!("{}{}", self.prefix, entry.name);
-                if crate::find(&name).is_none_or(|found| found.name != entry.name) {
-                    return Err(usage_error(format_args!(
-                        "--prefix {}: not buildkit-cni- or cnv-",
-                        self.prefix
-                    )));
-                }
-                names.push((name, entry.name));
-            }
+        let prefix = &self.prefix;
+        let is_chosen =
+            |name: &&str| (only.is_empty() || only.contains(name)) && !exclude.contains(name);
+        let chosen = PLUGINS.iter().map(|plugin| plugin.name).filter(is_chosen);
+        let mut names: Vec<_> =
+            chosen.map(|plugin| (format!("{prefix}{plugin}"), plugin)).collect();
+        let runs = |(name, plugin): &(String, &str)| {
+            crate::find(name).is_some_and(|found| found.name == *plugin)
+        };
+        if !names.iter().all(runs) {
+            return Err(usage_error(format_args!("--prefix {prefix}: not buildkit-cni- or cnv-")));
         }
         for alias in &self.alias {
             let refused = |why: &str| Err(usage_error(format_args!("--alias {alias}: {why}")));
@@ -207,53 +225,38 @@ impl Install {
             false => Ok(names),
         }
     }
-
-    fn method(&self) -> LinkMethod {
-        if self.symbolic {
-            LinkMethod::Symbolic
-        } else if self.copy {
-            LinkMethod::Copy
-        } else {
-            LinkMethod::Hard
-        }
-    }
 }
 
 impl Uninstall {
     pub(super) fn run(&self) -> Result<u8> {
         let path = directory::path(&self.directory);
-        #[cfg(feature = "runtime")]
-        let timer = self.timer.as_ref().map(|root| Timer::new(root, path)).transpose()?;
-        #[cfg(feature = "netavark")]
-        let driver = driver(&self.netavark, path)?;
-        #[cfg_attr(not(feature = "runtime"), expect(unused_mut))]
-        let mut report = removal::uninstall(path, self.dry_run)
-            .map_err(|error| in_directory(error, path, "un"))?;
-        #[cfg(feature = "netavark")]
-        let removed = driver.map_or(Ok(()), |driver| driver.remove(self.dry_run, &mut report));
-        #[cfg(feature = "runtime")]
-        let disabled = timer.map_or(Ok(()), |timer| timer.disable(self.dry_run, &mut report));
-        report.print(path, self.dry_run, self.json);
-        #[cfg(feature = "netavark")]
-        removed.map_err(|error| error.context("cannot remove the driver"))?;
-        #[cfg(feature = "runtime")]
-        disabled.map_err(|error| timer::context(error, "disable"))?;
+        let outside = given([
+            #[cfg(feature = "runtime")]
+            self.timer.as_ref().map(|root| Timer::of(root, path)),
+            #[cfg(feature = "netavark")]
+            self.netavark.as_ref().map(|drivers| Driver::of(drivers, path)),
+        ])?;
+        let mut report = Report::new(path, self.dry_run);
+        removal::uninstall(path, &mut report).map_err(|error| {
+            error.context(format_args!("cannot uninstall from {}", path.display()))
+        })?;
+        let removed = outside.iter().filter_map(|part| part.remove(&mut report).err()).collect();
+        report.print(self.json);
+        Error::joined(removed)?;
         Ok(0)
     }
 }
 
-#[cfg(feature = "netavark")]
-fn driver(directory: &Option<String>, plugins: &Path) -> Result<Option<Driver>> {
-    directory.as_ref().map(|directory| Driver::new(directory, plugins)).transpose()
+/// The parts of the options that are given.
+fn given<const COUNT: usize>(
+    parts: [Option<Result<Box<dyn Outside>>>; COUNT],
+) -> Result<Vec<Box<dyn Outside>>> {
+    parts.into_iter().flatten().collect()
 }
 
-/// Adds `cannot install into DIRECTORY` to an error that is no usage error.
-fn in_directory(error: Error, path: &Path, un: &str) -> Error {
-    if error.code == USAGE_ERROR {
-        return error;
-    }
-    let from = if un.is_empty() { "into" } else { "from" };
-    error.context(format_args!("cannot {un}install {from} {}", path.display()))
+/// Places all parts, also after an error.
+fn place(outside: &[Box<dyn Outside>], report: &mut Report) -> Result<()> {
+    Error::joined(outside.iter().filter_map(|part| part.place(report).err()).collect())
 }
 
 /// Splits the arguments of an option into plugin names, which are separated by commas. Fails if there is no such plugin.

@@ -1,5 +1,6 @@
 //! A plugin directory: its lock, its files, and the operations that change it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
@@ -16,7 +17,7 @@ use crate::kernel::sys::{reason, warn};
 /// The names of the installer's own files begin with a dot, so no runtime takes them for plugins. They are not executable:
 /// Nomad runs every executable file of the directory.
 pub(in crate::cli) const MANIFEST: &str = ".cnibox.manifest";
-const BACKUP: &str = ".cnibox.backup";
+pub(super) const BACKUPS: &str = ".cnibox.backup";
 /// The prefix of the temporary directory of a process, in which files are made before they are renamed.
 pub(super) const STAGING: &str = ".cnibox.tmp.";
 
@@ -26,11 +27,6 @@ const LOCK_LIMIT: Duration = Duration::from_secs(60);
 /// The plugin directory that the argument names, or the usual one.
 pub(super) fn path(argument: &Option<String>) -> &Path {
     Path::new(argument.as_deref().unwrap_or(PLUGIN_DIRECTORY))
-}
-
-/// The path of the backup of a name. For an empty name: the directory of the backups.
-pub(super) fn backup(directory: &Path, name: &str) -> PathBuf {
-    directory.join(BACKUP).join(name)
 }
 
 /// A locked directory.
@@ -49,8 +45,7 @@ impl Directory {
 
     pub(super) fn open(path: &Path) -> Result<Self> {
         // `file::reading` has O_NONBLOCK, so the open does not wait for the writer of a FIFO.
-        let open = || fault::file_operation().and_then(|()| file::reading().open(path));
-        let file = open().map_err(|error| failed("open", path, &error))?;
+        let file = operate("open", path, || file::reading().open(path))?;
         match flock::lock(&file, Mode::Exclusive, LOCK_LIMIT) {
             Ok(true) => {}
             Ok(false) => {
@@ -73,17 +68,17 @@ impl Directory {
         self.path.join(name)
     }
 
+    /// The path of the backup of a name.
+    pub(super) fn backup(&self, name: &str) -> PathBuf {
+        self.file(BACKUPS).join(name)
+    }
+
     /// Removes temporary files of killed installers. The lock excludes running ones.
     fn remove_staging(&self) -> Result<()> {
         file::sweep_of(&self.file(MANIFEST));
-        let cannot = |error: io::Error| failed("read", &self.path, &error);
-        for entry in fs::read_dir(&self.path).map_err(cannot)? {
-            let entry = entry.map_err(cannot)?;
-            if entry.file_name().as_encoded_bytes().starts_with(STAGING.as_bytes()) {
-                let path = entry.path();
-                let removed = fault::file_operation().and_then(|()| fs::remove_dir_all(&path));
-                removed.map_err(|error| failed("remove", &path, &error))?;
-            }
+        for name in names(&self.path)?.iter().filter(|name| name.starts_with(STAGING)) {
+            let path = self.file(name);
+            operate("remove", &path, || fs::remove_dir_all(&path))?;
         }
         Ok(())
     }
@@ -91,9 +86,8 @@ impl Directory {
     /// Makes the directory of the backups. It has mode 0600, since Nomad runs each file that has an x bit. A process without
     /// CAP_DAC_OVERRIDE needs that bit to use the directory: then the mode is 0700.
     pub(super) fn make_backups(&self) -> Result<()> {
-        let path = backup(&self.path, "");
-        let make = || {
-            fault::file_operation()?;
+        let path = self.file(BACKUPS);
+        operate("make", &path, || {
             match DirBuilder::new().mode(0o600).create(&path) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
@@ -104,19 +98,28 @@ impl Directory {
                 }
                 _ => Ok(()),
             }
-        };
-        make().map_err(|error| failed("make", &path, &error))
+        })
     }
 }
 
 /// Makes a directory if it does not exist.
 pub(super) fn make(path: &Path) -> Result<()> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o755);
-    match fault::file_operation().and_then(|()| builder.create(path)) {
+    match file::make_directory(path, 0o755) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed("make", path, &error)),
         _ => Ok(()),
     }
+}
+
+/// The names in a directory, if it exists. All names of cnibox are UTF-8.
+pub(super) fn names(path: &Path) -> Result<BTreeSet<String>> {
+    let read = || {
+        let mut names = BTreeSet::new();
+        for entry in file::found(fs::read_dir(path))?.into_iter().flatten() {
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    };
+    read().map_err(|error| failed("read", path, &error))
 }
 
 /// The path without symbolic links. A path that does not exist stays as it is.
@@ -145,28 +148,36 @@ pub(super) fn refuse_path<'a>(
     Ok(())
 }
 
+/// Performs an operation on a file. The error names the verb and the path.
+pub(super) fn operate<T>(
+    verb: &str,
+    path: &Path,
+    operation: impl FnOnce() -> io::Result<T>,
+) -> Result<T> {
+    let done = fault::file_operation().and_then(|()| operation());
+    done.map_err(|error| failed(verb, path, &error))
+}
+
 /// Renames a file. An existing file with the new name is replaced.
 pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
-    let done = fault::file_operation().and_then(|()| fs::rename(from, to));
-    done.map_err(|error| failed("replace", to, &error))
+    operate("replace", to, || fs::rename(from, to))
 }
 
 pub(super) fn remove(path: &Path) -> Result<()> {
-    let done = fault::file_operation().and_then(|()| fs::remove_file(path));
-    done.map_err(|error| failed("remove", path, &error))
+    operate("remove", path, || fs::remove_file(path))
 }
 
-/// Makes a hard link to a file or symbolic link, or a copy if the file system has no hard links.
-pub(super) fn duplicate(from: &Path, to: &Path) -> Result<()> {
-    match fault::file_operation().and_then(|()| fs::hard_link(from, to)) {
-        Err(error) if has_no_links(&error) => {}
-        done => return done.map_err(|error| failed("link", from, &error)),
-    }
+/// Makes a hard link to a file or symbolic link, or a copy if no hard link is possible. Returns the reason for a copy.
+pub(super) fn duplicate(from: &Path, to: &Path) -> Result<Option<String>> {
+    let why = match fault::file_operation().and_then(|()| fs::hard_link(from, to)) {
+        Err(error) if has_no_links(&error) => reason(&error),
+        done => return done.map(|()| None).map_err(|error| failed("link", from, &error)),
+    };
     let copied = match fs::read_link(from) {
         Ok(target) => symlink(target, to),
         Err(_) => copy(from, to),
     };
-    copied.map_err(|error| failed("copy", from, &error))
+    copied.map(|()| Some(why)).map_err(|error| failed("copy", from, &error))
 }
 
 /// Copies a file with its permissions, and writes it to the disk with fsync. File systems with reflinks share the blocks.
@@ -179,7 +190,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Whether an error of link(2) means that no hard link is possible here: the file system has none, or a rule of the kernel such
 /// as fs.protected_hardlinks forbids it.
-pub(super) fn has_no_links(error: &io::Error) -> bool {
+fn has_no_links(error: &io::Error) -> bool {
     let kinds = [ErrorKind::Unsupported, ErrorKind::TooManyLinks, ErrorKind::CrossesDevices];
     kinds.contains(&error.kind()) || error.raw_os_error() == Some(EPERM)
 }
@@ -190,19 +201,10 @@ const EPERM: i32 = 1;
 /// Writes the entries of a directory to the disk with fsync. Some file systems answer EINVAL: they have no fsync for
 /// directories.
 pub(super) fn sync(path: &Path) -> Result<()> {
-    let sync = || {
-        fault::file_operation()?;
-        match File::open(path)?.sync_all() {
-            Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
-            done => done,
-        }
-    };
-    sync().map_err(|error| failed("write", path, &error))
-}
-
-/// The result of an operation on a file. `None` if the file does not exist.
-pub(super) fn existing<T>(verb: &str, path: &Path, result: io::Result<T>) -> Result<Option<T>> {
-    file::found(result).map_err(|error| failed(verb, path, &error))
+    operate("write", path, || match File::open(path)?.sync_all() {
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
+        done => done,
+    })
 }
 
 pub(in crate::cli) fn failed(verb: &str, path: &Path, error: &io::Error) -> Error {

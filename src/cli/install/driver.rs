@@ -9,104 +9,95 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::cli::output::{NAME, usage_error};
 use crate::error::{Error, Result};
-use crate::fault;
 
-use super::directory::{failed, make, real, remove, sync};
+use super::Outside;
+use super::directory::{make, operate, real, remove, sync};
 use super::existing::ExistingFile;
 use super::plan::LinkMethod;
-use super::report::{Change, Left, Report};
+use super::report::{Change, Report};
 
 pub(super) struct Driver {
     directory: PathBuf,
     link: PathBuf,
-    /// The executable of the plugin directory.
-    executable: PathBuf,
+    /// The plugin directory, in which the executable is.
+    plugins: PathBuf,
     /// The link leads to the executable.
     is_of_this_installation: bool,
 }
 
 impl Driver {
-    pub(super) fn new(directory: &str, plugins: &Path) -> Result<Self> {
-        let (directory, executable) = (PathBuf::from(directory), plugins.join(NAME));
+    pub(super) fn of(directory: &str, plugins: &Path) -> Result<Box<dyn Outside>> {
+        let (directory, plugins) = (PathBuf::from(directory), plugins.to_owned());
         let link = directory.join(NAME);
         let leads_to = link.canonicalize();
-        let is_of_this_installation = leads_to.is_ok_and(|path| path == real(&executable));
-        let driver = Self { directory, link, executable, is_of_this_installation };
+        let is_of_this_installation = leads_to.is_ok_and(|path| path == real(&plugins.join(NAME)));
+        let driver = Self { directory, link, plugins, is_of_this_installation };
         driver.refuse_plugin_directory()?;
-        Ok(driver)
+        Ok(Box::new(driver))
     }
 
     fn refuse_plugin_directory(&self) -> Result<()> {
-        if self.executable.parent().map(real) != Some(real(&self.directory)) {
-            return Ok(());
-        }
         let path = self.directory.display();
-        Err(usage_error(format!("--netavark {path}: it is the plugin directory")))
-    }
-
-    /// Fails if the file is of another program. No option replaces that: its backup would be a driver, too.
-    pub(super) fn refuse(&self) -> Result<()> {
-        match ExistingFile::examine(&self.link)? {
-            Some(found) if !found.is_ours() => Err(Error::internal(format_args!(
-                "cannot replace {}: {}",
-                self.link.display(),
-                found.reason()
-            ))),
-            _ => Ok(()),
+        match real(&self.plugins) == real(&self.directory) {
+            true => Err(usage_error(format!("--netavark {path}: it is the plugin directory"))),
+            false => Ok(()),
         }
     }
 
-    /// Makes the link to the executable, in place of an existing one of cnibox. A dry run changes nothing. Adds the change to the
-    /// report.
-    pub(super) fn place(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
-        let found = ExistingFile::examine(&self.link)?;
-        let is_link = found.as_ref().is_some_and(|found| found.target.is_some());
-        if is_link && self.is_of_this_installation {
-            return Ok(());
-        }
-        if !is_dry_run {
-            make(&self.directory)?;
-            // Now that both directories exist, their symbolic links are known.
-            self.refuse_plugin_directory()?;
-            // Not by a temporary link and a rename: after a kill podman would show the temporary link as a driver.
-            if found.is_some() {
-                remove(&self.link)?;
-            }
-            self.make_link()?;
-        }
-        let change = Change::to(&self.name(), LinkMethod::Symbolic.text(), found.as_ref(), false);
-        report.changes.push(change);
-        Ok(())
-    }
-
-    /// Removes the link. A file of another program, and the link of another installation stay.
-    pub(super) fn remove(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
-        let Some(found) = ExistingFile::examine(&self.link)? else { return Ok(()) };
-        let is_of_another = found.metadata.is_some() && !self.is_of_this_installation;
-        if !found.is_ours() || is_of_another {
-            let reason =
-                if found.is_ours() { "it is of another installation" } else { found.reason() };
-            report.left.push(Left { name: self.name(), reason });
-            return Ok(());
-        }
-        if !is_dry_run {
+    fn make_link(&self, exists: bool) -> Result<()> {
+        make(&self.directory)?;
+        // Now that both directories exist, their symbolic links are known.
+        self.refuse_plugin_directory()?;
+        // Not by a temporary link and a rename: after a kill podman would show the temporary link as a driver.
+        if exists {
             remove(&self.link)?;
-            sync(&self.directory)?;
         }
-        report.changes.push(Change::of(["remove", "removed"], &self.name()));
-        Ok(())
-    }
-
-    /// The target is relative, so the link is also right if both directories are below the root directory of an image or a host.
-    fn make_link(&self) -> Result<()> {
-        let target = relative(&real(&self.executable), &real(&self.directory));
-        let made = fault::file_operation().and_then(|()| symlink(target, &self.link));
-        made.map_err(|error| failed("create", &self.link, &error))?;
+        // The target is relative, so the link is also right if both directories are below the root directory of an image or a
+        // host.
+        let target = relative(&real(&self.plugins).join(NAME), &real(&self.directory));
+        operate("create", &self.link, || symlink(target, &self.link))?;
         sync(&self.directory)
     }
 
     fn name(&self) -> String {
         self.link.to_string_lossy().into()
+    }
+}
+
+impl Outside for Driver {
+    /// Makes the link to the executable, in place of an existing one of cnibox. No option replaces a file of another program:
+    /// its backup would be a driver, too.
+    fn place(&self, report: &mut Report) -> Result<()> {
+        let found = ExistingFile::examine(&self.link)?;
+        if let Some(found) = &found {
+            if !found.is_ours() {
+                let (link, reason) = (self.link.display(), found.reason());
+                return Err(Error::internal(format_args!("cannot replace {link}: {reason}")));
+            }
+            if found.target.is_some() && self.is_of_this_installation {
+                return Ok(());
+            }
+        }
+        let change = Change::to(&self.name(), LinkMethod::Symbolic.text(), found.as_ref());
+        let made = report.make(change, || self.make_link(found.is_some()));
+        made.map_err(|error| error.context("cannot place the driver"))
+    }
+
+    /// Removes the link. A file of another program, and the link of another installation stay.
+    fn remove(&self, report: &mut Report) -> Result<()> {
+        let Some(found) = ExistingFile::examine(&self.link)? else { return Ok(()) };
+        if !found.is_ours() {
+            report.leave(&self.name(), found.reason());
+        } else if found.metadata.is_some() && !self.is_of_this_installation {
+            report.leave(&self.name(), "it is of another installation");
+        } else {
+            let removed = report.make(Change::remove(&self.name()), || {
+                remove(&self.link)?;
+                sync(&self.directory)
+            });
+            removed.map_err(|error| error.context("cannot remove the driver"))?;
+        }
+        Ok(())
     }
 }
 

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::cli::executable::FileKind;
 use crate::cli::output::NAME;
 use crate::error::Result;
+use crate::kernel::file;
 
-use super::directory::existing;
+use super::directory::failed;
 
 pub(in crate::cli) struct ExistingFile {
     pub(super) kind: FileKind,
@@ -21,7 +22,7 @@ pub(in crate::cli) struct ExistingFile {
 impl ExistingFile {
     /// Examines the file at a path. `None` if there is no file.
     pub(in crate::cli) fn examine(path: &Path) -> Result<Option<Self>> {
-        existing("examine", path, Self::of(path))
+        file::found(Self::of(path)).map_err(|error| failed("examine", path, &error))
     }
 
     fn of(path: &Path) -> io::Result<Self> {

@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::cli::executable::FileKind;
 use crate::cli::output::NAME;
 use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::plugin::VERSION;
 
@@ -48,107 +49,57 @@ pub(super) struct Planned {
     pub(super) needs_backup: bool,
 }
 
-/// All names, the executable first.
-pub(super) struct Plan<'a> {
-    pub(super) entries: Vec<Planned>,
-    path: &'a Path,
-    method: LinkMethod,
-    /// Whether replaced files of other programs get backups.
-    makes_backups: bool,
-    /// Whether the manifest in the directory differs from that of the plan.
-    pub(super) has_other_manifest: bool,
-}
+/// The names of an installation, the executable first.
+pub(super) struct Plan(pub(super) Vec<Planned>);
 
-impl<'a> Plan<'a> {
-    /// Reads the directory, if it exists, and makes the plan.
+impl Plan {
+    /// Reads the directory, if it exists, and makes the plan. With `makes_backups`, replaced files of other programs get backups.
     pub(super) fn new(
-        path: &'a Path,
+        path: &Path,
         method: LinkMethod,
         makes_backups: bool,
-        names: Vec<(String, &'static str)>,
+        mut names: Vec<(String, &'static str)>,
     ) -> Result<Self> {
-        // The installation replaces a damaged manifest.
-        let old = Manifest::read(path).unwrap_or_else(|error| {
-            warn(format_args!("warning: {error}"));
-            None
-        });
-        let old = old.unwrap_or_default();
-        let mut plan =
-            Self { entries: Vec::new(), path, method, makes_backups, has_other_manifest: false };
-        plan.add(NAME.into(), "")?;
+        names.extend(earlier(path)?);
+        names.insert(0, (NAME.into(), ""));
+        let mut entries: Vec<Planned> = Vec::new();
         for (name, plugin) in names {
-            plan.add(name, plugin)?;
-        }
-        for Installed { name, .. } in &old.names {
-            plan.add_earlier(name)?;
-        }
-        plan.has_other_manifest = plan.manifest(true) != old.text();
-        Ok(plan)
-    }
-
-    fn add(&mut self, name: String, plugin: &'static str) -> Result<()> {
-        if self.entries.iter().any(|entry| entry.name == name) {
-            return Ok(());
-        }
-        let method = if self.entries.is_empty() { LinkMethod::Executable } else { self.method };
-        let found = ExistingFile::examine(&self.path.join(&name))?;
-        let is_foreign = found.as_ref().is_some_and(|found| !found.is_ours());
-        let is_current = found.as_ref().is_some_and(|found| self.is_current(found, method));
-        self.entries.push(Planned {
-            name,
-            plugin,
-            method,
-            found,
-            is_changed: !is_current,
-            needs_backup: self.makes_backups && is_foreign,
-        });
-        Ok(())
-    }
-
-    /// Whether the existing file is what the installation would put there.
-    fn is_current(&self, found: &ExistingFile, method: LinkMethod) -> bool {
-        let metadata = found.metadata.as_ref();
-        let is_own = found.kind == FileKind::Own && found.target.is_none();
-        match (method, self.entries.first()) {
-            (LinkMethod::Symbolic, _) => {
-                found.target.as_ref().is_some_and(|target| target.as_os_str() == NAME)
+            if entries.iter().any(|entry| entry.name == name) {
+                continue;
             }
-            (LinkMethod::Copy, _) => is_own && metadata.is_some_and(|file| file.nlink() == 1),
-            (LinkMethod::Hard, Some(Planned { found: Some(first), is_changed: false, .. })) => {
-                let inode = |file: &Metadata| (file.dev(), file.ino());
-                is_own && metadata.map(inode) == first.metadata.as_ref().map(inode)
-            }
-            (LinkMethod::Hard, _) => false,
-            (LinkMethod::Executable, _) => is_own,
+            let method = if entries.is_empty() { LinkMethod::Executable } else { method };
+            let file = path.join(&name);
+            let found = ExistingFile::examine(&file)?;
+            let is_current = found.as_ref().is_some_and(|found| {
+                let is_own = found.kind == FileKind::Own && found.target.is_none();
+                let is_only = |file: &Metadata| file.nlink() == 1;
+                match method {
+                    LinkMethod::Executable => is_own,
+                    LinkMethod::Hard if entries[0].is_changed => false,
+                    LinkMethod::Hard => is_own && file::is_same(&file, &path.join(NAME)),
+                    LinkMethod::Symbolic => {
+                        found.target.as_ref().is_some_and(|target| target.as_os_str() == NAME)
+                    }
+                    LinkMethod::Copy => is_own && found.metadata.as_ref().is_some_and(is_only),
+                }
+            });
+            let needs_backup = makes_backups && found.as_ref().is_some_and(|file| !file.is_ours());
+            let is_changed = !is_current;
+            entries.push(Planned { name, plugin, method, found, is_changed, needs_backup });
         }
-    }
-
-    /// Adds a name of an earlier installation that the arguments do not select: it gets this build, too.
-    fn add_earlier(&mut self, name: &str) -> Result<()> {
-        let found = ExistingFile::examine(&self.path.join(name))?;
-        if name == NAME || !found.is_some_and(|found| found.is_ours()) {
-            return Ok(());
-        }
-        match crate::find(name) {
-            Some(plugin) => self.add(name.into(), plugin.name),
-            None => Err(Error::internal(format_args!(
-                "{name} would not work: this build lacks the plugin; remove the name, or use a build that has it"
-            ))),
-        }
+        Ok(Self(entries))
     }
 
     /// Fails if the changes would replace directories or, unless `is_forced`, files of other programs. The error names all of
     /// them.
     pub(super) fn refuse(&self, is_forced: bool) -> Result<()> {
-        let mut refused = Vec::new();
-        for Planned { name, found, .. } in &self.entries {
-            if let Some(found) = found
-                && (found.metadata.as_ref().is_some_and(Metadata::is_dir)
-                    || !is_forced && !found.is_ours())
-            {
-                refused.push(format!("{name} ({})", found.reason()));
-            }
-        }
+        let refused = self.0.iter().filter_map(|Planned { name, found, .. }| {
+            let found = found.as_ref()?;
+            let is_directory = found.metadata.as_ref().is_some_and(Metadata::is_dir);
+            let is_refused = is_directory || !is_forced && !found.is_ours();
+            is_refused.then(|| format!("{name} ({})", found.reason()))
+        });
+        let refused: Vec<String> = refused.collect();
         if refused.is_empty() {
             return Ok(());
         }
@@ -160,7 +111,7 @@ impl<'a> Plan<'a> {
 
     /// Whether a file other than the manifest changes.
     pub(super) fn is_changed(&self) -> bool {
-        self.entries.iter().any(|entry| entry.is_changed)
+        self.0.iter().any(|entry| entry.is_changed)
     }
 
     /// The text of the manifest. It is written with `is_complete` false before the changes, and with true after them.
@@ -171,16 +122,39 @@ impl<'a> Plan<'a> {
             kind: entry.method.text().into(),
         };
         let (version, commit) = (VERSION.into(), env!("CNIBOX_COMMIT").into());
-        let names = self.entries.iter().map(installed).collect();
+        let names = self.0.iter().map(installed).collect();
         Manifest { version, commit, is_complete, names }.text()
     }
 
     /// The changes, for the report.
-    pub(super) fn changes(&self) -> Vec<Change> {
-        let changed = self.entries.iter().filter(|entry| entry.is_changed);
-        let change = |entry: &Planned| {
-            Change::to(&entry.name, entry.method.text(), entry.found.as_ref(), entry.needs_backup)
-        };
-        changed.map(change).collect()
+    pub(super) fn changes(&self) -> impl Iterator<Item = Change> {
+        let changed = self.0.iter().filter(|entry| entry.is_changed);
+        changed.map(|Planned { name, method, found, needs_backup, .. }| Change {
+            has_backup: *needs_backup,
+            ..Change::to(name, method.text(), found.as_ref())
+        })
     }
+}
+
+/// The names of an earlier installation that still have its files, and their plugins: they get this build, too.
+fn earlier(path: &Path) -> Result<Vec<(String, &'static str)>> {
+    // The installation replaces a damaged manifest.
+    let old = Manifest::read(path).unwrap_or_else(|error| {
+        warn(format_args!("warning: {error}"));
+        None
+    });
+    let mut names = Vec::new();
+    for Installed { name, .. } in old.unwrap_or_default().names {
+        let found = ExistingFile::examine(&path.join(&name))?;
+        if name == NAME || !found.is_some_and(|found| found.is_ours()) {
+            continue;
+        }
+        let plugin = crate::find(&name).ok_or_else(|| {
+            Error::internal(format_args!(
+                "{name} would not work: this build lacks the plugin; remove the name, or use a build that has it"
+            ))
+        })?;
+        names.push((name, plugin.name));
+    }
+    Ok(names)
 }

@@ -1,6 +1,5 @@
 //! `uninstall`: removes an installation, and restores the files that it replaced.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,58 +7,32 @@ use std::path::Path;
 use crate::cli::executable;
 use crate::cli::output::NAME;
 use crate::error::{Error, Result};
+use crate::kernel::file;
 use crate::plugins::PLUGINS;
 
-use super::directory::{self, Directory, MANIFEST, existing, failed, remove, rename, sync};
+use super::directory::{self, BACKUPS, Directory, MANIFEST, failed, remove, rename, sync};
 use super::existing::ExistingFile;
-use super::manifest::{Installed, Manifest, is_plain};
-use super::report::{Change, Left, Report};
+use super::manifest::{Manifest, is_plain};
+use super::report::{Change, Report};
 
-pub(super) fn uninstall(path: &Path, is_dry_run: bool) -> Result<Report> {
-    let mut report = Report::default();
+pub(super) fn uninstall(path: &Path, report: &mut Report) -> Result<()> {
     if !path.exists() {
-        return Ok(report);
+        return Ok(());
     }
     let directory = Directory::open(path)?;
-    let Some(manifest) = Manifest::read(path)? else {
-        refuse_without_manifest(&directory)?;
-        return Ok(report);
-    };
-    let backups = backups(path)?;
+    let Some(manifest) = Manifest::read(path)? else { return refuse_without_manifest(&directory) };
+    let mut backups = directory::names(&directory.file(BACKUPS))?;
+    backups.retain(|name| is_plain(name));
+    // An installation drops a name from the manifest when another program has replaced the file, but keeps its backup.
+    let is_dropped = |name: &&String| !manifest.names.iter().any(|entry| entry.name == **name);
+    // The executable is the last: until then, links to it work.
+    let installed = manifest.names.iter().rev().map(|entry| &entry.name);
     let mut errors = Vec::new();
-    for name in names(&manifest, &backups) {
-        let (file, backup) = (directory.file(name), directory::backup(path, name));
-        let backup = backups.contains(name).then_some(&*backup);
-        if let Err(error) = put_back(name, &file, backup, is_dry_run, &mut report) {
-            errors.push(error);
-        }
+    for name in backups.iter().filter(is_dropped).chain(installed) {
+        errors.extend(put_back(&directory, name, backups.contains(name), report).err());
     }
     Error::joined(errors)?;
-    if !is_dry_run {
-        finish(&directory, &mut report)?;
-    }
-    Ok(report)
-}
-
-/// The names with a backup.
-fn backups(path: &Path) -> Result<BTreeSet<String>> {
-    let backups = directory::backup(path, "");
-    let cannot = |error| failed("read", &backups, &error);
-    let entries = existing("read", &backups, fs::read_dir(&backups))?;
-    let mut names = BTreeSet::new();
-    for entry in entries.into_iter().flatten() {
-        let name = entry.map_err(cannot)?.file_name();
-        names.extend(name.to_str().filter(|name| is_plain(name)).map(str::to_owned));
-    }
-    Ok(names)
-}
-
-/// The names of the manifest and of the backups. The executable is the last: until then, links to it work.
-fn names<'a>(manifest: &'a Manifest, backups: &'a BTreeSet<String>) -> Vec<&'a str> {
-    let installed = manifest.names.iter().rev().map(|Installed { name, .. }| name.as_str());
-    let is_other = |name: &&String| !manifest.names.iter().any(|entry| entry.name == **name);
-    let others = backups.iter().filter(is_other).map(String::as_str);
-    others.chain(installed).collect()
+    if report.is_dry_run { Ok(()) } else { finish(&directory, report) }
 }
 
 /// Fails if the directory has files of cnibox but no manifest: a package or another program installed them. Without such files
@@ -75,48 +48,41 @@ fn refuse_without_manifest(directory: &Directory) -> Result<()> {
     Ok(())
 }
 
-/// Removes the file of cnibox at a path, and renames the backup to this path. A file of another program stays.
+/// Removes the file of cnibox with a name, and renames the backup to this name. A file of another program stays.
 fn put_back(
+    directory: &Directory,
     name: &str,
-    file: &Path,
-    backup: Option<&Path>,
-    is_dry_run: bool,
+    has_backup: bool,
     report: &mut Report,
 ) -> Result<()> {
-    let verb = match (ExistingFile::examine(file)?, backup) {
-        (None, None) => return Ok(()),
+    let (path, backup) = (directory.file(name), directory.backup(name));
+    match ExistingFile::examine(&path)? {
         // The installation was killed before it replaced the file: the file stays, and its backup is removed.
-        (Some(found), Some(backup)) if !found.is_ours() && is_same(file, backup) => {
-            return if is_dry_run { Ok(()) } else { remove(backup) };
+        Some(found) if !found.is_ours() && has_backup && is_same(&path, &backup) => {
+            if report.is_dry_run { Ok(()) } else { remove(&backup) }
         }
-        (Some(found), _) if !found.is_ours() => {
-            report.left.push(Left { name: name.into(), reason: found.reason() });
-            return Ok(());
+        Some(found) if !found.is_ours() => {
+            report.leave(name, found.reason());
+            Ok(())
         }
-        (_, Some(_)) => ["put back", "put back"],
-        (_, None) => ["remove", "removed"],
-    };
-    if !is_dry_run {
-        backup.map_or_else(|| remove(file), |backup| rename(backup, file))?;
+        _ if has_backup => {
+            report.make(Change::of(["put back"; 2], name), || rename(&backup, &path))
+        }
+        Some(_) => report.make(Change::remove(name), || remove(&path)),
+        None => Ok(()),
     }
-    report.changes.push(Change::of(verb, name));
-    Ok(())
 }
 
 /// Removes the directory of the backups and the manifest.
 fn finish(directory: &Directory, report: &mut Report) -> Result<()> {
     sync(&directory.path)?;
-    let backups = directory::backup(&directory.path, "");
-    match fs::remove_dir(&backups) {
+    let backups = directory.file(BACKUPS);
+    match file::found(fs::remove_dir(&backups)) {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-            let name = backups.file_name().unwrap_or_default().to_string_lossy().into();
-            report.left.push(Left { name, reason: "it has backups that were not restored" });
+            report.leave(BACKUPS, "it has backups that were not restored");
             sync(&backups)?;
         }
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(failed("remove", &backups, &error));
-        }
-        _ => {}
+        removed => drop(removed.map_err(|error| failed("remove", &backups, &error))?),
     }
     remove(&directory.file(MANIFEST))?;
     sync(&directory.path)

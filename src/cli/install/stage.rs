@@ -13,62 +13,61 @@ use crate::cli::output::NAME;
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::file;
-use crate::kernel::sys::{self, reason, warn};
+use crate::kernel::sys::{self, warn};
 use crate::plugin::execute;
 
 use super::directory::{
-    self, Directory, MANIFEST, STAGING, duplicate, failed, has_no_links, rename, sync,
+    self, BACKUPS, Directory, MANIFEST, STAGING, duplicate, failed, operate, rename, sync,
 };
-use super::plan::{LinkMethod, Plan};
+use super::plan::{LinkMethod, Plan, Planned};
 
 /// The timeout of a new plugin's answer to VERSION.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-pub(super) fn carry_out(plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
+pub(super) fn carry_out(plan: &mut Plan, directory: &Directory) -> Result<()> {
     if plan.is_changed() {
         let staging = Staging::make(directory)?;
         staging.fill(plan, directory)?;
         staging.verify(plan)?;
         write_manifest(plan, directory, false)?;
         back_up(plan, directory, &staging)?;
-        for entry in plan.entries.iter().filter(|entry| entry.is_changed) {
+        for entry in plan.0.iter().filter(|entry| entry.is_changed) {
             rename(&staging.file(&entry.name), &directory.file(&entry.name))?;
         }
         sync(&directory.path)?;
     }
-    match plan.is_changed() || plan.has_other_manifest {
-        true => write_manifest(plan, directory, true),
-        false => Ok(()),
-    }
+    write_manifest(plan, directory, true)
 }
 
-/// Replaces the manifest, and writes it to the disk with fsync.
-fn write_manifest(plan: &Plan<'_>, directory: &Directory, is_complete: bool) -> Result<()> {
-    let path = directory.file(MANIFEST);
+/// Replaces the manifest if it has another text, and writes it to the disk with fsync.
+fn write_manifest(plan: &Plan, directory: &Directory, is_complete: bool) -> Result<()> {
+    let (path, text) = (directory.file(MANIFEST), plan.manifest(is_complete));
+    let is_written = file::read(&path).is_ok_and(|old| old == text.as_bytes());
     let replace = || {
-        let aside = file::Aside::write(&path, plan.manifest(is_complete).as_bytes(), 0o644)?;
+        let aside = file::Aside::write(&path, text.as_bytes(), 0o644)?;
         fault::file_operation()?;
         aside.file().sync_all()?;
         aside.rename(&path)
     };
-    replace().map_err(|error| failed("write", &path, &error))?;
+    if !is_written {
+        replace().map_err(|error| failed("write", &path, &error))?;
+    }
     sync(&directory.path)
 }
 
 /// Gives each file that is to be replaced a second name as its backup. The file keeps its first name until the new file
 /// replaces it, so a runtime always finds the old or the new file.
-fn back_up(plan: &Plan<'_>, directory: &Directory, staging: &Staging) -> Result<()> {
-    let mut entries = plan.entries.iter().filter(|entry| entry.needs_backup).peekable();
-    if entries.peek().is_none() {
+fn back_up(plan: &Plan, directory: &Directory, staging: &Staging) -> Result<()> {
+    if !plan.0.iter().any(|entry| entry.needs_backup) {
         return Ok(());
     }
     directory.make_backups()?;
-    for entry in entries {
+    for entry in plan.0.iter().filter(|entry| entry.needs_backup) {
         let aside = staging.file(&format!("backup-{}", entry.name));
         duplicate(&directory.file(&entry.name), &aside)?;
-        rename(&aside, &directory::backup(&directory.path, &entry.name))?;
+        rename(&aside, &directory.backup(&entry.name))?;
     }
-    sync(&directory::backup(&directory.path, ""))?;
+    sync(&directory.file(BACKUPS))?;
     sync(&directory.path)
 }
 
@@ -78,11 +77,7 @@ struct Staging(PathBuf);
 impl Staging {
     fn make(directory: &Directory) -> Result<Self> {
         let staging = Self(directory.file(&format!("{STAGING}{}", std::process::id())));
-        let make = || {
-            fault::file_operation()?;
-            DirBuilder::new().mode(0o700).create(&staging.0)
-        };
-        make().map_err(|error| failed("make", &staging.0, &error))?;
+        operate("make", &staging.0, || DirBuilder::new().mode(0o700).create(&staging.0))?;
         Ok(staging)
     }
 
@@ -90,50 +85,45 @@ impl Staging {
         self.0.join(name)
     }
 
-    /// Makes all files of the plan. Switches to copies where the file system has no hard links.
-    fn fill(&self, plan: &mut Plan<'_>, directory: &Directory) -> Result<()> {
-        let executable = self.file(NAME);
-        // An executable that does not change is linked, not copied: hard links need its inode.
-        match plan.entries[0].is_changed {
-            true => copy(&executable)?,
-            false => duplicate(&directory.file(NAME), &executable)?,
-        }
-        let mut has_links = true;
-        for entry in &mut plan.entries[1..] {
+    /// Makes all files of the plan, the executable first. Where no hard link is possible, the entry becomes a copy.
+    fn fill(&self, plan: &mut Plan, directory: &Directory) -> Result<()> {
+        let mut why_copies = None;
+        for entry in &mut plan.0 {
             let path = self.file(&entry.name);
-            if entry.method == LinkMethod::Hard && !has_links {
-                entry.method = LinkMethod::Copy;
-            }
-            let made = fault::file_operation().and_then(|()| match entry.method {
-                LinkMethod::Hard => fs::hard_link(&executable, &path),
-                LinkMethod::Symbolic => symlink(NAME, &path),
-                LinkMethod::Copy | LinkMethod::Executable => Ok(()),
-            });
-            match made {
-                Err(error) if entry.method == LinkMethod::Hard && has_no_links(&error) => {
-                    let reason = reason(&error);
-                    warn(format_args!("note: a copy for each hard link: {reason}"));
-                    (entry.method, has_links) = (LinkMethod::Copy, false);
+            match entry.method {
+                // An executable that does not change is linked, not copied: hard links need its inode.
+                LinkMethod::Executable if !entry.is_changed => {
+                    duplicate(&directory.file(NAME), &path)?;
                 }
-                made => made.map_err(|error| failed("create", &path, &error))?,
+                LinkMethod::Executable | LinkMethod::Copy => copy(&path)?,
+                LinkMethod::Symbolic => operate("create", &path, || symlink(NAME, &path))?,
+                LinkMethod::Hard => {
+                    if let Some(why) = duplicate(&self.file(NAME), &path)? {
+                        entry.method = LinkMethod::Copy;
+                        why_copies = Some(why);
+                    }
+                }
             }
-            if entry.method == LinkMethod::Copy {
-                copy(&path)?;
-            }
+        }
+        if let Some(why) = why_copies {
+            warn(format_args!("note: a copy for each hard link: {why}"));
         }
         Ok(())
     }
 
     /// Executes each new file once with VERSION, so that a file that this host cannot execute replaces nothing.
-    fn verify(&self, plan: &Plan<'_>) -> Result<()> {
+    fn verify(&self, plan: &Plan) -> Result<()> {
         // A plugin can exit before it reads its input.
         sys::survive_failed_writes();
-        for entry in &plan.entries[1..] {
-            let name = &entry.name;
+        for Planned { name, .. } in &plan.0[1..] {
             let versions = execute::supported_versions(&self.file(name), Some(ANSWER_LIMIT));
-            if versions.map_err(|error| unusable(name, error))?.is_empty() {
-                return Err(unusable(name, Error::internal("it supports no version")));
-            }
+            let is_usable = versions.and_then(|versions| match versions.is_empty() {
+                true => Err(Error::internal("it supports no version")),
+                false => Ok(()),
+            });
+            is_usable.map_err(|error| {
+                error.context(format_args!("the new {name} does not work here"))
+            })?;
         }
         Ok(())
     }
@@ -144,10 +134,6 @@ impl Drop for Staging {
         // The next installation removes a directory that stays.
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-fn unusable(name: &str, error: Error) -> Error {
-    error.context(format_args!("the new {name} does not work here"))
 }
 
 /// Copies this executable.

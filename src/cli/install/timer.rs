@@ -4,27 +4,27 @@
 //! directory: a container that installs cnibox on a node has no systemd and cannot see the host's processes, so it writes the
 //! unit files of the host.
 
-use std::fs::{self, DirBuilder};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf, absolute};
 
 use crate::cli::output::{PLUGIN_DIRECTORY, usage_error};
-use crate::error::{Error, Result};
-use crate::fault;
+use crate::error::Result;
 use crate::kernel::file;
 use crate::kernel::sys::warn;
 
-use super::directory::{existing, failed, remove, sync};
-use super::report::{Change, Left, Report};
+use super::Outside;
+use super::directory::{failed, make, operate, remove, sync};
+use super::existing::ExistingFile;
+use super::report::{Change, Report};
 
 /// The directory for the units of the administrator.
 const UNITS: &str = "/etc/systemd/system";
+const SERVICE: &str = "cnibox-gc.service";
 const TIMER: &str = "cnibox-gc.timer";
 const WATCHER: &str = "cnibox-reconcile.service";
 /// The name and the text of each unit. The timer is the last: it starts the first.
 const FILES: [(&str, &str); 3] = [
-    ("cnibox-gc.service", include_str!("../../../packaging/systemd/cnibox-gc.service")),
+    (SERVICE, include_str!("../../../packaging/systemd/cnibox-gc.service")),
     (WATCHER, include_str!("../../../packaging/systemd/cnibox-reconcile.service")),
     (TIMER, include_str!("../../../packaging/systemd/cnibox-gc.timer")),
 ];
@@ -32,6 +32,12 @@ const FILES: [(&str, &str); 3] = [
 const LINK: &str = "timers.target.wants/cnibox-gc.timer";
 /// The link of an administrator that enables the watcher.
 const WATCHER_LINK: &str = "multi-user.target.wants/cnibox-reconcile.service";
+
+/// The reason why a unit stays: `systemctl mask` makes a link to /dev/null.
+const MASKED: &str = "it is a symbolic link";
+
+/// The kind of the files in the report.
+const KIND: &str = "unit";
 
 /// The units of a host.
 pub(super) struct Timer {
@@ -42,7 +48,7 @@ pub(super) struct Timer {
 
 impl Timer {
     /// `root` is the root directory of the host, `directory` the plugin directory below it.
-    pub(super) fn new(root: &str, directory: &Path) -> Result<Self> {
+    pub(super) fn of(root: &str, directory: &Path) -> Result<Box<dyn Outside>> {
         let root = PathBuf::from(root);
         let path = absolute(directory).map_err(|error| failed("find", directory, &error))?;
         let Ok(inside) = path.strip_prefix(&root) else {
@@ -56,44 +62,45 @@ impl Timer {
             let msg = format!("--timer: no unit can have the path {plugins:?}");
             return Err(usage_error(msg));
         }
-        Ok(Self { root, plugins })
+        Ok(Box::new(Self { root, plugins }))
     }
 
     fn unit_path(&self, name: &str) -> PathBuf {
         self.root.join(&UNITS[1..]).join(name)
     }
 
-    /// Writes the units and enables the timer. Adds the changes to the report.
-    pub(super) fn enable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
+    /// Makes the link that `systemctl enable` makes.
+    fn make_link(&self) -> Result<()> {
+        let link = self.unit_path(LINK);
+        make(link.parent().unwrap_or(&link))?;
+        operate("link", &link, || symlink(shown(TIMER), &link))
+    }
+
+    /// Writes the units and enables the timer.
+    fn enable(&self, report: &mut Report) -> Result<()> {
         let count = report.changes.len();
         for (name, text) in FILES {
             let path = self.unit_path(name);
-            if is_link(&path)? {
-                // A masked unit: `systemctl mask` makes a link to /dev/null.
-                report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
+            let found = ExistingFile::examine(&path)?;
+            if found.as_ref().is_some_and(|found| found.target.is_some()) {
+                report.leave(name, MASKED);
                 return Ok(());
             }
             let text = text.replace(PLUGIN_DIRECTORY, &self.plugins);
-            let old = file::read(&path);
-            if old.as_ref().is_ok_and(|old| *old == text.as_bytes()) {
+            if file::read(&path).is_ok_and(|old| old == text.as_bytes()) {
                 continue;
             }
-            let is_new = old.is_err_and(|error| error.kind() == ErrorKind::NotFound);
-            let verb = if is_new { ["create", "created"] } else { ["replace", "replaced"] };
-            if !is_dry_run {
+            let change = Change { replaced: "", ..Change::to(&shown(name), KIND, found.as_ref()) };
+            report.make(change, || {
                 let written = file::replace(&path, text.as_bytes(), 0o644);
-                written.map_err(|error| failed("write", &path, &error))?;
-            }
-            report.changes.push(change(verb, name));
+                written.map_err(|error| failed("write", &path, &error))
+            })?;
         }
-        let link = self.unit_path(LINK);
-        if !is_link(&link)? {
-            if !is_dry_run {
-                enable(&link)?;
-            }
-            report.changes.push(change(["create", "created"], LINK));
+        let link = ExistingFile::examine(&self.unit_path(LINK))?;
+        if link.is_none_or(|link| link.target.is_none()) {
+            report.make(Change::to(&shown(LINK), KIND, None), || self.make_link())?;
         }
-        if report.changes.len() > count && !is_dry_run {
+        if report.changes.len() > count && !report.is_dry_run {
             sync(&self.unit_path(""))?;
             warn(format_args!(
                 "note: the timer runs from the next boot on, or after: systemctl daemon-reload && systemctl start {TIMER}"
@@ -102,55 +109,42 @@ impl Timer {
         Ok(())
     }
 
-    /// Removes the units. Adds the changes to the report.
-    pub(super) fn disable(&self, is_dry_run: bool, report: &mut Report) -> Result<()> {
-        let path = self.unit_path(FILES[0].0);
-        let service = existing("read", &path, file::read_lossy(&path))?;
+    /// Removes the units, and the links that enable them.
+    fn disable(&self, report: &mut Report) -> Result<()> {
+        let path = self.unit_path(SERVICE);
+        let service = file::found(file::read_lossy(&path));
+        let service = service.map_err(|error| failed("read", &path, &error))?;
         let command = format!("\nExecStart={}/cnibox ", self.plugins);
         if service.is_some_and(|service| !service.is_empty() && !service.contains(&command)) {
-            report.left.push(Left { name: TIMER.into(), reason: "it is for another directory" });
+            report.leave(TIMER, "it is for another directory");
             return Ok(());
         }
         // Remove the links first: without them systemd starts none of the units.
-        for name in [LINK, WATCHER_LINK, TIMER, WATCHER, FILES[0].0] {
+        for name in [LINK, WATCHER_LINK, TIMER, WATCHER, SERVICE] {
             let path = self.unit_path(name);
-            let found = existing("examine", &path, fs::symlink_metadata(&path))?;
-            let Some(metadata) = found else { continue };
-            if ![LINK, WATCHER_LINK].contains(&name) && metadata.is_symlink() {
-                report.left.push(Left { name: name.into(), reason: "it is a symbolic link" });
+            let Some(found) = ExistingFile::examine(&path)? else { continue };
+            if found.target.is_some() && ![LINK, WATCHER_LINK].contains(&name) {
+                report.leave(name, MASKED);
                 continue;
             }
-            if !is_dry_run {
-                remove(&path)?;
-            }
-            report.changes.push(change(["remove", "removed"], name));
+            let change = Change { kind: KIND, ..Change::remove(&shown(name)) };
+            report.make(change, || remove(&path))?;
         }
         Ok(())
     }
 }
 
-/// The change of a unit file, for the report.
-fn change(verb: [&'static str; 2], name: &str) -> Change {
-    Change { kind: "unit", ..Change::of(verb, &format!("{UNITS}/{name}")) }
+impl Outside for Timer {
+    fn place(&self, report: &mut Report) -> Result<()> {
+        self.enable(report).map_err(|error| error.context(format_args!("cannot enable {TIMER}")))
+    }
+
+    fn remove(&self, report: &mut Report) -> Result<()> {
+        self.disable(report).map_err(|error| error.context(format_args!("cannot disable {TIMER}")))
+    }
 }
 
-fn is_link(path: &Path) -> Result<bool> {
-    let metadata = existing("examine", path, fs::symlink_metadata(path))?;
-    Ok(metadata.is_some_and(|metadata| metadata.is_symlink()))
-}
-
-/// Makes the link that `systemctl enable` makes.
-fn enable(link: &Path) -> Result<()> {
-    let directory = link.parent().unwrap_or(link);
-    let make = fault::file_operation()
-        .and_then(|()| DirBuilder::new().recursive(true).mode(0o755).create(directory));
-    make.map_err(|error| failed("make", directory, &error))?;
-    let target = format!("{UNITS}/{TIMER}");
-    let linked = fault::file_operation().and_then(|()| symlink(target, link));
-    linked.map_err(|error| failed("link", link, &error))
-}
-
-/// Names the timer in an error. The plugins are already installed or removed at this point.
-pub(super) fn context(error: Error, verb: &str) -> Error {
-    error.context(format_args!("cannot {verb} {TIMER}"))
+/// The path of a unit for the host.
+fn shown(name: &str) -> String {
+    format!("{UNITS}/{name}")
 }
