@@ -103,25 +103,22 @@ fn examine(paths: &[PathBuf], path: &[PathBuf]) -> Result<(Vec<Document>, Vec<Un
 
 /// Compares the ranges of the documents with one another, and with those of `others`, the networks without such a file.
 fn compare(others: &[Network], path: &[PathBuf], documents: &mut Vec<Document>) {
-    let mut all = Vec::new();
-    for Network { file, bytes, .. } in others {
-        let mut document = Document::new(file.clone(), bytes);
-        if let Ok(json) = Json::parse(bytes) {
-            network::examine(&mut document, &json, path);
-        }
-        all.push(document);
-    }
+    let mut all: Vec<Document> = others.iter().map(|other| examined(other, path)).collect();
     all.append(documents);
     ranges::compare_networks(&mut all);
     *documents = all.split_off(others.len());
 }
 
-/// Fails with the first finding in a list of plugins that is in no file.
+fn examined(network: &Network, path: &[PathBuf]) -> Document {
+    let mut document = Document::new(network.file.clone(), &network.bytes);
+    network::examine(&mut document, &network.list, path);
+    document
+}
+
+/// Fails with the first finding in a network without a file.
 #[cfg(feature = "netavark")]
-pub(super) fn refuse(list: &Json, path: &[PathBuf]) -> Result<()> {
-    let text = list.to_pretty();
-    let mut document = Document::new("podman.conflist".into(), text.as_bytes());
-    network::examine(&mut document, list, path);
+pub(super) fn refuse(network: &Network, path: &[PathBuf]) -> Result<()> {
+    let mut document = examined(network, path);
     document.sort();
     let first = document.findings.into_iter().next();
     first.map_or(Ok(()), |finding| Err(Error::config(finding.text)))

@@ -129,7 +129,7 @@ fn completed(mut entries: Vec<(String, Json)>, object: &Object) -> Result<Json> 
     // What was chosen must make a list, without values that a plugin refuses.
     let network = list::network(&runtime, &completed.read("the network")?, &[])?;
     if object.option(list::NETWORK).is_none() {
-        lint::refuse(&Json::parse(&network.bytes)?, &[])?;
+        lint::refuse(&network, &[])?;
     }
     Ok(completed)
 }

@@ -7,8 +7,6 @@ use std::str::FromStr;
 use argh::{ArgsInfo, FromArgs};
 use ipnet::IpNet;
 
-#[cfg(feature = "tool")]
-use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys::warn;
@@ -353,8 +351,7 @@ impl Inspect {
             return Err(usage_error("NAME is missing"));
         }
         for name in &self.names {
-            let network = attach::find_any(runtime, name)?;
-            print_text(&Json::parse(&network.bytes)?.to_pretty());
+            print_text(&attach::find_any(runtime, name)?.list.to_pretty());
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use crate::cni::json::{Json, Read, ReadError, is_key, keys};
@@ -25,7 +26,9 @@ pub struct Network {
     pub disable_gc: bool,
     /// The configurations of the plugins, unchanged. Each is an object with a `type`.
     pub plugins: Vec<Json>,
-    /// The JSON text of the list, including the plugins of other files. The cache stores it.
+    /// The list, including the plugins of other files.
+    pub list: Json,
+    /// The JSON text of the list. The cache stores it.
     pub bytes: Vec<u8>,
     /// The path of the file. Empty for a configuration from the cache.
     pub file: PathBuf,
@@ -123,27 +126,38 @@ impl Network {
         Self::parse(bytes, Path::new(""))
     }
 
-    /// Parses the JSON text of a network. `file` is its path: a list must have `plugins`, and `add_from_directory` reads further
-    /// plugins beside it. Empty for a text from the cache, which has all plugins.
+    /// The network of a list that no file has.
+    #[cfg(feature = "netavark")]
+    pub fn of_list(list: Json) -> Result<Self> {
+        let bytes = list.to_compact().into_bytes();
+        Self::new(list, bytes, Path::new(""))
+    }
+
     fn parse(bytes: &[u8], file: &Path) -> Result<Self> {
-        let json = Json::parse(bytes)?;
-        let keys: Keys = json.read("network configuration")?;
+        Self::new(Json::parse(bytes)?, bytes.into(), file)
+    }
+
+    /// Reads a list, or the configuration of a single plugin. `bytes` is its JSON text, `file` its path: a list must have
+    /// `plugins`, and `add_from_directory` reads further plugins beside it. Empty for a list that has all plugins.
+    fn new(list: Json, bytes: Vec<u8>, file: &Path) -> Result<Self> {
+        let keys: Keys = list.read("network configuration")?;
         let mut network = Self {
             name: NetworkName::new(keys.name.as_str())?,
             version: keys.version()?,
             disable_check: keys.disable_check.0,
             disable_gc: keys.disable_gc.0,
             plugins: Vec::new(),
-            bytes: bytes.into(),
+            list,
+            bytes,
             file: file.into(),
         };
-        match json.get("plugins") {
-            None if !is_list(file) && json.get("type").is_some() => network.add_single(json)?,
+        match network.list.get("plugins") {
+            None if !is_list(file) && network.list.get("type").is_some() => network.add_single()?,
             listed => {
                 let only_inlined = keys.only_inlined.0;
-                network.add_inlined(listed, only_inlined)?;
+                network.plugins = inlined(listed, only_inlined)?;
                 if !only_inlined && !file.as_os_str().is_empty() {
-                    network.add_from_directory(&json)?;
+                    network.add_from_directory()?;
                 }
             }
         }
@@ -153,38 +167,24 @@ impl Network {
         }
     }
 
-    fn add_single(&mut self, json: Json) -> Result<()> {
-        require_type(&json, 0)?;
-        let list = Json::object([
-            ("name", json.get("name").cloned()),
-            ("cniVersion", json.get("cniVersion").cloned()),
-            ("plugins", Some(Json::Array(vec![json.clone()]))),
-        ]);
-        self.bytes = list.to_compact().into_bytes();
-        self.plugins.push(json);
+    fn add_single(&mut self) -> Result<()> {
+        require_type(&self.list, 0)?;
+        self.plugins.push(self.list.clone());
+        self.set_list(Json::object([
+            ("name", self.list.get("name").cloned()),
+            ("cniVersion", self.list.get("cniVersion").cloned()),
+            ("plugins", Some(Json::Array(self.plugins.clone()))),
+        ]));
         Ok(())
     }
 
-    fn add_inlined(&mut self, listed: Option<&Json>, only_inlined: bool) -> Result<()> {
-        match listed {
-            None if only_inlined => {
-                Err(Error::config("plugins: missing, although loadOnlyInlinedPlugins is true"))
-            }
-            None => Ok(()),
-            Some(Json::Array(plugins)) if !plugins.is_empty() => {
-                for (index, plugin) in plugins.iter().enumerate() {
-                    require_type(plugin, index)?;
-                }
-                self.plugins.clone_from(plugins);
-                Ok(())
-            }
-            Some(Json::Array(_)) => Err(Error::config("plugins: the list is empty")),
-            Some(_) => Err(Error::config("plugins: not a list")),
-        }
+    fn set_list(&mut self, list: Json) {
+        self.bytes = list.to_compact().into_bytes();
+        self.list = list;
     }
 
-    /// Adds the plugins of `NAME/*.conf` beside the file, and writes them into `bytes`, so the list in the cache has them.
-    fn add_from_directory(&mut self, json: &Json) -> Result<()> {
+    /// Adds the plugins of `NAME/*.conf` beside the file, and writes them into the list, so the cache has them.
+    fn add_from_directory(&mut self) -> Result<()> {
         let beside = self.file.parent().unwrap_or_else(|| Path::new("")).join(&*self.name);
         let found = files_with(&beside, &["conf"])?;
         if found.is_empty() {
@@ -198,12 +198,10 @@ impl Network {
             let cannot = |error: Error| error.context(format!("cannot read {}", path.display()));
             self.plugins.push(plugin.map_err(cannot)?);
         }
-        let Json::Object(entries) = json else { return Ok(()) };
-        let mut list = entries.clone();
-        remove_keys(&mut list, &["plugins", "loadOnlyInlinedPlugins"]);
-        list.push(("loadOnlyInlinedPlugins".into(), Json::Bool(true)));
-        list.push(("plugins".into(), Json::Array(self.plugins.clone())));
-        self.bytes = Json::Object(list).to_compact().into_bytes();
+        let mut list = mem::take(&mut self.list);
+        list.set("loadOnlyInlinedPlugins", Json::Bool(true));
+        list.set("plugins", Json::Array(self.plugins.clone()));
+        self.set_list(list);
         if self.bytes.len() > INPUT_BYTES_MAX {
             // DEL reads the list from the cache, and reads at most INPUT_BYTES_MAX bytes.
             return Err(Error::config(format_args!(
@@ -307,6 +305,24 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 pub fn read_named(path: &Path) -> Result<Vec<u8>> {
     let content = File::open(path).and_then(|file| file::read_to_end(file, INPUT_BYTES_MAX));
     content.map_err(Error::of_file("read", path))
+}
+
+/// The plugins in a list.
+fn inlined(listed: Option<&Json>, only_inlined: bool) -> Result<Vec<Json>> {
+    match listed {
+        None if only_inlined => {
+            Err(Error::config("plugins: missing, although loadOnlyInlinedPlugins is true"))
+        }
+        None => Ok(Vec::new()),
+        Some(Json::Array(plugins)) if !plugins.is_empty() => {
+            for (index, plugin) in plugins.iter().enumerate() {
+                require_type(plugin, index)?;
+            }
+            Ok(plugins.clone())
+        }
+        Some(Json::Array(_)) => Err(Error::config("plugins: the list is empty")),
+        Some(_) => Err(Error::config("plugins: not a list")),
+    }
 }
 
 fn require_type(plugin: &Json, index: usize) -> Result<()> {

@@ -58,18 +58,22 @@ pub fn network(runtime: &Runtime, object: &Object, ips: &[String]) -> Result<Net
             }
             let is_asked = |net: &IpNet| ips.iter().any(|ip| net.contains(ip));
             new.leases.retain(|(net, _)| !is_asked(net));
-            let subnets: Vec<IpNet> = new.subnets.clone();
-            let bridge = new.bridge.as_ref().map_or("", |bridge| bridge);
-            let name = NetworkName::new(object.name.as_str())?;
-            let mut list = new.list(&name, &subnets, bridge)?;
-            // podman does not say that a network was removed. A bridge that the user named can be somebody else's.
-            if bridge == own_bridge(object, new.vlan) {
-                set_keys(&mut list, vec![Key::new("bridge", "removeUnused", Json::Bool(true))])?;
-            }
-            set_keys(&mut list, keys)?;
-            Network::from_cache(list.to_compact().as_bytes())
+            of_new(object, &new, keys)
         }
     }
+}
+
+/// The network with these parameters and keys.
+pub fn of_new(object: &Object, new: &NewNetwork, keys: Vec<Key>) -> Result<Network> {
+    let bridge = new.bridge.as_ref().map_or("", |bridge| bridge);
+    let name = NetworkName::new(object.name.as_str())?;
+    let mut list = new.list(&name, &new.subnets, bridge)?;
+    // podman does not say that a network was removed. A bridge that the user named can be somebody else's.
+    if bridge == own_bridge(object, new.vlan) {
+        set_keys(&mut list, vec![Key::new("bridge", "removeUnused", Json::Bool(true))])?;
+    }
+    set_keys(&mut list, keys)?;
+    Network::of_list(list)
 }
 
 /// The network of a file, with the metric of its default routes.
@@ -104,12 +108,11 @@ fn of_file(runtime: &Runtime, object: &Object, name: &str) -> Result<Network> {
     if let Some(servers) = object.option(DNS) {
         addresses(words(servers))?;
     }
-    let network = crate::cli::parameters::find(runtime, name)?;
+    let mut list = crate::cli::parameters::find(runtime, name)?.list;
     let metric = object.option("metric").map(|metric| parse("metric", metric, "a number"));
-    let mut list = Json::parse(&network.bytes)?;
     set_metric(&mut list, metric.transpose()?.unwrap_or(METRIC));
     accept_addresses(&mut list);
-    Network::from_cache(list.to_compact().as_bytes())
+    Network::of_list(list)
 }
 
 fn cannot_give(ip: &IpAddr, network: &str, nets: &[IpNet]) -> Error {
