@@ -9,7 +9,7 @@ use argh::{ArgsInfo, FromArgs};
 use crate::error::{Code, Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
-use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName};
 use crate::runtime::Runtime;
 use crate::runtime::cache::Entries;
 use crate::runtime::conf::Network;
@@ -19,7 +19,7 @@ use crate::runtime::lifecycle::{AttachmentsOf, Choice, NewAttachment, Target};
 use crate::runtime::netns_lock::Purpose;
 
 use super::output::{print_line, usage_error};
-use super::parameters::{self, AddOptions, TIMEOUT_S};
+use super::parameters::{self, AddOptions, Published, RequestedIp, TIMEOUT_S};
 use super::podman;
 
 const IFNAME: &str = "eth0";
@@ -62,17 +62,17 @@ of_attachment! {
         netns: String,
         /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
         #[argh(option, short = 'p')]
-        publish: Vec<String>,
+        publish: Vec<Published>,
         /// publish also a port that a program of the host uses
         #[cfg(feature = "tool")]
         #[argh(switch)]
         force: bool,
         /// the address to request for the container; may be repeated
         #[argh(option)]
-        ip: Vec<String>,
+        ip: Vec<RequestedIp>,
         /// the MAC address to request for the interface
         #[argh(option)]
-        mac: Option<String>,
+        mac: Option<Mac>,
         /// create the network namespace first; NETNS must be a name
         #[argh(switch)]
         create: bool,
@@ -151,7 +151,7 @@ impl Add {
         let at = attachment(&self.container_id, &self.ifname, &path)?;
         let runtime = parameters::runtime(self.timeout);
         let mut new = parameters::new_attachment(parameters::find(&runtime, &self.network)?, at)?;
-        let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
+        let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac };
         options.apply(&mut new)?;
         #[cfg(feature = "tool")]
         if !self.force {

@@ -23,7 +23,7 @@ use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::{Choice, NewAttachment, Target};
 
 use super::output::{print_line, print_text};
-use super::parameters::{self, AddOptions, TIMEOUT_S};
+use super::parameters::{self, AddOptions, Published, TIMEOUT_S};
 
 /// The example of the specification 1.0.0, section 1. Added: the bridge is the gateway, `portmap` publishes ports, and
 /// `firewall` accepts the packets of containers.
@@ -86,7 +86,8 @@ impl Demo {
         runtime.settings.path.clear();
         print_text(&format!("The network, a list of plugins:\n\n{NETWORK}\n"));
 
-        let containers = [attach(&runtime, "c1", &[PUBLISHED])?, attach(&runtime, "c2", &[])?];
+        let published = PUBLISHED.parse().map_err(Error::config)?;
+        let containers = [attach(&runtime, "c1", &[published])?, attach(&runtime, "c2", &[])?];
         print_text(&picture::draw(&containers));
 
         let [one, two] = &containers;
@@ -130,15 +131,14 @@ impl Demo {
     }
 }
 
-fn attach(runtime: &Runtime, name: &'static str, publish: &[&str]) -> Result<Container> {
+fn attach(runtime: &Runtime, name: &'static str, publish: &[Published]) -> Result<Container> {
     let path = Path::new(NAMED_NAMESPACES).join(name);
     let netns = sandbox::new_named_namespace(&path, &|netns| netns.rtnl()?.raise_loopback())?;
     let network = Network::from_cache(NETWORK.as_bytes())?;
-    let publish: Vec<String> = publish.iter().map(|&port| port.into()).collect();
     let at = Attachment { container_id: ContainerId::new(name)?, ifname: IfName::new("eth0")? };
     let (args, capability_args) = (String::new(), Json::Null);
     let mut new = NewAttachment { network, at, args, capability_args };
-    AddOptions { publish: &publish, ip: &[], mac: None }.apply(&mut new)?;
+    AddOptions { publish, ip: &[], mac: None }.apply(&mut new)?;
     let started = Instant::now();
     let success = runtime.attach_one(&new, &path)?;
     let took = started.elapsed();

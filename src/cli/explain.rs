@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::warn;
-use crate::names::NetworkName;
+use crate::names::{Mac, NetworkName};
 use crate::netlink::nft::Nft;
 use crate::plugin::execute::Program;
 use crate::plugins::portmap::{self, on_host};
@@ -35,7 +35,7 @@ use crate::runtime::request::configuration;
 
 use super::attach;
 use super::output::{print_json, print_line};
-use super::parameters::{self, AddOptions, TIMEOUT_S};
+use super::parameters::{self, AddOptions, Published, RequestedIp, TIMEOUT_S};
 use super::podman;
 use host::Host;
 use objects::{Object, View};
@@ -58,13 +58,13 @@ pub(super) struct Explain {
     ifname: Option<String>,
     /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
     #[argh(option, short = 'p')]
-    publish: Vec<String>,
+    publish: Vec<Published>,
     /// the address to request for the container; may be repeated
     #[argh(option)]
-    ip: Vec<String>,
+    ip: Vec<RequestedIp>,
     /// the MAC address to request for the interface
     #[argh(option)]
-    mac: Option<String>,
+    mac: Option<Mac>,
     /// print one JSON document
     #[argh(switch)]
     json: bool,
@@ -111,7 +111,7 @@ impl Explain {
         let network = attach::find_any(&runtime, &self.network)?;
         let at = attach::attachment(&Some(CONTAINER_ID.into()), &self.ifname, Path::new(""))?;
         let mut new = parameters::new_attachment(network, at)?;
-        let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
+        let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac };
         options.apply(&mut new)?;
         let missing = sandbox::missing_capabilities();
         if !missing.is_empty() {

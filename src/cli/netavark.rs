@@ -14,15 +14,14 @@ use std::path::Path;
 use caller::Caller;
 
 use super::lint;
-use super::parameters::{self, AddOptions, TIMEOUT_S};
+use super::parameters::{self, AddOptions, Published, TIMEOUT_S, document};
 use super::podman::list;
-use super::podman::object::{self, Call, Object, PortMapping};
+use super::podman::object::{self, Call, Object};
 use crate::cni::json::Json;
-use crate::cni::request::INPUT_BYTES_MAX;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
-use crate::kernel::{file, sys};
+use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::VERSION;
 use crate::runtime::Runtime;
@@ -87,15 +86,9 @@ fn runtime_for(object: &Object) -> Runtime {
     runtime
 }
 
-fn input() -> Result<Json> {
-    let bytes = file::read_to_end(io::stdin(), INPUT_BYTES_MAX)
-        .map_err(|error| Error::internal(format_args!("cannot read the request: {error}")))?;
-    Json::parse(&bytes)
-}
-
 /// Validates a network, and prints its object with what was chosen. Writes nothing: podman never says that a network was removed.
 fn create() -> Result<Json> {
-    let json = input()?;
+    let json = document("the request")?;
     let object: Object = json.read("the network")?;
     let known = object::refuse_unknown(&json);
     let Json::Object(entries) = json else { return Err(Error::config("not an object")) };
@@ -109,29 +102,27 @@ fn completed(mut entries: Vec<(String, Json)>, object: &Object) -> Result<Json> 
         return Err(Error::config("--dns and the option dns exclude each other"));
     }
     let runtime = runtime_for(object);
-    let mut ipam = list::IPAM;
-    if object.option(list::NETWORK).is_none() {
-        let (mut new, _) = list::new_network(object)?;
+    let ipam = if object.option(list::NETWORK).is_some() {
+        list::network(&runtime, object, &[])?;
+        list::IPAM
+    } else {
+        let (mut new, keys) = list::new_network(object)?;
         list::complete(&runtime, object, &mut new)?;
-        ipam = match new.addresses {
-            Addresses::HostLocal => list::IPAM,
-            Addresses::Dhcp => "dhcp",
-            Addresses::Nobody => "none",
-        };
+        // What was chosen must make a list, without values that a plugin refuses.
+        lint::refuse(&list::of_new(object, &new, keys)?, &[])?;
         let link = new.bridge.as_deref().or(new.parent.as_deref());
         set(&mut entries, "network_interface", link.map(|name| name.to_string().into()));
         set(&mut entries, "subnets", list::subnets(&new));
-    }
+        match new.addresses {
+            Addresses::HostLocal => list::IPAM,
+            Addresses::Dhcp => "dhcp",
+            Addresses::Nobody => "none",
+        }
+    };
     set(&mut entries, "ipam_options", Some(Json::object([("driver", Some(ipam.into()))])));
     set(&mut entries, "dns_enabled", Some(Json::Bool(false)));
     move_servers(&mut entries, object);
-    let completed = Json::Object(entries);
-    // What was chosen must make a list, without values that a plugin refuses.
-    let network = list::network(&runtime, &completed.read("the network")?, &[])?;
-    if object.option(list::NETWORK).is_none() {
-        lint::refuse(&network, &[])?;
-    }
-    Ok(completed)
+    Ok(Json::Object(entries))
 }
 
 /// Moves the DNS servers to the options: podman refuses them for a network whose names are not served.
@@ -139,7 +130,8 @@ fn move_servers(entries: &mut Vec<(String, Json)>, object: &Object) {
     if object.dns_servers.is_empty() {
         return;
     }
-    let (servers, name) = (object.dns_servers.join(","), &object.name);
+    let (servers, name) = (&object.dns_servers, &object.name);
+    let servers = servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     sys::warn(format_args!(
         "note: containers of network {name} ask {servers}; the names of containers are not served"
     ));
@@ -163,7 +155,7 @@ fn attachment(call: &Call) -> Result<Attachment> {
 }
 
 fn setup(netns: &Path) -> Result<Json> {
-    let call: Call = input()?.read("the request")?;
+    let call: Call = document("the request")?.read("the request")?;
     let at = attachment(&call)?;
     if let Some((key, value)) = call.own.options.0.first() {
         return Err(Error::config(format_args!(
@@ -181,7 +173,7 @@ fn setup(netns: &Path) -> Result<Json> {
     let own = &call.own;
     let texts = own.aliases.iter().map(|alias| alias.as_str().into()).collect();
     let aliases = Json::object([(&*network.name, Some(Json::Array(texts)))]);
-    let publish = published(&call, &network);
+    let publish = published(&call, &network)?;
     // A DHCP server gets the name in one option, so it can have 255 bytes.
     let name: String = call.container_name.chars().take(POD_NAME_MAX).collect();
     let mut new = NewAttachment {
@@ -190,8 +182,7 @@ fn setup(netns: &Path) -> Result<Json> {
         args: format!("IgnoreUnknown=1;K8S_POD_NAME={name}"),
         capability_args: Json::object([("aliases", Some(aliases))]),
     };
-    let mac = Some(own.mac.as_str()).filter(|mac| !mac.is_empty());
-    AddOptions { publish: &publish, ip: &ips, mac }.apply(&mut new)?;
+    AddOptions { publish: &publish, ip: &ips, mac: own.mac }.apply(&mut new)?;
     let added = runtime.add(&new, netns)?;
     let told = caller
         .require()
@@ -204,23 +195,29 @@ fn setup(netns: &Path) -> Result<Json> {
 }
 
 /// The ports to publish. podman hands the ports of a container to each of its networks, also to those that cannot publish any.
-fn published(call: &Call, network: &Network) -> Vec<String> {
-    let all = call.port_mappings.iter().flat_map(PortMapping::options);
+fn published(call: &Call, network: &Network) -> Result<Vec<Published>> {
+    let mut all = Vec::new();
+    for mapping in &call.port_mappings {
+        all.extend(mapping.published()?);
+    }
     let why = match call.network.is_internal {
         true => "it is internal",
-        false if network.is_capable_of("portMappings") => return all.collect(),
+        false if network.is_capable_of("portMappings") => return Ok(all),
         false => "no plugin of it can",
     };
     for port in all {
         let name = &call.network.name;
         sys::warn(format_args!("note: network {name} does not publish port {port}: {why}"));
     }
-    Vec::new()
+    Ok(Vec::new())
 }
 
 /// The interfaces, addresses and DNS settings of a result, as netavark reads them.
 fn status(success: &Success, new: &NewAttachment, netns: &Path, dns: Option<&str>) -> Result<Json> {
     let mut interfaces = Vec::new();
+    let keys = |mac: String, subnets: Vec<Json>| {
+        Json::object([("mac_address", Some(mac.into())), ("subnets", Some(Json::Array(subnets)))])
+    };
     for (index, interface) in success.interfaces.iter().enumerate() {
         if interface.sandbox.is_empty() {
             continue;
@@ -231,25 +228,18 @@ fn status(success: &Success, new: &NewAttachment, netns: &Path, dns: Option<&str
                 ("gateway", ip.gateway.map(|gateway| gateway.to_string().into())),
             ])
         });
-        let subnets = Json::Array(subnets.collect());
         let mac = match interface.mac.as_str() {
             "" => mac_of(netns, &interface.name)?,
             mac => mac.to_owned(),
         };
-        let keys = [("mac_address", Some(mac.into())), ("subnets", Some(subnets))];
-        interfaces.push((interface.name.clone(), Json::object(keys)));
+        interfaces.push((interface.name.clone(), keys(mac, subnets.collect())));
     }
     if interfaces.is_empty() {
         let mac = mac_of(netns, &new.at.ifname)?;
-        let nothing = Json::object([
-            ("mac_address", Some(mac.into())),
-            ("subnets", Some(Json::Array(vec![]))),
-        ]);
-        interfaces.push((new.at.ifname.to_string(), nothing));
+        interfaces.push((new.at.ifname.to_string(), keys(mac, Vec::new())));
     }
     let own = success.dns.nameservers.iter().map(String::as_str);
-    let mut servers = list::addresses(own)?;
-    servers.extend(list::addresses(dns.into_iter().flat_map(list::words))?);
+    let servers = list::addresses(own.chain(dns.into_iter().flat_map(list::words)))?;
     let mut all: Vec<Json> = Vec::new();
     for server in servers.iter().map(|server| Json::from(server.to_string())) {
         if !all.contains(&server) {
@@ -270,7 +260,8 @@ fn mac_of(netns: &Path, name: &str) -> Result<String> {
 }
 
 fn teardown(netns: &Path) -> Result<Json> {
-    let call: Call = input()?.read("the request")?;
+    // What a teardown does not use can be unreadable.
+    let (call, _): (Call, _) = document("the request")?.read_or_drop("the request")?;
     let netns = Some(netns).filter(|netns| netns.exists());
     delete(&attachment(&call)?, netns).map(|()| Json::Null)
 }

@@ -2,15 +2,14 @@
 //!
 //! Source: OCI runtime specification 1.2, "State" and "POSIX-platform Hooks".
 
-use std::io;
+use std::fmt::Display;
+use std::str::FromStr;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::cni::json::{Json, keys};
-use crate::cni::request::INPUT_BYTES_MAX;
+use crate::cni::json::keys;
 use crate::error::{Error, Result};
-use crate::kernel::file;
-use crate::names::ContainerId;
+use crate::names::{ContainerId, Mac};
 
 use super::parameters::{self, AddOptions, TIMEOUT_S};
 
@@ -43,23 +42,21 @@ keys! {
         "cnibox.networks" => networks: String,
         "cnibox.ports" => ports: String,
         "cnibox.ip" => ip: String,
-        "cnibox.mac" => mac: String,
+        "cnibox.mac" => mac: Option<Mac>,
     }
 }
 
 impl OciHook {
     pub(super) fn run(&self) -> Result<u8> {
-        let bytes = file::read_to_end(io::stdin(), INPUT_BYTES_MAX)
-            .map_err(|error| Error::internal(format_args!("cannot read the state: {error}")))?;
-        let state: State = Json::parse(&bytes)?.read("the state of the container")?;
+        let state: State = parameters::document("the state")?.read("the state of the container")?;
         let runtime = parameters::runtime(self.timeout);
         let id = ContainerId::new(state.id)?;
         match state.status.as_str() {
             "creating" | "created" => {
                 let Annotations { networks, ports, ip, mac } = &state.annotations;
-                let (publish, ip, networks) = (items(ports), items(ip), items(networks));
-                let mac = Some(mac.as_str()).filter(|mac| !mac.is_empty());
-                let options = AddOptions { publish: &publish, ip: &ip, mac };
+                let networks: Vec<String> = items("cnibox.networks", networks)?;
+                let (publish, ip) = (&items("cnibox.ports", ports)?, &items("cnibox.ip", ip)?);
+                let options = AddOptions { publish, ip, mac: *mac };
                 networks.iter().try_for_each(|network| refuse_path(network))?;
                 let wanted = super::run::requested_attachments(&runtime, &id, &networks, &options)?;
                 if state.pid == 0 {
@@ -89,7 +86,9 @@ fn refuse_path(network: &str) -> Result<()> {
     Err(Error::config(msg).with_details("an annotation cannot name a file"))
 }
 
-/// The items of a list that are separated by commas.
-fn items(list: &str) -> Vec<String> {
-    list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+/// The items of an annotation, which are separated by commas.
+fn items<T: FromStr<Err: Display>>(annotation: &str, list: &str) -> Result<Vec<T>> {
+    let items = list.split(',').map(str::trim).filter(|item| !item.is_empty());
+    let invalid = |item, error| Error::config(format_args!("{annotation}: {item:?}: {error}"));
+    items.map(|item| item.parse().map_err(|error| invalid(item, error))).collect()
 }

@@ -1,17 +1,19 @@
 //! The parameters of the commands that act as a container runtime: arguments, and the environment variables that cnitool reads.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
-use std::ops::Range;
+use std::fmt::{self, Display};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
 use crate::cni::json::Json;
-use crate::cni::request::is_true;
+use crate::cni::request::{INPUT_BYTES_MAX, is_true};
 use crate::error::{Error, Result};
-use crate::kernel::sys;
+use crate::kernel::{file, sys};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::plugin::log::Log;
@@ -61,6 +63,13 @@ fn variable(name: &str) -> Option<OsString> {
 fn text(name: &str) -> Result<String> {
     let text = variable(name).unwrap_or_default().into_string();
     text.map_err(|_| usage_error(format!("{name}: not UTF-8")))
+}
+
+/// The JSON document on stdin. `what` names it in errors.
+pub(super) fn document(what: &str) -> Result<Json> {
+    let bytes = file::read_to_end(std::io::stdin(), INPUT_BYTES_MAX)
+        .map_err(|error| Error::internal(format_args!("cannot read {what}: {error}")))?;
+    Json::parse(&bytes)
 }
 
 /// The network that an argument names: by its name, or by the path of its file.
@@ -171,10 +180,11 @@ pub(super) fn capability_args() -> Result<Json> {
 }
 
 /// The options of `add` for ports and addresses.
+#[derive(Clone, Copy, Default, PartialEq)]
 pub(super) struct AddOptions<'a> {
-    pub(super) publish: &'a [String],
-    pub(super) ip: &'a [String],
-    pub(super) mac: Option<&'a str>,
+    pub(super) publish: &'a [Published],
+    pub(super) ip: &'a [RequestedIp],
+    pub(super) mac: Option<Mac>,
 }
 
 impl AddOptions<'_> {
@@ -186,37 +196,28 @@ impl AddOptions<'_> {
             let msg = format!("cannot {what}: no plugin of network {} can", network.name);
             Error::config(msg).with_details(format_args!("none has the capability {capability}"))
         };
-        if !self.publish.is_empty() {
-            if !network.is_capable_of("portMappings") {
-                return Err(cannot("publish a port", "portMappings"));
+        match self.publish {
+            [] => {}
+            ports if network.is_capable_of("portMappings") => {
+                let mappings = ports.iter().flat_map(Published::mappings).collect();
+                set_capability(caps, "portMappings", Json::Array(mappings));
             }
-            let mut mappings = Vec::new();
-            for text in self.publish {
-                mappings.extend(mappings_of(text)?);
-            }
-            set_capability(caps, "portMappings", Json::Array(mappings));
-        }
-        for ip in self.ip {
-            // The whole text must be an address: a semicolon in it would begin another pair of CNI_ARGS.
-            let is_valid = ip.parse::<IpAddr>().is_ok() || ip.parse::<IpNet>().is_ok();
-            if !is_valid {
-                return Err(usage_error(format!("--ip: {ip:?} is no IP address")));
-            }
+            _ => return Err(cannot("publish a port", "portMappings")),
         }
         match self.ip {
             [] => {}
             ips if network.is_capable_of("ips") => {
-                let ips = ips.iter().map(|ip| ip.as_str().into()).collect();
+                let ips = ips.iter().map(|ip| ip.to_string().into()).collect();
                 set_capability(caps, "ips", Json::Array(ips));
             }
-            [ip] => push_cni_arg(args, "IP", ip),
+            [ip] => push_cni_arg(args, "IP", &ip.to_string()),
             _ => return Err(cannot("use several addresses", "ips")),
         }
         if let Some(mac) = self.mac {
-            mac.parse::<Mac>().map_err(|error| usage_error(format!("--mac: {error}")))?;
+            let mac = mac.to_string();
             match network.is_capable_of("mac") {
                 true => set_capability(caps, "mac", mac.into()),
-                false => push_cni_arg(args, "MAC", mac),
+                false => push_cni_arg(args, "MAC", &mac),
             }
         }
         Ok(())
@@ -245,23 +246,49 @@ fn push_cni_arg(args: &mut String, key: &str, value: &str) {
     }
 }
 
-/// `[IP:]HOST:CONTAINER[/PROTOCOL]`, where HOST and CONTAINER are ports or ranges of equal length.
-struct Published {
-    ip: Option<IpAddr>,
-    host: Range<u32>,
-    container: Range<u32>,
-    protocol: Transport,
+/// An address to request.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum RequestedIp {
+    Address(IpAddr),
+    /// With the length of its prefix.
+    Net(IpNet),
 }
 
-impl Published {
-    fn parse(text: &str) -> Result<Self> {
-        let invalid = |reason: &str| usage_error(format!("--publish {text}: {reason}"));
+impl FromStr for RequestedIp {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let address = text.parse().map(Self::Address);
+        address.or_else(|_| text.parse().map(Self::Net)).map_err(|_| "it is no IP address")
+    }
+}
+
+impl Display for RequestedIp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(ip) => ip.fmt(f),
+            Self::Net(net) => net.fmt(f),
+        }
+    }
+}
+
+/// Ports to publish: `[IP:]HOST:CONTAINER[/PROTOCOL]`, where HOST and CONTAINER are ports or ranges of equal length.
+#[derive(PartialEq)]
+pub(super) struct Published {
+    pub(super) ip: Option<IpAddr>,
+    pub(super) host: RangeInclusive<u16>,
+    pub(super) container: RangeInclusive<u16>,
+    pub(super) transport: Transport,
+}
+
+impl FromStr for Published {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (address, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-        let protocol = Transport::named(protocol)
-            .ok_or_else(|| invalid("the protocol is not tcp, udp or sctp"))?;
-        let (rest, container) = address
-            .rsplit_once(':')
-            .ok_or_else(|| invalid("it is not [IP:]HOST:CONTAINER[/PROTOCOL]"))?;
+        let transport = Transport::named(protocol).ok_or("the protocol is not tcp, udp or sctp")?;
+        let (rest, container) =
+            address.rsplit_once(':').ok_or("it is not [IP:]HOST:CONTAINER[/PROTOCOL]")?;
         let (ip, host) = match rest.rsplit_once(':') {
             None => (None, rest),
             Some((ip, host)) => {
@@ -270,47 +297,59 @@ impl Published {
                     Some(ip) => ip.parse().map(IpAddr::V6),
                     None => ip.parse().map(IpAddr::V4),
                 };
-                (Some(valid.map_err(|_| invalid("the IP address is invalid"))?), host)
+                (Some(valid.map_err(|_| "the IP address is invalid")?), host)
             }
         };
-        let (host, container) = (ports(host), ports(container));
-        let (Some(host), Some(container)) = (host, container) else {
-            return Err(invalid(
-                "a port is a number from 1 to 65535, or two with a - between them",
-            ));
+        let (Some(host), Some(container)) = (ports(host), ports(container)) else {
+            return Err("a port is a number from 1 to 65535, or two with a - between them");
         };
         if host.len() != container.len() {
-            return Err(invalid("the ranges differ in length"));
+            return Err("the ranges differ in length");
         }
-        Ok(Self { ip, host, container, protocol })
+        Ok(Self { ip, host, container, transport })
     }
 }
 
-/// The port mappings of an option.
-fn mappings_of(text: &str) -> Result<Vec<Json>> {
-    let Published { ip, host, container, protocol } = Published::parse(text)?;
-    let mapping = |(host, container): (u32, u32)| {
-        Json::object([
-            ("hostPort", Some(host.into())),
-            ("containerPort", Some(container.into())),
-            ("protocol", Some(protocol.name().into())),
-            ("hostIP", ip.map(|ip| ip.to_string().into())),
-        ])
-    };
-    Ok(host.zip(container).map(mapping).collect())
+impl Display for Published {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (host, container) = (self.host.start(), self.container.start());
+        match self.ip {
+            None => host.fmt(f)?,
+            Some(ip) => SocketAddr::new(ip, *host).fmt(f)?,
+        }
+        let rest = |ports: &RangeInclusive<u16>| match ports.len() {
+            1 => String::new(),
+            _ => format!("-{}", ports.end()),
+        };
+        let (more, to) = (rest(&self.host), rest(&self.container));
+        write!(f, "{more}:{container}{to}/{}", self.transport.name())
+    }
+}
+
+impl Published {
+    /// The port mappings of the capability.
+    fn mappings(&self) -> impl Iterator<Item = Json> {
+        let mapping = |(host, container): (u16, u16)| {
+            Json::object([
+                ("hostPort", Some(u32::from(host).into())),
+                ("containerPort", Some(u32::from(container).into())),
+                ("protocol", Some(self.transport.name().into())),
+                ("hostIP", self.ip.map(|ip| ip.to_string().into())),
+            ])
+        };
+        self.host.clone().zip(self.container.clone()).map(mapping)
+    }
 }
 
 /// Fails if a program of the host waits on a port to publish: its clients would reach the container instead.
 #[cfg(feature = "tool")]
-pub(super) fn refuse_shadowed(publish: &[String]) -> Result<()> {
-    let mut wanted = Vec::new();
-    for text in publish {
-        let Published { ip, host, protocol, .. } = Published::parse(text)?;
-        let port = |port: u32| u16::try_from(port).unwrap_or(u16::MAX);
-        let ports = port(host.start)..=port(host.end - 1);
-        wanted.push(HostPorts { transport: protocol, ports, address: ip });
-    }
-    match shadowed::find(&wanted, None)? {
+pub(super) fn refuse_shadowed(publish: &[Published]) -> Result<()> {
+    let ports = |Published { ip, host, transport, .. }: &Published| HostPorts {
+        transport: *transport,
+        ports: host.clone(),
+        address: *ip,
+    };
+    match shadowed::find(&publish.iter().map(ports).collect::<Vec<_>>(), None)? {
         None => Ok(()),
         Some(found) => Err(Error::config(format_args!("cannot publish {found}"))
             .with_details("--force publishes it in place of the program")),
@@ -318,15 +357,11 @@ pub(super) fn refuse_shadowed(publish: &[String]) -> Result<()> {
 }
 
 /// Parses `PORT` or `FIRST-LAST`.
-fn ports(text: &str) -> Option<Range<u32>> {
-    let port = |text: &str| {
-        let is_number = text.starts_with(|c: char| c.is_ascii_digit());
-        let port = text.parse::<u16>().ok().filter(|port| is_number && *port > 0);
-        port.map(u32::from)
-    };
+fn ports(text: &str) -> Option<RangeInclusive<u16>> {
+    let port = |text: &str| text.parse().ok().filter(|port| *port > 0 && !text.starts_with('+'));
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (port(first)?, port(last)?);
-    (first <= last).then_some(first..last + 1)
+    (first <= last).then_some(first..=last)
 }
 
 #[cfg(test)]
@@ -338,9 +373,8 @@ mod tests {
     #[test]
     fn ports_are_published_as_podman_reads_them() {
         let printed = |text: &str| {
-            mappings_of(text)
-                .map(|mappings| Json::Array(mappings).to_compact())
-                .map_err(|error| error.to_string())
+            let published: Result<Published, _> = text.parse();
+            published.map(|published| Json::Array(published.mappings().collect()).to_compact())
         };
         assert_eq!(
             printed("8080:80").unwrap(),
@@ -397,8 +431,9 @@ mod tests {
             Network::from_cache(text.as_bytes()).unwrap()
         };
         let apply = |capabilities: &str, args: &str, ip: &[&str]| {
-            let ip: Vec<String> = ip.iter().map(|&ip| ip.into()).collect();
-            let options = AddOptions { publish: &[], ip: &ip, mac: Some("02:00:00:00:00:01") };
+            let ip: Vec<RequestedIp> = ip.iter().map(|ip| ip.parse().unwrap()).collect();
+            let mac = Some("02-00-00-00-00-01".parse().unwrap());
+            let options = AddOptions { publish: &[], ip: &ip, mac };
             let container_id = ContainerId::new("c").unwrap();
             let mut new = NewAttachment {
                 network: network(capabilities),
@@ -423,7 +458,7 @@ mod tests {
         assert_eq!(apply("{}", "", &["10.0.0.2", "fd00::2"]), Err(Code::INVALID_CONFIG));
         for ip in ["x", "10.0.0.2/33", "10.0.0.2/", "10.0.0.2/24;GATEWAY=10.0.0.9", "10.0.0.2;MAC="]
         {
-            assert_eq!(apply("{}", "", &[ip]), Err(crate::cli::output::USAGE_ERROR), "{ip}");
+            assert!(ip.parse::<RequestedIp>().is_err(), "{ip}");
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::kernel::launch::Launch;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::{self, warn};
-use crate::names::{Attachment, ContainerId, IfName};
+use crate::names::{Attachment, ContainerId, IfName, Mac};
 use crate::runtime::Runtime;
 use crate::runtime::container_id_of;
 use crate::runtime::life::container_like;
@@ -22,7 +22,7 @@ use crate::runtime::multi_attach;
 use crate::runtime::netns_lock::Purpose;
 
 use super::output::usage_error;
-use super::parameters::{self, AddOptions, TIMEOUT_S};
+use super::parameters::{self, AddOptions, Published, RequestedIp, TIMEOUT_S};
 
 /// The directories with the state of plugins. Without privileges, a run has empty ones in its mount namespace.
 const STATE: [&str; 2] = ["/run", "/var/lib"];
@@ -47,17 +47,17 @@ pub(super) struct Run {
     network: Vec<String>,
     /// publish a port: [IP:]HOST:CONTAINER[/PROTO]; may be repeated
     #[argh(option, short = 'p')]
-    publish: Vec<String>,
+    publish: Vec<Published>,
     /// publish also a port that a program of the host uses
     #[cfg(feature = "tool")]
     #[argh(switch)]
     force: bool,
     /// the address to request in the first network; may be repeated
     #[argh(option)]
-    ip: Vec<String>,
+    ip: Vec<RequestedIp>,
     /// the MAC address to request in the first network
     #[argh(option)]
-    mac: Option<String>,
+    mac: Option<Mac>,
     /// a DNS server for the command in place of those of the networks; may be repeated
     #[argh(option)]
     dns: Vec<IpAddr>,
@@ -103,7 +103,7 @@ impl Run {
             Some(path) => container_id_of(path)?,
             None => ContainerId::new(format!("run-{}", std::process::id()))?,
         };
-        let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac.as_deref() };
+        let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac };
         let wanted = requested_attachments(&runtime, &container_id, &self.network, &options)?;
         let missing = sandbox::missing_capabilities();
         let (mut hidden, mut directory) = (&[][..], runtime.state.as_path());
@@ -287,14 +287,13 @@ pub(super) fn requested_attachments(
     }
     let can_publish = |attachment: &NewAttachment| attachment.network.is_capable_of("portMappings");
     let publisher = wanted.iter().position(can_publish).unwrap_or_default();
-    let AddOptions { publish, ip, mac } = *options;
     for (index, parts) in [
-        (publisher, AddOptions { publish, ip: &[], mac: None }),
-        (0, AddOptions { publish: &[], ip, mac }),
+        (publisher, AddOptions { ip: &[], mac: None, ..*options }),
+        (0, AddOptions { publish: &[], ..*options }),
     ] {
         match wanted.get_mut(index) {
             Some(new) => parts.apply(new)?,
-            None if parts.publish.is_empty() && parts.ip.is_empty() && parts.mac.is_none() => {}
+            None if parts == AddOptions::default() => {}
             None => return Err(usage_error("a port or an address needs a network")),
         }
     }

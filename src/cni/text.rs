@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::json::{Json, Read, ReadError, read_list};
-use crate::names::RouteType;
+use crate::names::{Mac, RouteType};
 
 /// Parses an IP address. A v4-mapped IPv6 address becomes the IPv4 address.
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
@@ -36,14 +36,34 @@ pub fn parse_ip_or_cidr(text: &str) -> Result<IpAddr, String> {
 /// The expected type in an error, if an address is not a string.
 const TEXT: &str = "a string";
 
-/// An address. The empty string is None.
+/// Parses a string. The empty string is the default.
+fn parse<T, E: ToString>(
+    value: &mut T,
+    json: &Json,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<(), ReadError> {
+    let text = json.text(TEXT)?;
+    if !text.is_empty() {
+        *value = parse(text).map_err(|error| ReadError::new(error.to_string()))?;
+    }
+    Ok(())
+}
+
 impl Read for Option<IpAddr> {
     fn read(&mut self, json: &Json) -> Result<(), ReadError> {
-        *self = match json.text(TEXT)? {
-            "" => None,
-            text => Some(parse_ip(text).map_err(ReadError::new)?),
-        };
-        Ok(())
+        parse(self, json, |text| parse_ip(text).map(Some))
+    }
+}
+
+impl Read for Option<Mac> {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        parse(self, json, |text| text.parse().map(Some))
+    }
+}
+
+impl Read for RouteType {
+    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
+        parse(self, json, str::parse)
     }
 }
 
@@ -51,17 +71,6 @@ impl Read for Option<IpAddr> {
 impl Read for IpNet {
     fn read(&mut self, json: &Json) -> Result<(), ReadError> {
         *self = parse_cidr(json.text(TEXT)?).map_err(ReadError::new)?;
-        Ok(())
-    }
-}
-
-/// The type of a route. The empty string is the default.
-impl Read for RouteType {
-    fn read(&mut self, json: &Json) -> Result<(), ReadError> {
-        *self = match json.text(TEXT)? {
-            "" => Self::default(),
-            text => text.parse().map_err(ReadError::new)?,
-        };
         Ok(())
     }
 }

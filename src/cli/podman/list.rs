@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv6Net};
 
 use super::object::Object;
 use crate::cli::manual::{self, Manual};
-use crate::cli::parameters::set_capability;
+use crate::cli::parameters::{RequestedIp, set_capability};
 use crate::cni::json::{Json, is_key};
 use crate::cni::success::Route;
 use crate::error::{Error, Result};
@@ -44,13 +44,12 @@ impl Key {
 }
 
 /// The network of an object that `create` accepted, for a container that asks for these addresses.
-pub fn network(runtime: &Runtime, object: &Object, ips: &[String]) -> Result<Network> {
+pub fn network(runtime: &Runtime, object: &Object, ips: &[IpAddr]) -> Result<Network> {
     match object.option(NETWORK) {
         Some(name) => of_file(runtime, object, name),
         None => {
             let (mut new, keys) = new_network(object)?;
             // Only addresses that nobody asked for are of the range of leases.
-            let ips: Vec<IpAddr> = ips.iter().filter_map(|ip| ip.parse().ok()).collect();
             if let Some(ip) = ips.iter().find(|ip| !is_in(&new.subnets, ip))
                 && new.addresses == Addresses::HostLocal
             {
@@ -92,7 +91,6 @@ fn of_file(runtime: &Runtime, object: &Object, name: &str) -> Result<Network> {
         ("--route", !object.routes.is_empty()),
         ("--ipv6", object.has_ipv6),
         ("--internal", object.is_internal),
-        ("--ipam-driver", object.ipam_driver().is_some_and(|word| word != IPAM)),
     ];
     if let Some((flag, _)) = of_podman.iter().find(|(_, is_set)| *is_set) {
         let msg = format!("{flag}: the file of network {name} decides that");
@@ -123,15 +121,15 @@ fn cannot_give(ip: &IpAddr, network: &str, nets: &[IpNet]) -> Error {
 
 /// The addresses to ask the plugins of a network for. podman also asks for those that a container has already, when it reloads a
 /// network: `static` gives those of its configuration, and a DHCP server those that it chooses.
-pub fn asked(network: &Network, name: &str, ips: &[String]) -> Result<Vec<String>> {
+pub fn asked(network: &Network, name: &str, ips: &[IpAddr]) -> Result<Vec<RequestedIp>> {
     let has_dhcp = network.plugins.iter().any(|plugin| conf::delegates(plugin)[1] == "dhcp");
     let configured: Vec<IpNet> = network.plugins.iter().flat_map(addresses_of_static).collect();
-    for ip in ips.iter().filter_map(|ip| ip.parse().ok()).filter(|_| !configured.is_empty()) {
-        if !configured.iter().any(|net| net.addr() == ip) {
-            return Err(cannot_give(&ip, name, &configured));
-        }
+    let is_given = |ip: &IpAddr| configured.iter().any(|net| net.addr() == *ip);
+    match ips.iter().find(|ip| !is_given(ip)) {
+        Some(ip) if !configured.is_empty() => Err(cannot_give(ip, name, &configured)),
+        Some(_) if !has_dhcp => Ok(ips.iter().copied().map(RequestedIp::Address).collect()),
+        _ => Ok(Vec::new()),
     }
-    Ok(if has_dhcp || !configured.is_empty() { Vec::new() } else { ips.to_vec() })
 }
 
 /// The addresses in the configuration of the IPAM plugin `static`.
@@ -202,6 +200,7 @@ pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
         kind,
         is_internal: object.is_internal,
         metric: Some(METRIC),
+        dns: object.dns_servers.clone(),
         ..NewNetwork::default()
     };
     for subnet in &object.subnets {

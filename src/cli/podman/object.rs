@@ -6,9 +6,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::cli::parameters::Published;
 use crate::cni::json::{Json, Map, is_key, keys};
 use crate::error::{Error, Result};
-use crate::names::RouteType;
+use crate::names::{Mac, RouteType};
+use crate::netlink::nft::Transport;
 
 keys! {
     /// The network, as podman keeps it.
@@ -20,7 +22,7 @@ keys! {
         "routes" => pub routes: Vec<Route>,
         "ipv6_enabled" => pub has_ipv6: bool,
         "internal" => pub is_internal: bool,
-        "network_dns_servers" => pub dns_servers: Vec<String>,
+        "network_dns_servers" => pub dns_servers: Vec<IpAddr>,
         "options" => pub options: Map<String>,
         "ipam_options" => pub ipam_options: Map<String>,
     }
@@ -54,7 +56,7 @@ keys! {
 
     pub struct PortMapping {
         "container_port" => container_port: u16,
-        "host_ip" => host_ip: String,
+        "host_ip" => host_ip: Option<IpAddr>,
         "host_port" => host_port: u16,
         /// One or more protocols, separated by commas.
         "protocol" => protocol: String,
@@ -66,8 +68,8 @@ keys! {
     pub struct OfContainer {
         "aliases" => pub aliases: Vec<String>,
         "interface_name" => pub ifname: String,
-        "static_ips" => pub ips: Vec<String>,
-        "static_mac" => pub mac: String,
+        "static_ips" => pub ips: Vec<IpAddr>,
+        "static_mac" => pub mac: Option<Mac>,
         "options" => pub options: Map<String>,
     }
 }
@@ -131,22 +133,24 @@ fn known(object: &Json, prefix: &str, keys: &[&str]) -> Result<()> {
 }
 
 impl PortMapping {
-    /// The options `--publish` of podman, one for each protocol.
-    pub fn options(&self) -> impl Iterator<Item = String> {
-        let ports = |first: u16| match self.range {
-            0 | 1 => first.to_string(),
-            // The parser of the option refuses a port above 65535.
-            count => format!("{first}-{}", u32::from(first) + u32::from(count) - 1),
+    /// The ports to publish, for each protocol.
+    pub fn published(&self) -> Result<Vec<Published>> {
+        let Self { container_port, host_ip: ip, host_port, protocol, range } = self;
+        let of_protocol = |name: &str| {
+            let last = |first: u16| first.checked_add(range.max(&1) - 1).filter(|_| first > 0);
+            let name = if name.trim().is_empty() { "tcp" } else { name.trim() };
+            Some(Published {
+                ip: *ip,
+                host: *host_port..=last(*host_port)?,
+                container: *container_port..=last(*container_port)?,
+                transport: Transport::named(name)?,
+            })
         };
-        let host_ip = match self.host_ip.as_str() {
-            "" => String::new(),
-            ip if ip.contains(':') => format!("[{ip}]:"),
-            ip => format!("{ip}:"),
-        };
-        let mapping = format!("{host_ip}{}:{}", ports(self.host_port), ports(self.container_port));
-        self.protocol.split(',').map(str::trim).map(move |protocol| match protocol {
-            "" => mapping.clone(),
-            protocol => format!("{mapping}/{protocol}"),
+        let all: Option<_> = protocol.split(',').map(of_protocol).collect();
+        all.ok_or_else(|| {
+            let ports = format!("{host_port}:{container_port}/{protocol}, range {range}");
+            let reason = "a port is from 1 to 65535, and its protocol tcp, udp or sctp";
+            Error::config(format_args!("cannot publish {ports}: {reason}"))
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The driver of netavark: JSON in, JSON out, as podman 5.4 and 5.8 write and read it.
 
 mod only_podman;
+mod request;
 mod unknown;
 
 use serde_json::{Value, json};
