@@ -54,8 +54,8 @@ pub struct LeaseRecord {
     pub uplink: Option<Uplink>,
     #[serde(flatten)]
     pub leases: Leases,
-    /// The subnets of the first leases, one for each family.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// The subnets of the first leases, one for each family. `subnets` in the file are those of the network.
+    #[serde(rename = "firstSubnets", default, skip_serializing_if = "Vec::is_empty")]
     pub subnets: Vec<IpNet>,
     /// Earlier leases whose addresses the interface, the rules of the host or the cache entry can still have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -430,6 +430,23 @@ mod tests {
         journal.remove(&key("c1")).unwrap();
         assert_eq!(journal.read(&key("c1")), Ok(None));
         assert_eq!(journal.read_all(), Ok(vec![bare]));
+    }
+
+    #[test]
+    fn the_subnets_of_the_network_and_those_of_the_first_leases_are_kept_apart() {
+        let scratch = Scratch::new("subnets");
+        let journal = scratch.journal();
+        let subnets = |text: &str| vec![text.parse().unwrap()];
+        for (listed, first) in [
+            (subnets("10.0.0.0/8"), subnets("10.1.0.0/24")),
+            (Vec::new(), subnets("10.1.0.0/24")),
+            (subnets("10.0.0.0/8"), Vec::new()),
+        ] {
+            let mut record = LeaseRecord { subnets: first, ..record("c1") };
+            record.request.settings.subnets = listed;
+            journal.save(&record).unwrap();
+            assert_eq!(journal.read(&key("c1")), Ok(Some(record)));
+        }
     }
 
     #[test]
