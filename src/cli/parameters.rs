@@ -44,7 +44,7 @@ pub(super) fn runtime(timeout_s: u64) -> Runtime {
         log: Log::open(value("CNIBOX_LOG").as_deref(), value("TRACEPARENT")),
     };
     let mut runtime = Runtime::new(settings, configurations);
-    runtime.of_podman = podman::directories(std::env::home_dir());
+    runtime.of_podman = podman::directories(variable("HOME").map(PathBuf::from));
     runtime
 }
 
