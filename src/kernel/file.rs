@@ -9,13 +9,15 @@
 mod aside;
 mod holder;
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::libc;
+use nix::sys::stat::Mode;
 use nix::sys::statfs::statfs;
 use nix::unistd::{AccessFlags, dup2_stderr, faccessat};
 
@@ -34,32 +36,27 @@ const LINES_BYTES_MAX: usize = 1 << 30;
 /// The length of the first read of a file that reports the length 0.
 const PAGE_BYTES: usize = 4096;
 
-/// Options for reading with an open that does not wait. Symbolic links are followed.
-pub fn reading() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    options
-}
-
-/// Options for writing with an open that does not wait. A symbolic link at the end of the path is an error.
-pub fn writing() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
-    options
-}
-
-/// Options for a lock file, which is created if it is missing. It is read-only: a process that inherits it must not write it.
-pub fn locking() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    // The standard library has `create` for files that are written only.
-    let flags = libc::O_CREAT | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    options.read(true).custom_flags(flags).mode(0o600);
-    options
-}
+/// Reading, with an open that does not wait. Symbolic links are followed.
+pub const READ: OFlag = OFlag::O_NONBLOCK;
+/// Writing, with an open that does not wait. A symbolic link at the end of the path is an error.
+pub const WRITE: OFlag = OFlag::O_WRONLY.union(NO_LINK);
+/// `WRITE`, and reading.
+pub const UPDATE: OFlag = OFlag::O_RDWR.union(NO_LINK);
+/// `WRITE`, after the content is removed.
+pub const REWRITE: OFlag = OFlag::O_TRUNC.union(WRITE);
+/// `UPDATE` at the end of the file.
+pub const APPEND: OFlag = OFlag::O_APPEND.union(UPDATE);
+/// A missing file is created, with the mode 0600.
+pub const CREATE: OFlag = OFlag::O_CREAT;
+/// A new file, to write and read. Any file at the path is an error.
+pub const NEW: OFlag = OFlag::O_EXCL.union(CREATE).union(UPDATE);
+/// A lock file, which is created if it is missing. It is read-only: a process that inherits it must not write it.
+pub const LOCK: OFlag = CREATE.union(NO_LINK);
+const NO_LINK: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW);
 
 /// Opens a file of any type. If the open fails because of the type, the error names the type.
-pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
-    options.open(path).map_err(|error| match error.raw_os_error() {
+pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
+    open_any(path, flags, 0o600).map_err(|error| match error.raw_os_error() {
         Some(libc::ENXIO | libc::EISDIR) => {
             fs::metadata(path).map_or(error, |found| not_regular(&found))
         }
@@ -71,14 +68,26 @@ pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     })
 }
 
+/// Opens a file of any type, and creates it with this mode. An error has the errno of the kernel.
+///
+/// The open(2) of musl, which the standard library calls, sets O_CLOEXEC once more by fcntl(2).
+pub fn open_any(path: &Path, flags: OFlag, mode: u32) -> io::Result<File> {
+    loop {
+        match openat(AT_FDCWD, path, flags | OFlag::O_CLOEXEC, Mode::from_bits_truncate(mode)) {
+            Err(Errno::EINTR) => {}
+            opened => return Ok(opened?.into()),
+        }
+    }
+}
+
 /// Whether the symbolic links at a path are a loop.
 fn is_loop(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(libc::ELOOP))
 }
 
 /// Opens a regular file. Fails if the file has another type.
-pub fn open_regular(options: &OpenOptions, path: &Path) -> io::Result<(File, Metadata)> {
-    let file = open(options, path)?;
+pub fn open_regular(path: &Path, flags: OFlag) -> io::Result<(File, Metadata)> {
+    let file = open(path, flags)?;
     let metadata = regular(&file)?;
     Ok((file, metadata))
 }
@@ -101,7 +110,16 @@ pub fn read_within(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
 
 /// The content of a regular file that has this many bytes at most, and its metadata.
 pub fn read_with_metadata(path: &Path, bytes_max: usize) -> io::Result<(Vec<u8>, Metadata)> {
-    let (mut file, metadata) = open_regular(&reading(), path)?;
+    let (file, metadata) = open_regular(path, READ)?;
+    Ok((content(&file, &metadata, bytes_max)?, metadata))
+}
+
+/// The content of an open file.
+pub fn read_open(file: &File, bytes_max: usize) -> io::Result<Vec<u8>> {
+    content(file, &file.metadata()?, bytes_max)
+}
+
+fn content(mut file: &File, metadata: &Metadata, bytes_max: usize) -> io::Result<Vec<u8>> {
     let length = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
     if length > bytes_max {
         return Err(too_long(bytes_max));
@@ -111,18 +129,7 @@ pub fn read_with_metadata(path: &Path, bytes_max: usize) -> io::Result<(Vec<u8>,
     let mut content = vec![0; if length == 0 { PAGE_BYTES } else { length + 1 }];
     let count = file.read(&mut content)?;
     content.truncate(count);
-    if count != 0 && count != length {
-        content = read_more(file, content, bytes_max)?;
-    }
-    Ok((content, metadata))
-}
-
-/// The content of an open file.
-pub fn read_open(file: &File, bytes_max: usize) -> io::Result<Vec<u8>> {
-    if file.metadata()?.len() > bytes_max as u64 {
-        return Err(too_long(bytes_max));
-    }
-    read_more(file, Vec::new(), bytes_max)
+    if count == 0 || count == length { Ok(content) } else { read_more(file, content, bytes_max) }
 }
 
 /// The content of a file of any type. Unlike the other functions it can wait: a FIFO ends when its writers have closed it.
@@ -132,7 +139,7 @@ pub fn read_to_end(file: impl Read, bytes_max: usize) -> io::Result<Vec<u8>> {
 
 /// Calls `on` with each line of a file, without its newline. A line that is longer than `line_bytes_max` is skipped.
 pub fn each_line(path: &Path, line_bytes_max: usize, mut on: impl FnMut(&[u8])) -> io::Result<()> {
-    let (file, metadata) = open_regular(&reading(), path)?;
+    let (file, metadata) = open_regular(path, READ)?;
     if metadata.len() > LINES_BYTES_MAX as u64 {
         return Err(too_long(LINES_BYTES_MAX));
     }
@@ -213,9 +220,7 @@ pub fn read_lossy(path: impl AsRef<Path>) -> io::Result<String> {
 
 /// Redirects stderr to this file. An existing file is truncated; a new one is created with mode 0600.
 pub fn redirect_stderr(path: &Path) -> io::Result<()> {
-    let mut options = writing();
-    let log = options.create(true).truncate(true).append(false).mode(0o600);
-    Ok(dup2_stderr(open(log, path)?)?)
+    Ok(dup2_stderr(open(path, REWRITE | CREATE)?)?)
 }
 
 /// Whether the file system of a path can be shared with other machines, so that it can contain files of other machines.
@@ -233,7 +238,7 @@ const SHARED_FILE_SYSTEMS: [u32; 7] =
 /// forbid it. The directory does not change: the test file has no name (O_TMPFILE). On a file system without O_TMPFILE only the
 /// permissions are checked.
 pub fn probe_writing(dir: &Path) -> io::Result<()> {
-    match OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(dir) {
+    match open_any(dir, OFlag::O_WRONLY | OFlag::O_TMPFILE, 0o600) {
         Err(error) if is_without_tmpfile(&error) => {
             let permissions = AccessFlags::W_OK | AccessFlags::X_OK;
             Ok(faccessat(AT_FDCWD, dir, permissions, AtFlags::AT_EACCESS)?)
@@ -349,11 +354,11 @@ mod tests {
         ];
         for (name, when_read, when_written) in cases {
             assert_eq!(error_text(read(&at(name)).map(drop)), when_read, "read {name}");
-            let written = open_regular(&writing(), &at(name)).map(drop);
+            let written = open_regular(&at(name), WRITE).map(drop);
             assert_eq!(error_text(written), when_written, "write {name}");
         }
         assert_eq!(
-            error_text(open_regular(&writing(), Path::new("/dev/null")).map(drop)),
+            error_text(open_regular(Path::new("/dev/null"), WRITE).map(drop)),
             refused("device")
         );
         assert_eq!(read_text(&at("to-file")).unwrap(), "text");

@@ -168,9 +168,9 @@ impl Launch<'_> {
 /// file. False if the file cannot be opened.
 fn ensure_resolv_conf() -> bool {
     let path = Path::new(RESOLV_CONF);
-    let opened = match file::open(&file::reading(), path) {
+    let opened = match file::open(path, file::READ) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            file::open(file::reading().write(true).create(true), path)
+            file::open_any(path, file::READ | file::CREATE, 0o644)
         }
         opened => opened,
     };

@@ -222,7 +222,7 @@ fn remove_stale(path: &Path) -> Result<()> {
 /// Writes a file that all users may read, such as one with the id of this process.
 pub fn write_public(path: &Path, content: &str) -> io::Result<()> {
     fault::file_operation()?;
-    let file = file::open(file::writing().create(true).truncate(true), path)?;
+    let file = file::open(path, file::REWRITE | file::CREATE)?;
     file.set_permissions(Permissions::from_mode(0o644))?;
     (&file).write_all(content.as_bytes())
 }

@@ -1,15 +1,14 @@
 //! Network namespaces: opening, comparing, entering and locking them.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::libc;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
@@ -17,7 +16,7 @@ use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::flock::{self, Mode};
-use crate::kernel::sys;
+use crate::kernel::{file, sys};
 
 /// An open network namespace, and the namespace that `run` returns to. A clone costs no system call.
 #[derive(Clone, Debug)]
@@ -61,7 +60,7 @@ impl NetNs {
 
     /// Opens another namespace, which has to exist.
     pub fn open(&self, path: &Path) -> Result<Self> {
-        match self.examine(open(path), path) {
+        match self.examine(file::open_any(path, file::READ, 0), path) {
             Ok(found) => found.map_err(|reason| cannot_open(path, reason)),
             Err(error) => Err(cannot_open(path, &sys::reason(&error))),
         }
@@ -69,7 +68,7 @@ impl NetNs {
 
     /// Opens a namespace that may have ended. `None` also for the plain file that an unmounted namespace leaves.
     pub fn open_if_exists(&self, path: &Path) -> io::Result<Option<Self>> {
-        self.of_file(open(path), path)
+        self.of_file(file::open_any(path, file::READ, 0), path)
     }
 
     /// Whether a path leads to a network namespace.
@@ -239,11 +238,6 @@ fn is_current(file: &File) -> bool {
         // Without /proc, the namespace of the thread is unknown.
         _ => true,
     }
-}
-
-/// Opens a file. O_NONBLOCK: without this flag, open(2) of a FIFO waits for a writer.
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 /// The namespace of the current thread. `/proc/self/ns/net` is the namespace of the main thread.

@@ -1,14 +1,14 @@
 //! Processes, as /proc shows them.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::libc;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::geteuid;
 use serde::de::Error as _;
@@ -98,8 +98,8 @@ impl Process {
         if !fs::metadata(&path).is_ok_and(|file| file.file_type().is_fifo()) {
             return false;
         }
-        let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&path);
-        let pipe = match opened {
+        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK;
+        let pipe = match file::open_any(path.as_ref(), flags, 0) {
             Ok(pipe) => pipe,
             // The kernel refuses it for a FIFO with a name that has no reader.
             Err(error) => return error.raw_os_error() == Some(Errno::ENXIO as i32),

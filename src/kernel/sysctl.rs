@@ -1,10 +1,11 @@
 //! Kernel parameters under `/proc/sys`, of the network namespace that the calling thread is in.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
 use nix::libc;
 
 use crate::error::{Error, Result};
@@ -43,9 +44,8 @@ pub fn set_if_exists(path: &str, value: &str) -> Result<()> {
 
 /// `set_if_exists` without reading the parameter first, for a parameter that is known to have another value.
 pub fn change_if_exists(path: &str, value: &str) -> Result<()> {
-    let changed = resolve(Path::new(ROOT), path)
-        .and_then(|path| OpenOptions::new().write(true).open(path))
-        .and_then(|file| write(&file, value));
+    let opened = open(Path::new(ROOT), path, OFlag::O_WRONLY);
+    let changed = opened.and_then(|file| write(&file, value));
     if_exists(path, value, changed)
 }
 
@@ -55,9 +55,7 @@ fn if_exists(path: &str, value: &str, result: io::Result<()>) -> Result<()> {
 
 /// Fails if a parameter has another value and cannot be written. Does not change it.
 pub fn check_settable(path: &str, value: &str) -> Result<()> {
-    let file_path = resolve(Path::new(ROOT), path);
-    let opened = file_path.and_then(|path| OpenOptions::new().read(true).write(true).open(path));
-    match opened {
+    match open(Path::new(ROOT), path, OFlag::O_RDWR) {
         Err(error) if !get(path).is_ok_and(|now| now.is_some_and(|now| is_same(&now, value))) => {
             Err(cannot_set(path, value, &error))
         }
@@ -68,8 +66,7 @@ pub fn check_settable(path: &str, value: &str) -> Result<()> {
 /// The value without its newline; `None` if the parameter exists and cannot be read: some are write-only, some have no
 /// value yet. A lack of memory or of file descriptors is an error: it says nothing about the parameter.
 pub fn get(path: &str) -> Result<Option<String>> {
-    let value = resolve(Path::new(ROOT), path).and_then(File::open).and_then(|file| read(&file));
-    match value {
+    match open(Path::new(ROOT), path, OFlag::O_RDONLY).and_then(|file| read(&file)) {
         Ok(value) => Ok(Some(value.strip_suffix('\n').unwrap_or(&value).into())),
         Err(error) => match error.raw_os_error() {
             None | Some(libc::ENOENT | libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
@@ -115,21 +112,24 @@ fn cannot_set(path: &str, value: &str, error: &io::Error) -> Error {
 
 /// Sets a parameter below `root`, which is another directory than /proc/sys in tests.
 fn set_under(root: &Path, path: &str, value: &str) -> io::Result<bool> {
-    let file_path = resolve(root, path)?;
-    match OpenOptions::new().read(true).write(true).open(&file_path) {
+    match open(root, path, OFlag::O_RDWR) {
         // Some parameters can be written but not read: stable_secret gives EIO until it is set.
         Ok(file) if read(&file).is_ok_and(|now| is_same(&now, value)) => Ok(false),
         Ok(file) => write(&file, value).map(|()| true),
         // Some parameters are write-only, such as `net/ipv4/route/flush`.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            write(&OpenOptions::new().write(true).open(&file_path)?, value).map(|()| true)
+            write(&open(root, path, OFlag::O_WRONLY)?, value).map(|()| true)
         }
         // A read-only /proc matters only if the value has to change.
-        Err(error) => match File::open(&file_path).and_then(|file| read(&file)) {
+        Err(error) => match open(root, path, OFlag::O_RDONLY).and_then(|file| read(&file)) {
             Ok(now) if is_same(&now, value) => Ok(false),
             _ => Err(error),
         },
     }
+}
+
+fn open(root: &Path, path: &str, flags: OFlag) -> io::Result<File> {
+    file::open_any(&resolve(root, path)?, flags, 0)
 }
 
 fn resolve(root: &Path, path: &str) -> io::Result<PathBuf> {
@@ -150,7 +150,8 @@ pub fn dotted(path: &str) -> String {
     path.chars().map(swap).collect()
 }
 
-fn read(mut file: &File) -> io::Result<String> {
+/// The text of an open parameter. The kernel writes it at once, if the buffer is long enough.
+pub(super) fn read(mut file: &File) -> io::Result<String> {
     let mut text = Vec::new();
     let mut chunk = [0; CHUNK_BYTES];
     loop {

@@ -1,13 +1,16 @@
 //! Tap interfaces. A program reads and writes their frames through a file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 
+use nix::fcntl::OFlag;
 use nix::libc;
 
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::kernel::file;
 use crate::kernel::sys::{self, TunRequest};
 
 /// Source: linux/if_tun.h.
@@ -39,7 +42,7 @@ pub struct Tap {
 
 /// Opens the device of taps. The kernel loads the module if it can.
 pub fn open() -> Result<File> {
-    OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| {
+    file::open_any(Path::new(DEVICE), OFlag::O_RDWR, 0).map_err(|error| {
         let text = format!("cannot open {DEVICE}: {}", sys::reason(&error));
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::internal(text)

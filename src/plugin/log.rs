@@ -190,8 +190,7 @@ fn milliseconds(time: Duration) -> String {
 fn append(path: &Path, line: &str) {
     let mut options = OpenOptions::new();
     options.append(true).create(path != Path::new(KMSG)).mode(0o600);
-    let opened = file::open(&options, path);
-    let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
+    let _ = options.open(path).and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
 /// The time in UTC: `2026-11-22T05:04:03.210Z`.

@@ -424,15 +424,17 @@ fn clean_deleted(
     may_remove: impl Fn(&Record) -> bool,
 ) -> Result<()> {
     let records = Records::of_host();
-    let _lock = match records.share(network, at) {
+    let (_lock, now) = match records.share(network, at) {
         // Without the file of the lock, a later ADD would not wait for the GC, which would then remove what that ADD made.
         Ok(Shared::Held) => return Ok(()),
         Ok(Shared::Missing) => return records.remove_leftovers(network, at),
-        Ok(Shared::Locked(lock)) => Some(lock),
+        Ok(Shared::Locked(lock)) => {
+            let now = records.read_open(network, at, &lock);
+            (Some(lock), now)
+        }
         // The runtime orders the DEL, so a file that cannot be opened goes.
-        Err(_) => None,
+        Err(_) => (None, records.read(network, at)),
     };
-    let now = records.read(network, at);
     // A later ADD has written the record since the DEL began.
     let is_of_later = |now: &Record| {
         let first = cx.session.record(network, at);

@@ -69,7 +69,7 @@ impl Lock {
     pub fn note(&self, text: &str) -> Result<()> {
         let write = || {
             fault::file_operation()?;
-            let (mut file, _) = file::open_regular(file::writing().truncate(true), &self.path)?;
+            let (mut file, _) = file::open_regular(&self.path, file::REWRITE)?;
             file.write_all(text.as_bytes())
         };
         write().map_err(Error::of_file("write", &self.path))
@@ -121,7 +121,7 @@ fn abandoned(directory: &Path, has_name: fn(&[u8]) -> bool) -> impl Iterator<Ite
     let named = files.filter(move |file| has_name(file.file_name().as_encoded_bytes()));
     named.filter_map(|file| {
         let path = file.path();
-        let (file, metadata) = file::open_regular(&file::reading(), &path).ok()?;
+        let (file, metadata) = file::open_regular(&path, file::READ).ok()?;
         let is_locked = matches!(flock::try_lock(&file, Mode::Exclusive), Ok(true));
         let is_abandoned = is_locked && matches!(file::is_at(&metadata, &path), Ok(true));
         is_abandoned.then(|| Lock { path, file, is_exclusive: true })
@@ -159,7 +159,7 @@ pub fn visit_stale_namespaces(directory: &Path, keep: &mut dyn FnMut(&str, &str)
 fn open(directory: &Path, path: &Path) -> io::Result<(File, Metadata)> {
     let open = || {
         fault::file_operation()?;
-        file::open_regular(&file::locking(), path)
+        file::open_regular(path, file::LOCK)
     };
     match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -44,8 +44,8 @@ impl Directory {
     }
 
     pub(super) fn open(path: &Path) -> Result<Self> {
-        // `file::reading` has O_NONBLOCK, so the open does not wait for the writer of a FIFO.
-        let file = operate("open", path, || file::reading().open(path))?;
+        // `READ` has O_NONBLOCK, so the open does not wait for the writer of a FIFO.
+        let file = operate("open", path, || file::open_any(path, file::READ, 0))?;
         match flock::lock(&file, Mode::Exclusive, LOCK_LIMIT) {
             Ok(true) => {}
             Ok(false) => {

@@ -1,9 +1,9 @@
 //! The file operations of the store. A test can make each one fail.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::Path;
 
 use super::digest::digest;
@@ -18,8 +18,7 @@ pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
     match open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             fault::file_operation()?;
-            let mut options = file::writing();
-            file::open(options.read(true).append(true).create(true).mode(0o750), path)
+            file::open_any(path, file::APPEND | file::CREATE, 0o750)
         }
         opened => opened,
     }
@@ -28,13 +27,13 @@ pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
 /// Opens or creates a file that is written again and again.
 pub(super) fn open_to_write(path: &Path) -> io::Result<File> {
     fault::file_operation()?;
-    file::open(file::writing().read(true).create(true).mode(0o600), path)
+    file::open(path, file::UPDATE | file::CREATE)
 }
 
 /// Opens a file or directory for reading only, so that it also works on a read-only file system.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     fault::file_operation()?;
-    file::open(&file::reading(), path)
+    file::open(path, file::READ)
 }
 
 /// Whether a path still leads to the regular file that was opened with it.
@@ -63,7 +62,7 @@ pub(super) fn read_identified(path: &Path) -> io::Result<(Vec<u8>, u64)> {
 /// Creates a file and returns its identity. If it fails, it can leave an incomplete file.
 pub(super) fn write_new(path: &Path, content: &str) -> io::Result<u64> {
     fault::file_operation()?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = file::open(path, file::NEW)?;
     fault::file_operation()?;
     file.write_all(content.as_bytes())?;
     Ok(identity(&file.metadata()?))
@@ -72,7 +71,7 @@ pub(super) fn write_new(path: &Path, content: &str) -> io::Result<u64> {
 /// Overwrites an existing file, which can be incomplete after an error. Returns false if it does not exist.
 pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
     fault::file_operation()?;
-    let opened = file::found(file::open_regular(&file::writing(), path))?;
+    let opened = file::found(file::open_regular(path, file::WRITE))?;
     let Some((file, metadata)) = opened else { return Ok(false) };
     let length = content.len() as u64;
     let is_shorter = metadata.len() > length;
@@ -157,7 +156,7 @@ fn address(name: &str) -> Option<IpAddr> {
 /// Opens an index or sticky file for changes in place. Fails if it is not a regular file. Does not block on a FIFO.
 pub(super) fn open_plain(path: &Path) -> io::Result<(File, u64)> {
     fault::file_operation()?;
-    let (file, metadata) = file::open_regular(file::writing().read(true), path)?;
+    let (file, metadata) = file::open_regular(path, file::UPDATE)?;
     Ok((file, metadata.len()))
 }
 
@@ -169,8 +168,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
     let aside = &path.with_file_name(format!(".{}", name.display()));
     clear(aside)?;
     fault::file_operation()?;
-    let mut file =
-        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(aside)?;
+    let mut file = file::open(aside, file::NEW)?;
     fault::file_operation()?;
     let placed = file.write_all(content).and_then(|()| match rename(aside, path) {
         Err(error) if error.kind() == ErrorKind::IsADirectory => {

@@ -6,15 +6,15 @@
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata};
 use std::hash::BuildHasher;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::libc;
+use nix::fcntl::OFlag;
 
 use crate::fault;
 use crate::kernel::flock::{self, Limit, Mode};
@@ -39,11 +39,8 @@ impl Aside {
     /// Writes the temporary file for `path`. A file at `path` does not change.
     pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
         fault::file_operation()?;
-        let mut options = OpenOptions::new();
-        // The name is new, so the flags only matter if another program guesses it.
-        options.append(true).create_new(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         let aside = path.with_file_name(name(path));
-        let file = options.mode(mode).open(&aside)?;
+        let file = super::open_any(&aside, super::NEW | OFlag::O_APPEND, mode)?;
         let mut aside = Self { name: RandomName(aside), file };
         // On a file system without locks `sweep` cannot lock the file, either, and keeps it.
         let _ = flock::try_lock(&aside.file, Mode::Exclusive);
@@ -198,9 +195,7 @@ fn names(directory: &Path, is_wanted: &dyn Fn(&[u8]) -> bool) -> Vec<PathBuf> {
 
 /// Removes a temporary file if no process writes it.
 pub fn remove_abandoned(path: &Path) {
-    let mut options = super::reading();
-    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let Ok((file, _)) = super::open_regular(&options, path) else { return };
+    let Ok((file, _)) = super::open_regular(path, super::READ | OFlag::O_NOFOLLOW) else { return };
     // The lock is held until the file is removed.
     let _ = flock::while_locked(&file, &Limit::new(Duration::ZERO), || fs::remove_file(path));
 }

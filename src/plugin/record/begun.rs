@@ -162,7 +162,7 @@ fn create(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Beg
 fn replace(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Option<Begun>> {
     let unknown = |reason: &dyn Display| unknown_record(record, reason);
     fault::file_operation()?;
-    let opened = file::open_regular(file::writing().read(true).append(true), path);
+    let opened = file::open_regular(path, file::APPEND);
     let opened = file::found(opened).map_err(|error| unknown(&sys::reason(&error)))?;
     let Some((file, open)) = opened else { return Ok(None) };
     let read = || {

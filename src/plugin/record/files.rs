@@ -1,7 +1,7 @@
 //! The files of the records, one for each attachment.
 
 use std::fmt::Display;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -157,7 +157,7 @@ impl Records {
         let path = self.path(network, at);
         let mark = || -> io::Result<()> {
             fault::file_operation()?;
-            let (mut file, _) = file::open_regular(file::writing().append(true), &path)?;
+            let (mut file, _) = file::open_regular(&path, file::APPEND)?;
             flock::lock(&file, Mode::Exclusive, held::HOLD_MAX)?;
             file.write_all(&Note::of_del().line())
         };
@@ -167,7 +167,7 @@ impl Records {
     fn append(&self, path: &Path, line: &[u8]) -> Result<bool> {
         let append = || -> io::Result<()> {
             fault::file_operation()?;
-            let (mut file, _) = file::open_regular(file::writing().append(true), path)?;
+            let (mut file, _) = file::open_regular(path, file::APPEND)?;
             fault::file_operation()?;
             file.write_all(line)
         };
@@ -191,13 +191,33 @@ impl Records {
 
     /// The record of an attachment. `None` only if there is none: an unreadable record is an error, and proves nothing.
     pub fn read(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Record>> {
-        let file = self.file_name(network, at);
-        let Some(record) = self.read_file(&file)? else { return Ok(None) };
-        if record.network == *network && record.at == *at {
-            return Ok(Some(record));
+        self.read_with(network, at, file::read_within)
+    }
+
+    /// `read` with the open file of the record.
+    pub(super) fn read_open(
+        &self,
+        network: &NetworkName,
+        at: &Attachment,
+        file: &File,
+    ) -> Result<Option<Record>> {
+        self.read_with(network, at, |_, bytes_max| file::read_open(file, bytes_max))
+    }
+
+    fn read_with(
+        &self,
+        network: &NetworkName,
+        at: &Attachment,
+        content: impl FnOnce(&Path, usize) -> io::Result<Vec<u8>>,
+    ) -> Result<Option<Record>> {
+        let path = self.path(network, at);
+        match read(&path, content)? {
+            Some(record) if record.network != *network || record.at != *at => {
+                let belongs = format!("it is the record of {}", record.at.title(&record.network));
+                Err(unreadable(&path, belongs))
+            }
+            record => Ok(record),
         }
-        let belongs = format!("it is the record of {}", record.at.title(&record.network));
-        Err(unreadable(&self.directory.join(file), belongs))
     }
 
     /// The record of the owner of an object. If the text of the owner has only the hash of a long name, all records are read, and
@@ -215,17 +235,7 @@ impl Records {
     }
 
     pub(super) fn read_file(&self, file: &Path) -> Result<Option<Record>> {
-        let path = self.directory.join(file);
-        let content = file::found(read_within_limit(&path));
-        let Some(content) = content.map_err(|error| {
-            let mut error = unreadable(&path, sys::reason(&error));
-            error.code = Code::IO;
-            error
-        })?
-        else {
-            return Ok(None);
-        };
-        Record::parse(&content).map(Some).map_err(|error| unreadable(&path, error))
+        read(&self.directory.join(file), file::read_within)
     }
 
     /// The identity that a release up to 0.2.0 recorded for the namespace at a path. These releases recorded no number.
@@ -369,9 +379,19 @@ fn old_paths(network: &NetworkName, at: &Attachment) -> Vec<PathBuf> {
     nodes.map(|node| node.path().join(file_name(network, at))).collect()
 }
 
-fn read_within_limit(path: &Path) -> io::Result<Vec<u8>> {
-    fault::file_operation()?;
-    file::read_within(path, BYTES_MAX)
+/// The record in the file at a path. `content` reads the file, up to a limit.
+fn read(
+    path: &Path,
+    content: impl FnOnce(&Path, usize) -> io::Result<Vec<u8>>,
+) -> Result<Option<Record>> {
+    let content = fault::file_operation().and_then(|()| content(path, BYTES_MAX));
+    let content = file::found(content).map_err(|error| {
+        let mut error = unreadable(path, sys::reason(&error));
+        error.code = Code::IO;
+        error
+    })?;
+    let record = content.map(|content| Record::parse(&content)).transpose();
+    record.map_err(|error| unreadable(path, error))
 }
 
 fn unreadable(path: &Path, reason: impl Display) -> Error {

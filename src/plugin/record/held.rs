@@ -97,7 +97,7 @@ impl Records {
         match self.lock_file(&path, how)? {
             None => Ok(Hold::Missing),
             Some((file, true)) => {
-                let record = self.read(network, at)?;
+                let record = self.read_open(network, at, &file)?;
                 Ok(record
                     .map_or(Hold::Missing, |record| Hold::Held(Box::new(Held { record, file }))))
             }
@@ -116,12 +116,11 @@ impl Records {
         let open = || -> io::Result<(File, bool)> {
             loop {
                 fault::file_operation()?;
-                let options = &mut file::writing();
-                let options = match mode {
-                    Mode::Shared => &mut file::reading(),
-                    Mode::Exclusive => options.read(true).append(true),
+                let flags = match mode {
+                    Mode::Shared => file::READ,
+                    Mode::Exclusive => file::APPEND,
                 };
-                let (file, open) = file::open_regular(options, path)?;
+                let (file, open) = file::open_regular(path, flags)?;
                 let is_locked = flock::lock_within(&file, mode, &limit)?;
                 let is_current = is_locked && file::is_at(&open, path)?;
                 // The process that had the lock can have replaced the file.
