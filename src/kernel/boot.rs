@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use crate::fault;
-use crate::kernel::{file, sys};
+use crate::kernel::{file, sys, sysctl};
 
 const FILE: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -23,13 +23,15 @@ pub fn id() -> io::Result<&'static str> {
     if let Some(boot) = BOOT.get() {
         return Ok(boot);
     }
-    let (file, _) = file::open_regular(&file::reading(), Path::new(FILE))?;
-    let start = if is_of_kernel(&file).unwrap_or(false) { "" } else { COVERED };
-    let text = match fault::boot_file() {
-        Some(path) => file::read(path)?,
-        None => file::read_to_end(file, file::BYTES_MAX)?,
+    let file = file::open(Path::new(FILE), file::READ)?;
+    let start = match is_of_kernel(&file) {
+        Ok(true) => "",
+        _ => file::regular(&file).map(|_| COVERED)?,
     };
-    let text = String::from_utf8_lossy(&text);
+    let text = match fault::boot_file() {
+        Some(path) => file::read_lossy(path)?,
+        None => sysctl::read(&file)?,
+    };
     Ok(BOOT.get_or_init(|| format!("{start}{}", text.trim_end())))
 }
 

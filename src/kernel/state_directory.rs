@@ -26,7 +26,7 @@ pub struct StateDirectory {
 impl StateDirectory {
     pub fn path(self) -> &'static Path {
         static IS_OF_USER: OnceLock<bool> = OnceLock::new();
-        let is_of_user = *IS_OF_USER.get_or_init(|| is_in_user_namespace() && !is_of_root());
+        let is_of_user = *IS_OF_USER.get_or_init(|| !is_of_root() && is_in_user_namespace());
         Path::new(if is_of_user { self.of_user } else { self.usual })
     }
 }
