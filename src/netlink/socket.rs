@@ -65,15 +65,15 @@ impl Socket {
         let kernel = NetlinkAddr::new(0, 0);
         connect(socket.as_raw_fd(), &kernel).map_err(|errno| failed(errno.into()))?;
         socket.enable_ext_ack(true).map_err(failed)?;
-        // The kernel leaves the refused request out of its error messages: with it, the errors of a large transaction would not
-        // fit into the receive buffer.
-        setsockopt(&descriptor_of(&socket), CapAck, &true).map_err(|errno| failed(errno.into()))?;
-        Ok(Self {
-            socket,
-            sequence: Cell::new(1),
-            // Netfilter always filters dumps, without strict checking.
-            is_strict: Cell::new(family == NlFamily::Netfilter),
-        })
+        let is_netfilter = family == NlFamily::Netfilter;
+        if is_netfilter {
+            // The kernel leaves the refused request out of its error messages: with it, the errors of a large transaction would
+            // not fit into the receive buffer.
+            let capped = setsockopt(&descriptor_of(&socket), CapAck, &true);
+            capped.map_err(|errno| failed(errno.into()))?;
+        }
+        // Netfilter always filters dumps, without strict checking.
+        Ok(Self { socket, sequence: Cell::new(1), is_strict: Cell::new(is_netfilter) })
     }
 
     /// Sends changes and waits for the acknowledgement of the last one. The kernel tries all of them; the first error
