@@ -3,6 +3,7 @@
 
 use std::env::var_os;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
@@ -109,7 +110,7 @@ fn log() -> Option<Log> {
     Log::open(text("CNIBOX_LOG").as_deref(), text("TRACEPARENT"))
 }
 
-/// Runs one call. All its sockets and files are closed when this returns.
+/// Runs one call, the only one of the process: the end of the process closes the sockets of its session.
 fn run(
     entry: &Entry,
     plugins: &'static [Entry],
@@ -117,7 +118,7 @@ fn run(
     verb: &Verb,
 ) -> Result<(), Refusal> {
     let refused = |error| Refusal { version: request.version, error };
-    let session = Session::open(request, verb).map_err(refused)?;
+    let session = ManuallyDrop::new(Session::open(request, verb).map_err(refused)?);
     let cx = Context { request, session: &session, plugins };
     request.dropped.iter().for_each(|error| cx.warn(error));
     let Some(success) = entry.call(&cx, verb).map_err(refused)? else {
