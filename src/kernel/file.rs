@@ -56,7 +56,12 @@ const NO_LINK: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW);
 
 /// Opens a file of any type. If the open fails because of the type, the error names the type.
 pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
-    open_any(path, flags, 0o600).map_err(|error| match error.raw_os_error() {
+    open_any(path, flags, 0o600).map_err(|error| with_type(error, path))
+}
+
+/// The error of an open. If the open failed because of the type of the file, the error names the type.
+pub fn with_type(error: io::Error, path: &Path) -> io::Error {
+    match error.raw_os_error() {
         Some(libc::ENXIO | libc::EISDIR) => {
             fs::metadata(path).map_or(error, |found| not_regular(&found))
         }
@@ -65,7 +70,7 @@ pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
             fs::symlink_metadata(path).map_or(error, |found| not_regular(&found))
         }
         _ => error,
-    })
+    }
 }
 
 /// Opens a file of any type, and creates it with this mode. An error has the errno of the kernel.

@@ -18,7 +18,8 @@ pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
     match open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             fault::file_operation()?;
-            file::open_any(path, file::APPEND | file::CREATE, 0o750)
+            let opened = file::open_any(path, file::APPEND | file::CREATE, 0o750);
+            opened.map_err(|error| file::with_type(error, path))
         }
         opened => opened,
     }
