@@ -219,13 +219,13 @@ impl Entry {
     /// attachment.
     pub fn call(&self, cx: &Context<'_>, verb: &Verb) -> Result<Option<Success>> {
         let maker = self.maker().filter(|_| !cx.session.is_recorded);
-        let begun = match (verb, &maker) {
+        match (verb, &maker) {
             (Verb::Add(at), Some(maker)) => {
                 let begun = record::begin(cx, at, maker.clone(), self.name)?;
                 begun.iter().filter_map(Begun::replaced).for_each(|earlier| {
                     cx.or_warn(cx.remove_replaced(earlier));
                 });
-                begun
+                cx.session.begun.replace(begun);
             }
             (Verb::Del(_), _)
                 if !cx.session.is_recorded && cx.session.is_of_successor(cx.request)? =>
@@ -238,10 +238,9 @@ impl Entry {
             }
             (Verb::Del(at), _) if !self.is_ipam && !cx.session.is_recorded => {
                 record::mark(cx, at);
-                None
             }
-            _ => None,
-        };
+            _ => {}
+        }
         let run = || {
             self.refuse_repeated(cx, verb)?;
             self.run(cx, verb)
@@ -250,7 +249,7 @@ impl Entry {
             (Err(first), Err(second)) => Err(first.also(&second)),
             (result, committed) => committed.and(result),
         };
-        match (&result, begun) {
+        match (&result, cx.session.begun.take()) {
             (Ok(success), Some(begun)) => {
                 let made = success.as_ref().map(Made::of).unwrap_or_default();
                 cx.or_warn(begun.finish(&made));

@@ -30,7 +30,11 @@ pub fn claim(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -
     let own = records.file_name(&cx.request.network, at);
     // The record names the claims before they exist, so that a DEL after a crash removes them. If it cannot, no claim is made, but
     // those of other containers count.
-    let are_noted = claims.is_empty() || cx.or_warn(records.note_claims(&own, &claims));
+    let note = || match &mut *cx.session.begun.borrow_mut() {
+        Some(begun) => begun.note_claims(&claims).map(|()| true),
+        None => records.note_claims(&own, &claims),
+    };
+    let are_noted = claims.is_empty() || cx.or_warn(note());
     let on = if link.is_empty() { String::new() } else { format!(" on link {link}") };
     for (address, claim) in addresses.iter().zip(&claims) {
         let claimed = match are_noted {

@@ -18,7 +18,7 @@ use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{self, Nft};
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::life;
-use crate::plugin::record::{self, Made, Record, Records, Replaced};
+use crate::plugin::record::{self, Begun, Made, Record, Records, Replaced};
 
 /// The container's network namespace.
 enum Namespace {
@@ -62,6 +62,8 @@ pub struct Session {
     pub is_recorded: bool,
     /// A plugin of this `reconcile` has compared the record of the attachment with its present namespace.
     pub is_renewed: Cell<bool>,
+    /// The record that the ADD of this session has written.
+    pub(super) begun: RefCell<Option<Begun>>,
     /// The record of the attachment of a DEL or CHECK, read before the plugin runs.
     record: OnceCell<Result<Option<Record>>>,
     /// The ADD repeats one that may have succeeded, of a container that may live. If it fails, the addresses stay: they can be those
@@ -266,6 +268,7 @@ impl Session {
             limit: None,
             is_recorded: false,
             is_renewed: Cell::new(false),
+            begun: RefCell::default(),
             record: OnceCell::new(),
             is_repeated: Cell::new(false),
             is_unlisted: Cell::new(false),

@@ -71,6 +71,11 @@ impl Begun {
         self.write(&Note::of_del().line())
     }
 
+    /// Appends the names of claims, which the ADD is about to make.
+    pub(in crate::plugin) fn note_claims(&mut self, claims: &[String]) -> Result<()> {
+        self.write(&Note::of_claims(claims).line())
+    }
+
     /// Appends the `Made` line of the ADD, which has succeeded.
     pub fn finish(mut self, made: &Made) -> Result<()> {
         self.write(&line(made))
