@@ -28,6 +28,7 @@ use crate::cni::json;
 use crate::cni::request::{Request, Verb};
 use crate::cni::success::Success;
 use crate::error::{Code, Error, Result};
+use crate::kernel::file;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::process::Process;
@@ -429,7 +430,7 @@ fn clean_deleted(
         Ok(Shared::Held) => return Ok(()),
         Ok(Shared::Missing) => return records.remove_leftovers(network, at),
         Ok(Shared::Locked(lock)) => {
-            let now = records.read_open(network, at, &lock);
+            let now = records.read_by(network, at, &|_, max| file::read_open(&lock, max));
             (Some(lock), now)
         }
         // The runtime orders the DEL, so a file that cannot be opened goes.

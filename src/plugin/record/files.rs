@@ -1,7 +1,7 @@
 //! The files of the records, one for each attachment.
 
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -191,24 +191,15 @@ impl Records {
 
     /// The record of an attachment. `None` only if there is none: an unreadable record is an error, and proves nothing.
     pub fn read(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Record>> {
-        self.read_with(network, at, file::read_within)
+        self.read_by(network, at, &file::read_within)
     }
 
-    /// `read` with the open file of the record.
-    pub(super) fn read_open(
+    /// `read` by another function, which gets the path and the size limit.
+    pub(super) fn read_by(
         &self,
         network: &NetworkName,
         at: &Attachment,
-        file: &File,
-    ) -> Result<Option<Record>> {
-        self.read_with(network, at, |_, bytes_max| file::read_open(file, bytes_max))
-    }
-
-    fn read_with(
-        &self,
-        network: &NetworkName,
-        at: &Attachment,
-        content: impl FnOnce(&Path, usize) -> io::Result<Vec<u8>>,
+        content: &dyn Fn(&Path, usize) -> io::Result<Vec<u8>>,
     ) -> Result<Option<Record>> {
         let path = self.path(network, at);
         match read(&path, content)? {
@@ -235,7 +226,7 @@ impl Records {
     }
 
     pub(super) fn read_file(&self, file: &Path) -> Result<Option<Record>> {
-        read(&self.directory.join(file), file::read_within)
+        read(&self.directory.join(file), &file::read_within)
     }
 
     /// The identity that a release up to 0.2.0 recorded for the namespace at a path. These releases recorded no number.
@@ -379,10 +370,9 @@ fn old_paths(network: &NetworkName, at: &Attachment) -> Vec<PathBuf> {
     nodes.map(|node| node.path().join(file_name(network, at))).collect()
 }
 
-/// The record in the file at a path. `content` reads the file, up to a limit.
 fn read(
     path: &Path,
-    content: impl FnOnce(&Path, usize) -> io::Result<Vec<u8>>,
+    content: &dyn Fn(&Path, usize) -> io::Result<Vec<u8>>,
 ) -> Result<Option<Record>> {
     let content = fault::file_operation().and_then(|()| content(path, BYTES_MAX));
     let content = file::found(content).map_err(|error| {

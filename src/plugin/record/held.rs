@@ -97,7 +97,7 @@ impl Records {
         match self.lock_file(&path, how)? {
             None => Ok(Hold::Missing),
             Some((file, true)) => {
-                let record = self.read_open(network, at, &file)?;
+                let record = self.read_by(network, at, &|_, max| file::read_open(&file, max))?;
                 Ok(record
                     .map_or(Hold::Missing, |record| Hold::Held(Box::new(Held { record, file }))))
             }
