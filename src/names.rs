@@ -53,6 +53,13 @@ impl Attachment {
     }
 }
 
+/// The 64-bit FNV-1a hash of a text.
+pub fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// The hardware address of an Ethernet interface. Written and read as `02:00:5e:10:00:01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);

@@ -166,9 +166,8 @@ fn reserve_any<'a>(
     if let Some(found) = reserve_next(locked)? {
         return Ok(found);
     }
-    // Search once more after a wrong index was dropped or stale reservations were released.
-    let can_retry = locked.drop_index_if_count_differs()?
-        | request.reclaims(locked, |ip| set.may_allocate(ip))?;
+    // Search once more after stale reservations were released.
+    let can_retry = request.reclaims(locked, |ip| set.may_allocate(ip))?;
     let found = if can_retry { reserve_next(locked)? } else { None };
     found.ok_or_else(|| exhausted(set))
 }
@@ -183,17 +182,10 @@ fn find_free<'a>(
     for span in set.spans(last_reserved) {
         let mut from = Some(span.first);
         while let Some(ip) = from.and_then(|ip| span.first_allocatable(ip)) {
-            match locked.next_free(ip, span.last)? {
-                Some(free) if free == ip => {
-                    if take(locked, ip)? {
-                        return Ok(Some((ip, span.range)));
-                    }
-                    // The host has the address, or a program without the lock has reserved it.
-                    from = span.after(ip);
-                }
-                // The next free address can be excluded or the gateway, so it is checked again.
-                free => from = free,
+            if locked.may_be_free(ip)? && take(locked, ip)? {
+                return Ok(Some((ip, span.range)));
             }
+            from = span.after(ip);
         }
     }
     Ok(None)
@@ -222,7 +214,7 @@ pub fn in_the_way(
     }
     for (index, set) in sets.iter().enumerate() {
         let is_requested = requested.iter().any(|ip| set.range_of(*ip).is_some());
-        if is_requested || has_free(locked, set, is_in_use)? {
+        if is_requested || has_free(locked, (index, set), is_in_use)? {
             continue;
         }
         for span in set.spans(locked.last_reserved(index)?) {
@@ -246,15 +238,14 @@ impl AllocationRequest<'_> {
     }
 }
 
-/// Fails if a set has no free address for an ADD.
+/// Fails if a set has no free address for an ADD. `index` is that of the set.
 pub fn check_not_exhausted(
     locked: &mut Locked<'_>,
-    set: &RangeSet,
+    (index, set): (usize, &RangeSet),
     stale_on_boot: StaleOnBoot,
     is_in_use: &dyn Fn(IpAddr) -> bool,
 ) -> Result<()> {
-    if has_free(locked, set, is_in_use)?
-        || locked.drop_index_if_count_differs()? && has_free(locked, set, is_in_use)?
+    if has_free(locked, (index, set), is_in_use)?
         || stale_on_boot == StaleOnBoot::Reclaim && locked.can_reclaim(|ip| set.may_allocate(ip))?
     {
         return Ok(());
@@ -264,11 +255,12 @@ pub fn check_not_exhausted(
 
 fn has_free(
     locked: &mut Locked<'_>,
-    set: &RangeSet,
+    (index, set): (usize, &RangeSet),
     is_in_use: &dyn Fn(IpAddr) -> bool,
 ) -> Result<bool> {
-    let is_free = |locked: &mut Locked<'_>, ip| Ok(!is_in_use(ip) && locked.is_free(ip)?);
-    Ok(find_free(locked, set, None, is_free)?.is_some())
+    let last_reserved = locked.last_reserved(index)?;
+    let is_free = |locked: &mut Locked<'_>, ip| Ok(!is_in_use(ip) && locked.is_free(ip));
+    Ok(find_free(locked, set, last_reserved, is_free)?.is_some())
 }
 
 fn exhausted(set: &RangeSet) -> Error {
@@ -461,7 +453,8 @@ mod tests {
         let small = sets(r#"[[{"subnet":"10.0.0.0/30"}],[{"subnet":"fd00::/64"}]]"#);
         let check = |index: usize| {
             let result = dir.store().locked(|locked| {
-                check_not_exhausted(locked, &small[index], StaleOnBoot::Reclaim, &|_| false)
+                let set = (index, &small[index]);
+                check_not_exhausted(locked, set, StaleOnBoot::Reclaim, &|_| false)
             });
             result.map_err(|error| error.msg.clone())
         };

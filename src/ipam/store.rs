@@ -13,7 +13,7 @@
 //! restored or damaged at any time:
 //!
 //! ```text
-//! DATADIR/.cnibox/NETWORK           the index, which makes look-ups fast
+//! DATADIR/.cnibox/NETWORK~owners    the addresses of each owner, which make look-ups fast (see `owners`)
 //! DATADIR/.cnibox/NETWORK~sticky    the last addresses of containers, for `sticky`
 //! DATADIR/.cnibox/NETWORK~search    the lock of the search for ended containers in a full range, and when it found none
 //! ```
@@ -21,41 +21,35 @@
 //! Changes by other programs:
 //!
 //! - A change by a program that holds the lock, or by one without the lock while cnibox does not hold it, is always detected.
-//! - A program without the lock can remove a file in the microseconds between a change by cnibox and the update of the
-//!   index. This is detected when the address is requested, and before a range counts as exhausted.
-//! - If such a program adds a file at that moment, no other attachment gets the address. But a DEL may not find the file
-//!   until another program changes the directory again.
-//! - A write into an existing file does not change the state of the directory. So before a file is removed, its owner is
-//!   compared with the index. A new owner is found when the index is built the next time.
+//! - If a program without the lock adds a file while cnibox changes the directory, no other attachment gets the address. But a
+//!   DEL may not find the file until another program changes the directory again.
+//! - A write into an existing file does not change the directory. So before a file is removed, its owner is read. If it is
+//!   another one, all files are read.
 
-mod digest;
-mod directory;
+mod address_files;
 mod files;
 pub mod held;
-mod index;
 #[cfg(feature = "tool")]
 pub mod listed;
 mod lock;
 mod locked;
-mod lookup_source;
 mod owner;
+mod owners;
 mod sticky;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
-use crate::kernel::boot;
 use crate::kernel::file;
 use crate::kernel::flock::{Limit, Turns};
 use crate::names::NetworkName;
 
-use digest::digest;
 pub use locked::Locked;
+use owners::Owners;
 use sticky::Sticky;
 pub use sticky::identity;
 
@@ -68,15 +62,12 @@ const LOCK: &str = "lock";
 /// its name is not an address: the plugin can only remove it, in a DEL of the attachment that it names.
 const ASIDE: &str = ".cnibox-aside";
 
-/// The paths of a network's files, and the identity of the boot.
+/// The paths of a network's files.
 struct StorePaths {
     dir: PathBuf,
-    index: PathBuf,
+    owners: Owners,
     sticky: Sticky,
     search: PathBuf,
-    /// The digest of the boot id: all containers of an earlier boot have ended. `None` if /proc is not mounted, or if the id is not
-    /// the kernel's: then the index is not used.
-    boot: Option<u64>,
 }
 
 /// The reservations of one network. Every access needs the lock.
@@ -159,12 +150,12 @@ impl StorePaths {
     fn new(data_dir: &Path, network: &NetworkName) -> Self {
         // No network has the same path, because its name cannot begin with a dot or contain a tilde.
         let own = data_dir.join(".cnibox");
+        let dir = data_dir.join(&**network);
         Self {
-            dir: data_dir.join(&**network),
-            index: own.join(&**network),
+            owners: Owners::new(&dir, own.join(format!("{network}~owners"))),
+            dir,
             sticky: Sticky { path: own.join(format!("{network}~sticky")) },
             search: own.join(format!("{network}~search")),
-            boot: boot::proven_id().ok().map(|id| digest(0, id.as_bytes())),
         }
     }
 
@@ -186,8 +177,8 @@ impl StorePaths {
         let path = self.dir.join(LOCK);
         let opened = match files::open(&path) {
             Err(error) if file::is_missing(&error) => {
-                let has_reservations = match files::addresses_in(&self.dir, LOCK) {
-                    Ok((addresses, _)) => !addresses.is_empty(),
+                let has_reservations = match files::addresses_in(&self.dir) {
+                    Ok(addresses) => !addresses.is_empty(),
                     Err(error) if file::is_missing(&error) => false,
                     Err(error) => return Err(failed("read directory", &self.dir)(error)),
                 };
@@ -221,18 +212,6 @@ pub fn check_writable(dir: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// An address as a number. The numbers of IPv4 and IPv6 do not overlap.
-fn number_of(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(ip) => ip.to_bits(),
-    }
-}
-
-fn address_of(number: u128) -> IpAddr {
-    Ipv6Addr::from_bits(number).to_canonical()
 }
 
 fn failed(doing: &str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {

@@ -13,12 +13,14 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::libc;
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
 use nix::sys::statfs::statfs;
+use nix::sys::time::TimeSpec;
 use nix::unistd::{AccessFlags, dup2_stderr, faccessat};
 
 pub(crate) use super::sys::{failed_with, reason};
@@ -210,6 +212,13 @@ pub fn below(prefix: &Path, path: &Path) -> PathBuf {
 /// The error for a file that is longer than the limit.
 pub fn too_long(bytes_max: usize) -> io::Error {
     io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"))
+}
+
+/// Sets the modification time of the object that a path leads to. Its access time stays.
+pub fn set_modified(path: &Path, time: SystemTime) -> io::Result<()> {
+    let since = time.duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
+    let (accessed, modified) = (TimeSpec::UTIME_OMIT, TimeSpec::from(since));
+    Ok(utimensat(AT_FDCWD, path, &accessed, &modified, UtimensatFlags::FollowSymlink)?)
 }
 
 /// The content of a regular file as text. Fails if it is not UTF-8.

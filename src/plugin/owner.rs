@@ -4,6 +4,7 @@
 use std::fmt::{self, Display};
 use std::rc::Rc;
 
+pub use crate::names::hash;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::{Context, Scope};
 
@@ -162,13 +163,6 @@ impl Owners {
 /// The name, or `#` and its hash if it is longer.
 fn shortened(name: &str, bytes_max: usize) -> String {
     if name.len() <= bytes_max { name.to_owned() } else { format!("#{:016x}", hash(name)) }
-}
-
-/// The 64-bit FNV-1a hash of a text.
-pub fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

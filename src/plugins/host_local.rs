@@ -67,12 +67,13 @@
 //! **Reservations of an earlier boot** belong to no running container. With `reclaim` they are released when a range
 //! set is exhausted, when an ADD of the same attachment follows without a DEL, and when the address is requested. With
 //! `keep` they stay, if this host has no record of their containers; this is needed if several hosts share `dataDir`. Boots are distinguished by the kernel's boot
-//! id, not by clocks. A process that cannot read this id, because a mount covers it, does not release them, and does not use
-//! the index. A reservation of the Go plugin belongs to the boot in which cnibox first saw it.
+//! id, not by clocks. A process that cannot read this id, because a mount covers it, does not release them, and reads all
+//! files at each call. A reservation of the Go plugin belongs to the boot in which cnibox first saw it.
 //!
 //! **Files.** `dataDir/NETWORK` has the format of the Go plugin, and both use the same lock. `dataDir/.cnibox` holds
-//! an index, so that the cost of a call does not depend on the number of reservations, and the addresses for `sticky`.
-//! Both may be removed at any time. A call waits up to 30 seconds for the lock. Then it fails
+//! the addresses of each container, so that the cost of a call does not depend on the number of reservations, and those for
+//! `sticky`. Both may be removed at any time. The directory of a network has a modification time of our own: if another program
+//! has changed it, the next call reads all files once. A call waits up to 30 seconds for the lock. Then it fails
 //! with code 11 and names the process that holds the lock.
 //!
 //! - **ADD** reserves one address from each set: a requested one, the last one of the container, or the next free one.
@@ -208,7 +209,7 @@ impl Ipam for HostLocal {
             let checked = store.locked(|locked| {
                 let check =
                     |set| check_not_exhausted(locked, set, config.stale_on_boot, &is_of_host);
-                let Err(exhausted) = config.sets.iter().try_for_each(check) else {
+                let Err(exhausted) = config.sets.iter().enumerate().try_for_each(check) else {
                     return Ok(Ok(()));
                 };
                 Ok(Err((exhausted, in_the_way(locked, &config.sets, &[], &is_of_host)?)))

@@ -5,7 +5,7 @@
 //!
 //! 1. The attachment has ended, and its ADD reserved the address. A cache entry that is older than the reservation is no such
 //!    proof: a later ADD of the same container made the reservation.
-//! 2. An earlier boot of this host made the reservation. The index has the boot id, so this does not depend on a clock.
+//! 2. An earlier boot of this host made the reservation. The store keeps the boot, so this does not depend on a clock.
 //!
 //! Every other reservation is **unknown**. With `"staleOnBoot": "keep"`, a reservation can belong to another host: there only
 //! proof 1 counts.

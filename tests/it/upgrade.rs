@@ -15,7 +15,7 @@ use crate::world::{Call, Connection, Container, World, echo};
 /// The newest is the last.
 const RELEASES: [&str; 2] = ["0.1.0", "0.2.0"];
 
-/// Directories with state. The index of `host-local` is none.
+/// Directories with state. What `host-local` knows of its files is none.
 const STATE: [&str; 3] = ["var/lib/cni/networks/net", "var/lib/cni/results", "run/cnibox"];
 const CONFIGURATIONS: &str = "/run/net.d";
 const NETNS: &str = "/run/netns/one";

@@ -83,7 +83,7 @@ cut_reservations_of_the_last_boot_are_reclaimed() {
     churn unsettled
 }
 
-# A reservation of the last second may be in a file that the index lacks. It counts as of this boot then, so
+# A reservation of the last second may be in a file of which nothing else is on the disk. It counts as of this boot then, so
 # what a runtime does after a boot gives it back: GC.
 cut_no_half_written_file_is_in_the_way() {
     show

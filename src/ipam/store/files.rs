@@ -3,12 +3,14 @@
 use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
+use std::os::unix;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::Path;
+use std::time::SystemTime;
 
-use super::digest::digest;
 use crate::fault;
 use crate::kernel::file;
+use crate::names::hash;
 
 /// The longest content of a reservation. A container id can have 128 KiB: MAX_ARG_STRLEN (linux/binfmts.h).
 const BYTES_MAX: usize = 256 << 10;
@@ -88,9 +90,7 @@ pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
 /// A number that changes when a file is written again or replaced, also after a reboot. Times are compared for equality
 /// only, so a wrong clock does not matter.
 fn identity(metadata: &Metadata) -> u64 {
-    let (seconds, nanoseconds) =
-        (metadata.mtime().to_le_bytes(), metadata.mtime_nsec().to_le_bytes());
-    digest(metadata.ino(), &[seconds, nanoseconds].concat())
+    hash(&format!("{} {} {}", metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
 /// Removes a file. Returns false if it does not exist.
@@ -131,61 +131,63 @@ pub(super) struct AddressEntry {
     pub(super) is_file: bool,
 }
 
-/// The entries of a directory that have an address as their name, and whether the name `wanted` exists.
-pub(super) fn addresses_in(dir: &Path, wanted: &str) -> io::Result<(Vec<AddressEntry>, bool)> {
+/// The entries of a directory that have an address as their name.
+pub(super) fn addresses_in(dir: &Path) -> io::Result<Vec<AddressEntry>> {
     fault::file_operation()?;
     let mut addresses = Vec::new();
-    let mut has_wanted = false;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        let name = entry.file_name();
-        has_wanted |= name == wanted;
-        if let Some(ip) = name.to_str().and_then(address) {
+        if let Some(ip) = entry.file_name().to_str().and_then(address) {
             addresses.push(AddressEntry { ip, is_file: entry.file_type()?.is_file() });
         }
     }
-    Ok((addresses, has_wanted))
+    Ok(addresses)
+}
+
+/// The names in a directory that are UTF-8.
+pub(super) fn names_in(dir: &Path) -> io::Result<Vec<String>> {
+    fault::file_operation()?;
+    let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name()));
+    names.filter_map(|name| name.map(|name| name.into_string().ok()).transpose()).collect()
 }
 
 /// Parses a file name as an address. Plugins write the canonical spelling only: a file with any other spelling belongs to
 /// another program.
 fn address(name: &str) -> Option<IpAddr> {
     let ip: IpAddr = name.parse().ok()?;
-    (ip.to_canonical() == ip && ip.to_string() == name).then_some(ip)
+    // An IPv4 address has one spelling.
+    (ip.is_ipv4() || ip.to_canonical() == ip && ip.to_string() == name).then_some(ip)
 }
 
-/// Opens an index or sticky file for changes in place. Fails if it is not a regular file. Does not block on a FIFO.
-pub(super) fn open_plain(path: &Path) -> io::Result<(File, u64)> {
+/// The metadata of the object that a path leads to.
+pub(super) fn metadata(path: &Path) -> io::Result<Metadata> {
     fault::file_operation()?;
-    let (file, metadata) = file::open_regular(path, file::UPDATE)?;
-    Ok((file, metadata.len()))
+    fs::metadata(path)
 }
 
-/// Writes an index or sticky file, and replaces a file or directory with its name. Creates the missing parent directory. Until
-/// the file is complete, its name begins with a dot, as no name of a network does.
-pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
-    make_private_dir(path.parent().unwrap_or(path))?;
-    let name = path.file_name().unwrap_or_default();
-    let aside = &path.with_file_name(format!(".{}", name.display()));
-    clear(aside)?;
+/// The metadata of the object at a path.
+pub(super) fn symlink_metadata(path: &Path) -> io::Result<Metadata> {
     fault::file_operation()?;
-    let mut file = file::open(aside, file::NEW)?;
+    fs::symlink_metadata(path)
+}
+
+/// Sets the modification time of the object that a path leads to.
+pub(super) fn set_modified(path: &Path, time: SystemTime) -> io::Result<()> {
     fault::file_operation()?;
-    let placed = file.write_all(content).and_then(|()| match rename(aside, path) {
-        Err(error) if error.kind() == ErrorKind::IsADirectory => {
-            clear(path)?;
-            rename(aside, path)
-        }
-        renamed => renamed,
-    });
-    match placed {
-        Ok(()) => Ok(file),
-        Err(error) => {
-            // If this fails, the next `replace` removes the file.
-            let _ = remove(aside);
-            Err(error)
-        }
-    }
+    file::set_modified(path, time)
+}
+
+/// Makes a symbolic link with this target.
+pub(super) fn symlink(target: &str, path: &Path) -> io::Result<()> {
+    fault::file_operation()?;
+    unix::fs::symlink(target, path)
+}
+
+/// The target of a symbolic link.
+pub(super) fn read_link(path: &Path) -> io::Result<String> {
+    fault::file_operation()?;
+    let target = fs::read_link(path)?.into_os_string();
+    target.into_string().map_err(|_| ErrorKind::InvalidData.into())
 }
 
 /// Creates a directory with mode 0700. Fails if its name is a symbolic link, whose target belongs to another program.
@@ -201,8 +203,34 @@ pub(super) fn make_private_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
+/// Makes a directory and its parent, each with mode 0700. An object of another type in its place is replaced.
+pub(super) fn make_own_dir(dir: &Path) -> io::Result<()> {
+    make_private_dir(dir.parent().unwrap_or(dir))?;
+    match make_private_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            clear(dir)?;
+            make_private_dir(dir)
+        }
+        made => made,
+    }
+}
+
+/// Replaces the file or the directory at a path, under the lock of the network. A file that a crash left is removed first.
+pub(super) fn replace(path: &Path, content: &str) -> io::Result<()> {
+    let aside = &path.with_file_name("aside");
+    remove(aside)?;
+    write_new(aside, content)?;
+    match rename(aside, path) {
+        Err(error) if error.kind() == ErrorKind::IsADirectory => {
+            clear(path)?;
+            rename(aside, path)
+        }
+        renamed => renamed,
+    }
+}
+
 /// Removes a file, or a directory with all that is in it.
-fn clear(path: &Path) -> io::Result<()> {
+pub(super) fn clear(path: &Path) -> io::Result<()> {
     match remove(path) {
         Err(error) if error.kind() == ErrorKind::IsADirectory => {
             fault::file_operation()?;
@@ -210,11 +238,6 @@ fn clear(path: &Path) -> io::Result<()> {
         }
         removed => removed.map(drop),
     }
-}
-
-pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-    fault::file_operation()?;
-    file.read_exact_at(buffer, offset)
 }
 
 pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {

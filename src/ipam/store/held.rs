@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::locked::Locked;
 use super::owner::{self, Owner};
-use super::{StorePaths, address_of, failed, files};
+use super::{StorePaths, failed, files};
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::{self, Limit, Mode};
 use crate::names::{Attachment, NetworkName};
@@ -24,8 +24,8 @@ pub struct Held {
     pub modified: Option<SystemTime>,
     /// The identity of the file: it changes when the file is written again or replaced.
     identity: u64,
-    /// The digest of the text in the file, which names the owner.
-    owner: u64,
+    /// The text in the file, which names the owner.
+    owner: String,
 }
 
 /// Reads the reservation of an address without the lock. `None` if its file names no attachment with an interface, or cannot be
@@ -40,27 +40,14 @@ pub fn read(data_dir: &Path, network: &NetworkName, address: IpAddr) -> Option<H
         at: Attachment { container_id, ifname: ifname? },
         modified: fs::metadata(&path).and_then(|file| file.modified()).ok(),
         identity,
-        owner: owner::digest_of(&text),
+        owner: text,
     })
 }
 
 impl Locked<'_> {
     /// Releases a reservation. Returns false if its file has changed since it was read, or does not exist any more.
     pub fn release_held(&mut self, held: &Held) -> Result<bool> {
-        self.release_if(held.address, held.owner, held.identity)
-    }
-
-    /// The addresses with a file, in their order.
-    pub fn taken(&mut self) -> Result<Vec<IpAddr>> {
-        let mut taken: Vec<IpAddr> = self.look_up(
-            |index| {
-                let files = index.indexed_files()?;
-                Ok(files.into_iter().map(|file| address_of(file.address)).collect())
-            },
-            |files| files.keys().copied().collect(),
-        )?;
-        taken.sort_unstable();
-        Ok(taken)
+        self.release_if(held.address, &held.owner, held.identity)
     }
 }
 

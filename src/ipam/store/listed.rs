@@ -8,12 +8,12 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::index::Index;
+use super::address_files::AddressFiles;
 use super::locked::Locked;
 use super::owner::{self, Owner};
-use super::{ASIDE, StorePaths, failed, files, lookup_source};
+use super::{StorePaths, failed, files};
 use crate::error::{Error, Result};
-use crate::names::{Attachment, ContainerId, IfName, NetworkName};
+use crate::names::{Attachment, ContainerId, IfName, NetworkName, hash};
 
 /// The content of the file that `cnibox ipam reserve` writes. A container id cannot have a space, so no DEL releases this
 /// owner. GC and the reclaim after a boot keep text that no plugin can have written.
@@ -28,15 +28,15 @@ pub struct Reservation {
     /// The time of the last write. `None` if the file system has no times.
     #[serde(skip)]
     pub modified: Option<SystemTime>,
-    /// The index proves that the reservation was made in an earlier boot of this host.
+    /// The reservation was made in an earlier boot of this host.
     #[serde(skip)]
     pub is_of_earlier_boot: bool,
     /// The identity of the file: it changes when the file is written again or replaced.
     #[serde(skip)]
     identity: u64,
-    /// The digest of the text in the file, which names the owner.
+    /// The text in the file, which names the owner.
     #[serde(skip)]
-    owner: u64,
+    owner: String,
 }
 
 /// The holder that the file of an address names.
@@ -59,7 +59,7 @@ pub enum Holder {
 impl Reservation {
     /// A text that differs for a later reservation of the same address.
     pub fn incarnation(&self) -> String {
-        format!("{:016x}{:016x}", self.identity, self.owner)
+        format!("{:016x}{:016x}", self.identity, hash(&self.owner))
     }
 }
 
@@ -84,13 +84,10 @@ impl Holder {
 /// nothing and takes no lock, so the list can be out of date when it is returned.
 pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>, Vec<Error>)> {
     let paths = StorePaths::new(data_dir, network);
-    let (mut files, _) = lookup_source::read_files(&paths.dir, ASIDE)?;
-    // A missing or damaged index proves nothing.
-    if let (Some(boot), Ok(index)) = (paths.boot, Index::open(&paths.index)) {
-        lookup_source::mark_older(&mut files, &index, boot);
-    }
+    let mut files = AddressFiles::read(&paths.dir)?;
+    paths.owners.recall(&mut files);
     let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
-    for (address, found) in files {
+    for (address, found) in files.0 {
         let path = paths.dir.join(address.to_string());
         let text = match &found.owner {
             Owner::Text(text) => text,
@@ -110,9 +107,9 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
             address,
             holder: Holder::parse(text),
             modified: metadata.and_then(|file| file.modified()).ok(),
-            is_of_earlier_boot: found.is_older,
+            is_of_earlier_boot: paths.owners.is_earlier(found.boot),
             identity: found.identity,
-            owner: owner::digest_of(text),
+            owner: text.clone(),
         });
     }
     Ok((listed, unreadable))
@@ -121,12 +118,12 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
 impl Locked<'_> {
     /// Releases a reservation. Returns false if its file has changed since it was listed, or does not exist any more.
     pub fn release_listed(&mut self, listed: &Reservation) -> Result<bool> {
-        self.release_if(listed.address, listed.owner, listed.identity)
+        self.release_if(listed.address, &listed.owner, listed.identity)
     }
 
     /// Reserves an address for the operator, so that no attachment gets it. Returns false if it is taken.
     pub fn reserve_for_operator(&mut self, address: IpAddr) -> Result<bool> {
-        self.reserve_as(address, OF_OPERATOR.into())
+        self.reserve_as(address, OF_OPERATOR)
     }
 }
 

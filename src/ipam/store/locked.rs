@@ -2,16 +2,15 @@
 
 mod changes;
 
-use std::io::{self, ErrorKind};
+use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::mem;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::directory::{DirState, Directory};
-use super::index::{FileKind, Index, IndexedFile};
-use super::lookup_source::{self, AddressFile, AddressFiles, LookupSource};
-use super::owner::{self, KeepSet, Owner};
-use super::{ASIDE, StorePaths, address_of, failed, files, number_of};
+use super::address_files::{AddressFiles, Known};
+use super::owner::{self, Owner, attachment_in};
+use super::{ASIDE, StorePaths, failed, files};
 use crate::cni::text;
 use crate::error::{Error, Result};
 use crate::kernel::file;
@@ -20,113 +19,97 @@ use crate::names::Attachment;
 #[cfg(test)]
 pub(super) use changes::{Placed, put_in_place};
 
+/// The number of taken addresses after which the names of all files are read, so that a search passes a long run of them.
+const TAKEN_MAX: u32 = 64;
+
 /// The reservations of a network. While a `Locked` exists, this process holds the lock.
 ///
-/// Look-ups use the index. If it is not valid, they read all files and build a new index. Before an address is released,
-/// refused or confirmed, the index is compared with the address's file: a write into a file does not change the state of the
-/// directory.
+/// The kernel says whether an address is taken: link(2) fails if its file exists. The addresses of an owner are looked up, and
+/// confirmed by their files: a write into a file does not change the directory.
 pub struct Locked<'a> {
     paths: &'a StorePaths,
-    /// `None` if the directory does not exist or cannot be opened.
-    directory: Option<Directory>,
-    source: LookupSource,
-    /// This call has read all files. If the index differs from them later, this call builds no other index.
+    source: Source,
+    /// This call has read all files. If they differ from what is known of the owners later, it does not ask the owners again.
     is_read: bool,
-    /// The temporary file can exist.
-    has_aside: bool,
-    /// The directory has changed since the index was committed.
+    /// How many addresses were found taken, and after `TAKEN_MAX` the addresses of all files.
+    taken: (u32, Option<HashSet<IpAddr>>),
+    /// The content of the temporary file and the identity of the file. The file can exist while this is not `None`.
+    aside: Option<(String, u64)>,
+    /// The directory has changed since it was stamped.
     is_changed: bool,
 }
 
-/// A reservation to release: its address, and the digest of its owner.
-type HeldAddress = (IpAddr, u64);
+/// What answers which addresses an owner has.
+enum Source {
+    Owners,
+    /// The owners cannot be read or written.
+    Files(AddressFiles),
+    /// The next look-up reads the files.
+    Unknown,
+}
+
+/// A reservation to release: its address, and the text of its owner.
+type HeldAddress = (IpAddr, String);
 
 impl<'a> Locked<'a> {
     pub(super) fn new(paths: &'a StorePaths) -> Result<Self> {
-        let directory = Directory::open(&paths.dir).ok();
-        let mut locked = Self { directory, ..Self::empty(paths) };
-        locked.source = locked.current_index().map_or(LookupSource::NotLoaded, LookupSource::Index);
+        let is_current = paths.owners.are_current();
+        let source = if is_current { Source::Owners } else { Source::Unknown };
+        let mut locked = Self::with(paths, source);
         locked.load()?;
         Ok(locked)
     }
 
     /// The reservations of a directory that does not exist.
     pub(super) fn empty(paths: &'a StorePaths) -> Self {
-        Self {
-            paths,
-            directory: None,
-            source: LookupSource::Files(AddressFiles::default()),
-            is_read: false,
-            has_aside: false,
-            is_changed: false,
-        }
+        Self::with(paths, Source::Files(AddressFiles::default()))
     }
 
-    /// The index, if it is valid for the present state of the directory and this boot.
-    fn current_index(&self) -> Option<Index> {
-        let state = self.directory.as_ref()?.state().ok()?;
-        let index = Index::open(&self.paths.index).ok()?;
-        index.is_of(&state, self.paths.boot?).then_some(index)
+    fn with(paths: &'a StorePaths, source: Source) -> Self {
+        Self { paths, source, is_read: false, taken: (0, None), aside: None, is_changed: false }
     }
 
-    /// If no source is loaded: reads all files, and builds an index if this is the first read of the call. If no index can
-    /// be built, look-ups use the files.
+    /// If the source is unknown: reads all files, and writes the owners if this is the first read of the call.
     fn load(&mut self) -> Result<()> {
-        if !matches!(self.source, LookupSource::NotLoaded) {
+        if !matches!(self.source, Source::Unknown) {
             return Ok(());
         }
         let is_first = !mem::replace(&mut self.is_read, true);
-        // If this fails, no index is built, and the next write reports the error.
-        let _ = files::remove(&self.paths.dir.join(ASIDE));
-        let old = Index::open(&self.paths.index).ok();
-        let stamp = self.directory.as_ref().filter(|_| is_first).and_then(|directory| {
-            let last = old.as_ref().map_or_else(DirState::default, |index| *index.directory());
-            directory.stamp(&last).ok()
-        });
-        let (mut files, has_aside) = lookup_source::read_files(&self.paths.dir, ASIDE)?;
-        self.has_aside = has_aside;
-        if let (Some(old), Some(boot)) = (&old, self.paths.boot) {
-            lookup_source::mark_older(&mut files, old, boot);
-        }
-        let index = match (&self.directory, stamp, self.paths.boot) {
-            (Some(directory), Some(stamp), Some(boot)) if !has_aside => {
-                lookup_source::make_index(self.paths, directory, stamp, boot, &files)
-            }
-            _ => None,
-        };
-        self.is_changed = index.is_none();
-        self.source = index.map_or(LookupSource::Files(files), LookupSource::Index);
+        let (dir, owners) = (&self.paths.dir, &self.paths.owners);
+        // A crash can have left the file. If it stays, the directory is not stamped, and the next write reports the error.
+        let is_clean = files::remove(&dir.join(ASIDE)).is_ok();
+        let before = owners.times();
+        let mut files = AddressFiles::read(dir)?;
+        let recalled = owners.recall(&mut files);
+        let are_written = is_first
+            && is_clean
+            && owners.write_all(&files, &recalled).is_ok()
+            && before.is_some_and(|before| owners.times() == Some(before));
+        self.is_changed = are_written;
+        self.source = if are_written { Source::Owners } else { Source::Files(files) };
         Ok(())
     }
 
-    pub(super) fn look_up<T>(
-        &mut self,
-        of_index: impl Fn(&mut Index) -> io::Result<T>,
-        of_files: impl Fn(&AddressFiles) -> T,
-    ) -> Result<T> {
-        // If the index is damaged, `load` builds a new one. If that is damaged, too, `load` returns the files.
+    /// The reservations of the owners that `is_wanted` accepts.
+    fn all(&mut self, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<(String, Known)>> {
         loop {
             self.load()?;
-            match &mut self.source {
-                LookupSource::Index(index) => match of_index(index) {
-                    Ok(answer) => return Ok(answer),
-                    Err(_) => self.source = LookupSource::NotLoaded,
-                },
-                LookupSource::Files(files) => return Ok(of_files(files)),
-                LookupSource::NotLoaded => {}
+            let found = match &self.source {
+                Source::Owners => self.paths.owners.all(is_wanted),
+                Source::Files(files) => return Ok(files.all(is_wanted)),
+                Source::Unknown => continue,
+            };
+            match found {
+                Ok(all) => return Ok(all),
+                Err(_) => self.source = Source::Unknown,
             }
         }
     }
 
-    /// Whether look-ups use an index from an earlier call.
+    /// Whether look-ups use what an earlier call knew of the owners.
     #[cfg(test)]
-    pub(super) fn has_index(&self) -> bool {
-        matches!(self.source, LookupSource::Index(_)) && !self.is_read
-    }
-
-    /// Whether look-ups use the files, which need no comparison.
-    fn reads_files(&self) -> bool {
-        matches!(self.source, LookupSource::Files(_))
+    pub(super) fn knows_owners(&self) -> bool {
+        matches!(self.source, Source::Owners) && !self.is_read
     }
 
     /// The addresses of an attachment. If it has none, those of its container without an interface: old releases of the
@@ -143,24 +126,23 @@ impl<'a> Locked<'a> {
     }
 
     fn held_by_owner(&mut self, owner: &str) -> Result<Vec<HeldAddress>> {
-        let digest = owner::digest_of(owner);
         loop {
-            let mut held = self.look_up(
-                |index| Ok(index.held_by(digest)?.into_iter().map(address_of).collect::<Vec<_>>()),
-                |files| {
-                    let owned = files.iter().filter(|(_, file)| file.owner.is(owner));
-                    owned.map(|(ip, _)| *ip).collect()
-                },
-            )?;
-            held.sort_unstable();
-            let is_confirmed = |ip: &IpAddr| {
-                files::read(&self.path_of(*ip))
-                    .is_ok_and(|content| Owner::parse(&content).is(owner))
+            self.load()?;
+            let known = match &self.source {
+                Source::Owners => self.paths.owners.of(owner).ok(),
+                Source::Files(files) => Some(
+                    files.all(&|other| other == owner).into_iter().map(|(_, one)| one).collect(),
+                ),
+                Source::Unknown => None,
             };
-            if self.reads_files() || held.iter().all(is_confirmed) {
-                return Ok(held.into_iter().map(|ip| (ip, digest)).collect());
+            if let Some(known) = known
+                && known.iter().all(|known: &Known| self.owner_of(known.address).is(owner))
+            {
+                let mut held: Vec<IpAddr> = known.into_iter().map(|known| known.address).collect();
+                held.sort_unstable();
+                return Ok(held.into_iter().map(|ip| (ip, owner.to_owned())).collect());
             }
-            self.source = LookupSource::NotLoaded;
+            self.source = Source::Unknown;
         }
     }
 
@@ -181,57 +163,41 @@ impl<'a> Locked<'a> {
         if first.is_empty() { String::new() } else { format!("it is taken by {first}") }
     }
 
-    /// Whether an address is taken. If it is taken in the index, also reads its file, and drops an index that differs.
-    fn is_taken(&mut self, ip: IpAddr) -> Result<bool> {
-        loop {
-            let is_taken = self.look_up(
-                |index| index.is_taken(number_of(ip)),
-                |files| files.get(&ip).is_some_and(AddressFile::is_taken),
-            )?;
-            if !is_taken || self.reads_files() || !matches!(self.owner_of(ip), Owner::Incomplete) {
-                return Ok(is_taken);
-            }
-            self.source = LookupSource::NotLoaded;
-        }
-    }
-
-    /// Whether an address that is free in the index is also free by its file. Drops an index that differs.
-    pub fn is_free(&mut self, ip: IpAddr) -> Result<bool> {
+    /// Whether an address is free.
+    pub fn is_free(&mut self, ip: IpAddr) -> bool {
         let is_free = matches!(self.owner_of(ip), Owner::Incomplete);
-        if !is_free && !self.reads_files() {
-            self.source = LookupSource::NotLoaded;
+        self.taken.0 += u32::from(!is_free);
+        is_free
+    }
+
+    /// Whether a search looks at an address. After many taken ones the names of all files are read, and those of complete files
+    /// are passed over.
+    pub fn may_be_free(&mut self, ip: IpAddr) -> Result<bool> {
+        if self.taken.0 < TAKEN_MAX {
+            return Ok(true);
         }
-        Ok(is_free)
-    }
-
-    /// The first address from `first` to `last` that is not taken.
-    pub fn next_free(&mut self, first: IpAddr, last: IpAddr) -> Result<Option<IpAddr>> {
-        self.look_up(
-            |index| {
-                let free = index.next_free(number_of(first), number_of(last))?;
-                Ok(free.map(address_of))
-            },
-            |files| lookup_source::next_free(files, first, last),
-        )
-    }
-
-    /// Compares the number of files with the index, and drops an index that differs. Called before a range counts as
-    /// exhausted: a program without the lock can have removed files while the index was written. Returns true if the index
-    /// was dropped, so that a new search can find an address.
-    pub fn drop_index_if_count_differs(&mut self) -> Result<bool> {
-        let dir = &self.paths.dir;
-        let is_right = match &self.source {
-            LookupSource::Index(index) if !self.is_read => {
-                let (names, _) =
-                    files::addresses_in(dir, ASIDE).map_err(failed("read directory", dir))?;
-                index.indexed_files().is_ok_and(|indexed_files| indexed_files.len() == names.len())
+        if self.taken.1.is_none() {
+            let mut taken: HashSet<IpAddr> = self.addresses()?.into_iter().collect();
+            for (_, incomplete) in self.all(&str::is_empty)? {
+                taken.remove(&incomplete.address);
             }
-            _ => true,
-        };
-        if !is_right {
-            self.source = LookupSource::NotLoaded;
+            self.taken.1 = Some(taken);
         }
-        Ok(!is_right)
+        Ok(self.taken.1.as_ref().is_none_or(|taken| !taken.contains(&ip)))
+    }
+
+    /// The addresses with a file, in their order.
+    pub fn taken(&self) -> Result<Vec<IpAddr>> {
+        let mut taken = self.addresses()?;
+        taken.sort_unstable();
+        Ok(taken)
+    }
+
+    fn addresses(&self) -> Result<Vec<IpAddr>> {
+        let dir = &self.paths.dir;
+        let entries =
+            file::found(files::addresses_in(dir)).map_err(failed("read directory", dir))?;
+        Ok(entries.into_iter().flatten().map(|entry| entry.ip).collect())
     }
 
     /// The saved addresses of an identity, for `sticky`.
@@ -241,22 +207,17 @@ impl<'a> Locked<'a> {
 
     /// The stale reservations: those that a plugin made in an earlier boot, if their files have not changed since.
     fn stale(&mut self, is_wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<HeldAddress>> {
-        let older = self.look_up(
-            |index| if index.has_older() { index.indexed_files() } else { Ok(Vec::new()) },
-            |files| files.iter().map(|(ip, file)| file.indexed(number_of(*ip))).collect(),
-        )?;
-        let no_attachments = KeepSet::new(&[]);
-        let is_stale = |file: &IndexedFile| {
-            let path = self.path_of(address_of(file.address));
-            files::read_identified(&path).is_ok_and(|(content, identity)| {
-                identity == file.identity && no_attachments.releases(&Owner::parse(&content))
-            })
+        let all = self.all(&|owner| attachment_in(owner).is_some())?;
+        let is_stale = |(owner, known): &(String, Known)| {
+            self.paths.owners.is_earlier(known.boot) && is_wanted(known.address) && {
+                let found = files::read_identified(&self.path_of(known.address));
+                found.is_ok_and(|(content, identity)| {
+                    identity == known.identity && Owner::parse(&content).is(owner)
+                })
+            }
         };
-        let wanted = older.into_iter().filter(|file| {
-            file.is_older && file.kind == FileKind::Reserved && is_wanted(address_of(file.address))
-        });
-        let items = wanted.filter(is_stale);
-        Ok(items.map(|file| (address_of(file.address), file.owner)).collect())
+        let stale = all.into_iter().filter(is_stale);
+        Ok(stale.map(|(owner, known)| (known.address, owner)).collect())
     }
 
     /// Whether `reclaim` would release an address.
@@ -277,16 +238,13 @@ impl<'a> Locked<'a> {
         self.unreadable().next().map_or(Ok(()), Err)
     }
 
-    /// The errors of all unreadable files. With an index there are none: it is built only if all files are readable.
+    /// The errors of all unreadable files. With the owners there are none: they are written only if all files are readable.
     fn unreadable(&self) -> impl Iterator<Item = Error> {
         let files = match &self.source {
-            LookupSource::Files(files) => Some(files),
-            LookupSource::Index(_) | LookupSource::NotLoaded => None,
+            Source::Files(files) => Some(files),
+            Source::Owners | Source::Unknown => None,
         };
-        files.into_iter().flat_map(AddressFiles::values).filter_map(|file| match &file.owner {
-            Owner::Unreadable(error) => Some(error.clone()),
-            _ => None,
-        })
+        files.into_iter().flat_map(AddressFiles::errors)
     }
 
     fn last_reserved_path(&self, set_index: usize) -> PathBuf {

@@ -1,10 +1,11 @@
 //! The owner of a reservation, as the content of its file.
 
-use super::digest::digest;
+use std::collections::HashSet;
+
 use crate::error::Error;
 use crate::names::{Attachment, ContainerId, IfName};
 
-const LINE_BREAK: &str = "\r\n";
+pub(super) const LINE_BREAK: &str = "\r\n";
 
 /// The content of an address's file.
 #[derive(Debug)]
@@ -34,11 +35,6 @@ pub(super) fn attachment_in(text: &str) -> Option<(ContainerId, Option<IfName>)>
     Some((ContainerId::new(container_id).ok()?, ifname))
 }
 
-/// The digest of the text of an owner: container id and interface, or the container id alone.
-pub(super) fn digest_of(owner: &str) -> u64 {
-    digest(0, owner.as_bytes())
-}
-
 impl Owner {
     pub(super) fn parse(content: &[u8]) -> Self {
         // After a power failure a file is empty or has blocks of NUL bytes. All other text is a reservation: other programs
@@ -51,49 +47,32 @@ impl Owner {
         }
     }
 
-    /// The digest of the owner, or of the address if it has no owner.
-    pub(super) fn digest(&self, address: u128) -> u64 {
+    /// The text, which is empty for an incomplete file. `None` if there is none.
+    pub(super) fn text(&self) -> Option<&str> {
         match self {
-            Self::Text(text) => digest_of(text),
-            Self::Incomplete | Self::NotRegular | Self::Unreadable(_) => {
-                digest(1, &address.to_le_bytes())
-            }
+            Self::Text(text) => Some(text),
+            Self::Incomplete => Some(""),
+            Self::NotRegular | Self::Unreadable(_) => None,
         }
     }
 
     pub(super) fn is(&self, expected: &str) -> bool {
-        matches!(self, Self::Text(text) if text == expected)
+        self.text() == Some(expected)
     }
 }
 
-/// The attachments that GC keeps, as digests of both contents that a file can have. If a stale owner has the digest of a
-/// valid one, GC keeps both.
-pub(super) struct KeepSet(Vec<u64>);
+/// The owners that GC keeps: for each attachment both contents that a file can have.
+pub(super) struct KeepSet(HashSet<String>);
 
 impl KeepSet {
     pub(super) fn new(keep: &[Attachment]) -> Self {
-        let mut digests: Vec<u64> = keep
-            .iter()
-            .flat_map(|at| [digest_of(&content(at)), digest_of(&at.container_id)])
-            .collect();
-        digests.sort_unstable();
-        Self(digests)
+        Self(keep.iter().flat_map(|at| [content(at), at.container_id.to_string()]).collect())
     }
 
-    /// Whether the set has the owner with this digest.
-    pub(super) fn has(&self, owner: u64) -> bool {
-        self.0.binary_search(&owner).is_ok()
-    }
-
-    /// Whether GC releases the file: it is incomplete, or its owner is an attachment that is not in the set. Text that no CNI
-    /// plugin can have written belongs to another program and stays.
-    pub(super) fn releases(&self, owner: &Owner) -> bool {
-        let text = match owner {
-            Owner::Text(text) => text,
-            Owner::Incomplete => return true,
-            Owner::NotRegular | Owner::Unreadable(_) => return false,
-        };
-        attachment_in(text).is_some() && !self.has(digest_of(text))
+    /// Whether GC releases the files of an owner: they are incomplete, or the owner is an attachment that is not in the set. Text
+    /// that no CNI plugin can have written belongs to another program and stays.
+    pub(super) fn releases(&self, owner: &str) -> bool {
+        owner.is_empty() || attachment_in(owner).is_some() && !self.0.contains(owner)
     }
 }
 

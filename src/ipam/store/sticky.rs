@@ -1,41 +1,34 @@
-//! The last addresses of containers, for `sticky`. The file is a cache: a container without an entry gets another address, so
-//! an error of the file does not fail a call.
+//! The last addresses of containers, for `sticky`. The files are a cache: a container without an entry gets another address, so
+//! an error of a file does not fail a call.
 //!
-//! The file is a hash table of buckets. In a full bucket the newest entry replaces the oldest. So the file has at most
-//! 2 MiB (86,016 addresses), and buckets without entries use no space on the disk.
+//! Pods get new names again and again, so the number of identities has no bound, but that of the files has one, and that of the
+//! lines in a file. In a full file the newest line replaces the oldest.
 //!
 //! ```text
-//! bucket, 512 bytes:   0  digest of the rest, with the version and the bucket's number as the seed
-//!                      8  21 entries of 24 bytes, the newest first: digest of the identity, address
+//! DATADIR/.cnibox/NETWORK~sticky/3f9    one of 1024 files, named after the end of the identity
+//!     9bf31c7ff06293f9 10.1.0.2 fd00::2     identity and addresses, the newest line first
 //! ```
 
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::digest::digest;
-use super::{address_of, files, number_of};
+use super::files;
+use crate::names::hash;
 
-const BUCKETS: u64 = 4096;
-const BUCKET_BYTES: usize = 512;
-const ENTRY_BYTES: usize = 24;
-const ENTRIES_MAX: usize = 21;
-/// The version of the format, as a part of each seed. Any change of the format raises it.
-const VERSION: u64 = 1 << 32;
+const FILES: u64 = 1024;
+const LINES_MAX: usize = 64;
 
 pub(super) struct Sticky {
     pub(super) path: PathBuf,
 }
 
-/// An identity and one of its addresses.
-type StickyEntry = (u64, u128);
-
 impl Sticky {
-    /// The saved addresses of an identity, the newest first.
+    /// The saved addresses of an identity.
     pub(super) fn last_addresses(&self, identity: u64) -> Vec<IpAddr> {
-        let entries = self.read(identity % BUCKETS).unwrap_or_default();
-        let owned = entries.into_iter().filter(|(owner, _)| *owner == identity);
-        owned.map(|(_, address)| address_of(address)).collect()
+        let lines = self.lines(identity);
+        let own = lines.iter().find_map(|line| line.strip_prefix(&start(identity)));
+        own.into_iter().flat_map(str::split_whitespace).filter_map(|ip| ip.parse().ok()).collect()
     }
 
     /// Saves addresses of an identity. They replace its saved addresses for which `replace` returns true.
@@ -45,66 +38,39 @@ impl Sticky {
         addresses: &[IpAddr],
         replace: impl Fn(IpAddr) -> bool,
     ) -> io::Result<()> {
-        let number = identity % BUCKETS;
-        let old = self.read(number).unwrap_or_default();
-        let stays =
-            |(owner, address): &StickyEntry| *owner != identity || !replace(address_of(*address));
-        let new = addresses.iter().map(|ip| (identity, number_of(*ip)));
-        let entries: Vec<StickyEntry> =
-            new.chain(old.iter().copied().filter(stays)).take(ENTRIES_MAX).collect();
-        if entries == old {
+        let kept = self.last_addresses(identity).into_iter().filter(|ip| !replace(*ip));
+        let all: Vec<String> =
+            addresses.iter().copied().chain(kept).map(|ip| ip.to_string()).collect();
+        let start = start(identity);
+        let old = self.lines(identity);
+        let mut lines = vec![start.clone() + &all.join(" ")];
+        lines.extend(old.iter().filter(|line| !line.starts_with(&start)).cloned());
+        lines.truncate(LINES_MAX);
+        if lines == old {
             return Ok(());
         }
-        let bucket = encode(number, &entries);
-        let file = match files::open_plain(&self.path) {
-            Ok((file, _)) => file,
-            Err(_) => files::replace(&self.path, &[])?,
-        };
-        files::write_at(&file, &bucket, number * BUCKET_BYTES as u64)
+        files::make_own_dir(&self.path)?;
+        files::replace(&self.file(identity), &(lines.join("\n") + "\n"))
     }
 
-    fn read(&self, number: u64) -> io::Result<Vec<StickyEntry>> {
-        let (file, _) = files::open_plain(&self.path)?;
-        let mut bucket = [0; BUCKET_BYTES];
-        files::read_at(&file, &mut bucket, number * BUCKET_BYTES as u64)?;
-        Ok(decode(number, &bucket))
+    fn lines(&self, identity: u64) -> Vec<String> {
+        let content = files::read(&self.file(identity)).unwrap_or_default();
+        String::from_utf8_lossy(&content).lines().map(str::to_owned).collect()
+    }
+
+    fn file(&self, identity: u64) -> PathBuf {
+        self.path.join(format!("{:03x}", identity % FILES))
     }
 }
 
 /// The identity of a container's interface. `of` must stay the same when the container is restarted.
 pub fn identity(of: &str, ifname: &str) -> u64 {
-    digest(VERSION, format!("{of}\0{ifname}").as_bytes())
+    hash(&format!("{of}\0{ifname}"))
 }
 
-fn encode(number: u64, entries: &[StickyEntry]) -> [u8; BUCKET_BYTES] {
-    let mut bucket = [0; BUCKET_BYTES];
-    for ((identity, address), bytes) in
-        entries.iter().zip(bucket[8..].chunks_exact_mut(ENTRY_BYTES))
-    {
-        bytes[..8].copy_from_slice(&identity.to_le_bytes());
-        bytes[8..].copy_from_slice(&address.to_le_bytes());
-    }
-    let check = digest(VERSION + number, &bucket[8..]);
-    bucket[..8].copy_from_slice(&check.to_le_bytes());
-    bucket
-}
-
-/// The entries of a bucket; none if the bucket is damaged or was never written.
-fn decode(number: u64, bucket: &[u8; BUCKET_BYTES]) -> Vec<StickyEntry> {
-    let (check, entries) = bucket.split_at(8);
-    if check != digest(VERSION + number, entries).to_le_bytes() {
-        return Vec::new();
-    }
-    let entry = |bytes: &[u8; ENTRY_BYTES]| {
-        let (identity, address) = bytes.split_at(8);
-        Some((
-            u64::from_le_bytes(identity.try_into().ok()?),
-            u128::from_le_bytes(address.try_into().ok()?),
-        ))
-    };
-    let entries = entries.as_chunks::<ENTRY_BYTES>().0.iter().filter_map(entry);
-    // An unused entry has address 0.
-    entries.filter(|(_, address)| *address != 0).collect()
+/// The start of an identity's line.
+fn start(identity: u64) -> String {
+    format!("{identity:016x} ")
 }
 
 #[cfg(test)]
@@ -128,42 +94,42 @@ mod tests {
         let sticky = sticky(&dir);
         assert!(sticky.last_addresses(7).is_empty());
         sticky.save_last_addresses(7, &[ip("10.1.0.2"), ip("fd00::2")], |_| true).unwrap();
-        sticky.save_last_addresses(7 + BUCKETS, &[ip("10.1.0.3")], |_| true).unwrap();
+        sticky.save_last_addresses(7 + FILES, &[ip("10.1.0.3")], |_| true).unwrap();
         assert_eq!(sticky.last_addresses(7), [ip("10.1.0.2"), ip("fd00::2")]);
         sticky.save_last_addresses(7, &[ip("10.1.0.9")], |ip| ip.is_ipv4()).unwrap();
         assert_eq!(sticky.last_addresses(7), [ip("10.1.0.9"), ip("fd00::2")]);
-        assert_eq!(sticky.last_addresses(7 + BUCKETS), [ip("10.1.0.3")]);
+        assert_eq!(sticky.last_addresses(7 + FILES), [ip("10.1.0.3")]);
     }
 
     #[test]
     fn the_size_is_bounded() {
         let dir = TempDir::new();
         let sticky = sticky(&dir);
-        for identity in 0..100 {
-            sticky.save_last_addresses(identity * BUCKETS, &[ip("10.1.0.2")], |_| true).unwrap();
+        for n in 0..100 {
+            sticky.save_last_addresses(n * FILES, &[ip("10.1.0.2")], |_| true).unwrap();
         }
-        let saved = (0..100).filter(|n| !sticky.last_addresses(n * BUCKETS).is_empty());
-        assert_eq!(saved.collect::<Vec<_>>(), (79..100).collect::<Vec<_>>());
-        sticky.save_last_addresses(BUCKETS - 1, &[ip("10.1.0.2")], |_| true).unwrap();
-        assert_eq!(fs::metadata(&sticky.path).unwrap().len(), 2 << 20);
+        let saved = (0..100).filter(|n| !sticky.last_addresses(n * FILES).is_empty());
+        assert_eq!(saved.collect::<Vec<_>>(), (36..100).collect::<Vec<_>>());
+        assert_eq!(fs::read_dir(&sticky.path).unwrap().count(), 1);
     }
 
     #[test]
-    fn a_damaged_bucket_is_empty() {
+    fn a_damaged_file_is_replaced() {
         let dir = TempDir::new();
         let sticky = sticky(&dir);
-        sticky.save_last_addresses(0, &[ip("10.1.0.2")], |_| true).unwrap();
-        let good = fs::read(&sticky.path).unwrap();
-        for at in 0..good.len() {
-            let mut bytes = good.clone();
-            bytes[at] ^= 1;
-            fs::write(&sticky.path, bytes).unwrap();
-            assert!(sticky.last_addresses(0).is_empty(), "byte {at}");
-        }
-        fs::remove_file(&sticky.path).unwrap();
-        fs::create_dir_all(sticky.path.join("in/the/way")).unwrap();
+        let save = || sticky.save_last_addresses(0, &[ip("10.1.0.2")], |_| true).unwrap();
+        save();
+        fs::write(sticky.file(0), [0xa5; 5000]).unwrap();
         assert!(sticky.last_addresses(0).is_empty());
-        sticky.save_last_addresses(0, &[ip("10.1.0.2")], |_| true).unwrap();
+        save();
+        assert_eq!(sticky.last_addresses(0), [ip("10.1.0.2")]);
+        fs::remove_dir_all(&sticky.path).unwrap();
+        fs::write(&sticky.path, "the format of an older release").unwrap();
+        assert!(sticky.last_addresses(0).is_empty());
+        save();
+        fs::remove_file(sticky.file(0)).unwrap();
+        fs::create_dir_all(sticky.file(0).join("in/the/way")).unwrap();
+        save();
         assert_eq!(sticky.last_addresses(0), [ip("10.1.0.2")]);
     }
 }

@@ -133,11 +133,11 @@ fn a_fifo_with_the_name_of_an_address_is_not_read_and_keeps_the_address() {
     }
 }
 
-/// The index can be lost at any time, and so can the list of former holders. Neither holds up a call.
+/// The owners can be lost at any time, and so can their last addresses. Neither holds up a call.
 #[test]
-fn a_fifo_in_place_of_the_index_costs_time_only() {
+fn a_fifo_in_place_of_the_owners_costs_time_only() {
     for what in INSTEAD {
-        for path in ["/run/nets/.cnibox/net", "/run/nets/.cnibox/net~sticky"] {
+        for path in ["/run/nets/.cnibox/net~owners", "/run/nets/.cnibox/net~sticky"] {
             let world = world();
             let c1 = world.container("c1");
             plant(&world, what, path);

@@ -98,7 +98,7 @@ fn leaks_are_listed_and_released() {
     assert_eq!(host.ipam(&["release", "--leaks"]).output(), lines("released "));
     assert_eq!(host.addresses(), ["10.1.0.2", "fd00:1::2"]);
     assert_eq!(host.ipam(&["release", "--leaks"]).output(), "");
-    // The index of the store has the change, too.
+    // The next call knows the change, too.
     web.world.host(["ip", "netns", "add", "next"]);
     assert!(host.add("next").contains("10.1.0.4/24"));
 }

@@ -47,9 +47,9 @@ const GENERATION: &str = r#",\"generation\""#;
 /// Where plugins keep files.
 const STATE_DIRS: [&str; 2] = ["/var/lib", "/run/cni"];
 
-/// The index of host-local beside the directories of the networks. It is no state: it holds nothing that they do not
+/// What host-local knows of its files, beside the directories of the networks. It is no state: it holds nothing that they do not
 /// say, it is made again when it is lost, and the reference has none.
-const INDEX_DIR: &str = "/var/lib/cni/networks/.cnibox";
+const KNOWN_DIR: &str = "/var/lib/cni/networks/.cnibox";
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct State(Vec<String>);
@@ -226,7 +226,7 @@ fn files(world: &World, dir: &Path, lines: &mut Vec<String>) {
     for entry in entries {
         let entry = entry.unwrap();
         let path = dir.join(entry.file_name());
-        if path == Path::new(INDEX_DIR) {
+        if path == Path::new(KNOWN_DIR) {
             continue;
         }
         let meta = entry.metadata().unwrap();

@@ -1,23 +1,22 @@
-//! Changes of the directory. Each file appears complete or not at all, and the index is updated with it.
+//! Changes of the directory. Each file appears complete or not at all.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::{HeldAddress, Locked};
+use super::{HeldAddress, Locked, Source};
 use crate::error::{Error, Result};
-use crate::ipam::store::index::{FileKind, Index, IndexedFile};
-use crate::ipam::store::lookup_source::{AddressFile, AddressFiles, LookupSource};
+use crate::ipam::store::address_files::Known;
 use crate::ipam::store::owner::{self, KeepSet, Owner};
-use crate::ipam::store::{ASIDE, address_of, failed, files, number_of};
+use crate::ipam::store::owners::Owners;
+use crate::ipam::store::{ASIDE, failed, files};
 use crate::names::Attachment;
 
 /// The result of `put_in_place`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::ipam::store) enum Placed {
+    /// The name was free, or that of an incomplete file, which was replaced.
     New,
-    /// An incomplete file was replaced.
-    OverIncomplete,
     /// The name is in use.
     NameInUse,
 }
@@ -25,43 +24,33 @@ pub(in crate::ipam::store) enum Placed {
 impl Locked<'_> {
     /// Reserves an address. Returns false if it is taken.
     pub fn reserve(&mut self, ip: IpAddr, at: &Attachment) -> Result<bool> {
-        self.reserve_as(ip, owner::content(at))
+        self.reserve_as(ip, &owner::content(at))
     }
 
     /// Reserves an address, with a file of this content. Returns false if it is taken.
-    pub(in crate::ipam::store) fn reserve_as(
-        &mut self,
-        ip: IpAddr,
-        content: String,
-    ) -> Result<bool> {
-        if self.is_taken(ip)? {
-            return Ok(false);
-        }
+    pub(in crate::ipam::store) fn reserve_as(&mut self, ip: IpAddr, content: &str) -> Result<bool> {
         self.is_changed = true;
-        let placed = self.write_aside(&content).and_then(|(aside, identity)| {
-            let target = self.path_of(ip);
+        let target = self.path_of(ip);
+        let placed = self.write_aside(content).and_then(|(aside, identity)| {
             let placed = put_in_place(&aside, &target, files::link);
             Ok((placed.map_err(failed("write", &target))?, identity))
         });
-        let error = match (placed, self.remove_aside()) {
-            (Ok((Placed::NameInUse, _)), Ok(())) => {
-                // No other process holds the lock, so the file existed before, and the index is wrong.
-                if !self.reads_files() {
-                    self.source = LookupSource::NotLoaded;
-                }
+        let error = match placed {
+            // The temporary file stays for the next address.
+            Ok((Placed::NameInUse, _)) => {
+                self.taken.0 += 1;
                 return Ok(false);
             }
-            (Ok((placed, identity)), Ok(())) => {
-                self.record_reserved(ip, content, identity, placed);
-                return Ok(true);
-            }
-            (Ok((Placed::NameInUse, _)), Err(error)) => error,
-            (Ok(_), Err(error)) => {
-                error.and(self.remove_file(ip).and_then(|()| self.remove_aside()))
-            }
-            (Err(error), removed) => error.and(removed),
+            Ok((Placed::New, identity)) => match self.remove_aside() {
+                Ok(()) => {
+                    self.note(|owners| owners.add(content, ip, identity));
+                    return Ok(true);
+                }
+                Err(error) => error.and(self.remove_file(ip).and_then(|()| self.remove_aside())),
+            },
+            Err(error) => error.and(self.remove_aside()),
         };
-        self.source = LookupSource::NotLoaded;
+        self.source = Source::Unknown;
         Err(error.context(format_args!("cannot reserve {ip}")))
     }
 
@@ -77,48 +66,17 @@ impl Locked<'_> {
     pub fn keep_only(&mut self, keep: &[Attachment]) -> Result<()> {
         let keep_set = KeepSet::new(keep);
         let stale = loop {
-            let all = self.look_up(
-                |index| index.indexed_files(),
-                |files| files.iter().map(|(ip, file)| file.indexed(number_of(*ip))).collect(),
-            )?;
-            if let Some(stale) = self.stale_in(all, &keep_set) {
+            let stale = self.all(&|owner| keep_set.releases(owner))?;
+            let is_confirmed =
+                |(owner, known): &(String, Known)| self.owner_of(known.address).is(owner);
+            if stale.iter().all(is_confirmed) {
                 break stale;
             }
-            self.source = LookupSource::NotLoaded;
+            self.source = Source::Unknown;
         };
         let errors = self.unreadable().collect();
-        self.release_all(stale, errors)
-    }
-
-    /// The reservations that GC releases. `None` if a file differs from the index. Reads only the files whose owner is not in
-    /// the keep set.
-    fn stale_in(&self, all: Vec<IndexedFile>, keep_set: &KeepSet) -> Option<Vec<HeldAddress>> {
-        let mut stale = Vec::new();
-        for file in all {
-            let ip = address_of(file.address);
-            let item = (ip, file.owner);
-            if let LookupSource::Files(files) = &self.source {
-                if files.get(&ip).is_some_and(|file| keep_set.releases(&file.owner)) {
-                    stale.push(item);
-                }
-                continue;
-            }
-            let is_stale = match file.kind {
-                FileKind::Reserved => !keep_set.has(file.owner),
-                FileKind::Incomplete => true,
-                FileKind::NotRegular => false,
-            };
-            if is_stale {
-                let owner = self.owner_of(ip);
-                if owner.digest(file.address) != file.owner {
-                    return None;
-                }
-                if keep_set.releases(&owner) {
-                    stale.push(item);
-                }
-            }
-        }
-        Some(stale)
+        let stale = stale.into_iter().map(|(owner, known)| (known.address, owner));
+        self.release_all(stale.collect(), errors)
     }
 
     /// Releases stale reservations of an earlier boot, of the addresses for which `is_wanted` returns true. Returns whether
@@ -132,21 +90,20 @@ impl Locked<'_> {
 
     /// Releases an address that this call reserved for an attachment.
     pub fn release_address(&mut self, ip: IpAddr, at: &Attachment) -> Result<()> {
-        self.release_one(ip, owner::digest_of(&owner::content(at)))
+        self.release_one(ip, &owner::content(at))
     }
 
-    /// Releases a reservation, if its file still has this identity and an owner with this digest. Returns false if not.
+    /// Releases a reservation, if its file still has this identity and this owner. Returns false if not.
     pub(in crate::ipam::store) fn release_if(
         &mut self,
         ip: IpAddr,
-        owner: u64,
+        owner: &str,
         identity: u64,
     ) -> Result<bool> {
-        let is_same = files::read_identified(&self.path_of(ip)).is_ok_and(|(content, there)| {
-            there == identity && Owner::parse(&content).digest(number_of(ip)) == owner
-        });
+        let is_same = files::read_identified(&self.path_of(ip))
+            .is_ok_and(|(content, there)| there == identity && Owner::parse(&content).is(owner));
         if is_same {
-            self.release_all(vec![(ip, owner)], Vec::new())?;
+            self.release_all(vec![(ip, owner.to_owned())], Vec::new())?;
         }
         Ok(is_same)
     }
@@ -167,7 +124,7 @@ impl Locked<'_> {
             .write_aside(&content)
             .and_then(|(aside, _)| files::rename(&aside, &target).map_err(failed("write", target)));
         let Err(error) = written else {
-            self.has_aside = false;
+            self.aside = None;
             return Ok(());
         };
         Err(error.and(self.remove_aside()).context(doing))
@@ -184,87 +141,63 @@ impl Locked<'_> {
         let _ = self.paths.sticky.save_last_addresses(identity, ips, replace);
     }
 
-    /// Writes the index, if it has changed. If that fails, the next call reads the files.
-    pub(in crate::ipam::store) fn finish(self) {
-        let Self {
-            paths, directory: Some(directory), source: LookupSource::Index(mut index), ..
-        } = self
-        else {
-            return;
-        };
-        if self.is_changed && !self.has_aside {
-            // On an error the file is not valid: its header names another state of the directory.
-            let _ = index.commit(&paths.index, &directory);
+    /// Removes the temporary file, and stamps the directory if it has changed. If that fails, the next call reads the files.
+    pub(in crate::ipam::store) fn finish(mut self) {
+        let is_removed = self.remove_aside().is_ok();
+        if self.is_changed && is_removed && matches!(self.source, Source::Owners) {
+            let _ = self.paths.owners.stamp();
         }
     }
 
-    fn record_reserved(&mut self, ip: IpAddr, content: String, identity: u64, placed: Placed) {
-        let file = AddressFile { owner: Owner::Text(content), identity, is_older: false };
-        let address = number_of(ip);
-        let indexed = file.indexed(address);
-        self.update(
-            |files| drop(files.insert(ip, file)),
-            |index| {
-                if placed == Placed::OverIncomplete {
-                    index.remove(address, Owner::Incomplete.digest(address))?;
-                }
-                index.add(indexed)
-            },
-        );
-    }
-
-    /// Updates the data for look-ups with a change of the directory. If that fails, the next look-up loads them again.
-    fn update(
-        &mut self,
-        of_files: impl FnOnce(&mut AddressFiles),
-        of_index: impl FnOnce(&mut Index) -> io::Result<()>,
-    ) {
-        match &mut self.source {
-            LookupSource::NotLoaded => {}
-            LookupSource::Files(files) => of_files(files),
-            LookupSource::Index(index) => {
-                if of_index(index).is_err() {
-                    self.source = LookupSource::NotLoaded;
-                }
-            }
+    /// Updates the owners with a change of the directory. If that fails, the next look-up reads the files.
+    fn note(&mut self, change: impl FnOnce(&Owners) -> io::Result<()>) {
+        if !matches!(self.source, Source::Owners) || change(&self.paths.owners).is_err() {
+            self.source = Source::Unknown;
         }
     }
 
     fn release_all(&mut self, items: Vec<HeldAddress>, mut errors: Vec<Error>) -> Result<()> {
         for (ip, owner) in items {
-            errors.extend(self.release_one(ip, owner).err());
+            errors.extend(self.release_one(ip, &owner).err());
         }
         errors.extend(self.remove_aside().err());
         Error::joined(errors)
     }
 
-    fn release_one(&mut self, ip: IpAddr, owner: u64) -> Result<()> {
+    fn release_one(&mut self, ip: IpAddr, owner: &str) -> Result<()> {
         self.remove_file(ip)?;
-        self.update(|files| drop(files.remove(&ip)), |index| index.remove(number_of(ip), owner));
+        self.note(|owners| owners.remove(owner, ip));
         Ok(())
     }
 
     fn remove_file(&mut self, ip: IpAddr) -> Result<()> {
         self.is_changed = true;
+        self.taken = (0, None);
         let path = self.path_of(ip);
         files::remove(&path).map(drop).map_err(failed("remove", path))
     }
 
-    /// Writes the temporary file. A temporary file that a crash left is removed first and never opened for writing: it can be
-    /// a second name of a valid reservation.
+    /// Writes the temporary file, or finds the one with this content. A file that a crash left is never opened for writing: it
+    /// can be a second name of a valid reservation.
     fn write_aside(&mut self, content: &str) -> Result<(PathBuf, u64)> {
-        self.remove_aside()?;
-        self.has_aside = true;
         let aside = self.paths.dir.join(ASIDE);
+        if let Some((written, identity)) = &self.aside
+            && written == content
+        {
+            return Ok((aside, *identity));
+        }
+        self.remove_aside()?;
+        self.aside = Some((String::new(), 0));
         let identity = files::write_new(&aside, content).map_err(failed("write", &aside))?;
+        self.aside = Some((content.to_owned(), identity));
         Ok((aside, identity))
     }
 
     fn remove_aside(&mut self) -> Result<()> {
-        if self.has_aside {
+        if self.aside.is_some() {
             let aside = self.paths.dir.join(ASIDE);
             files::remove(&aside).map_err(failed("remove", aside))?;
-            self.has_aside = false;
+            self.aside = None;
         }
         Ok(())
     }
@@ -291,7 +224,7 @@ pub(in crate::ipam::store) fn put_in_place(
     match files::read(target) {
         Ok(content) if matches!(Owner::parse(&content), Owner::Incomplete) => {
             files::rename(aside, target)?;
-            Ok(Placed::OverIncomplete)
+            Ok(Placed::New)
         }
         _ => Ok(Placed::NameInUse),
     }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::time::SystemTime;
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 
@@ -19,6 +21,9 @@ const IDS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const SETS: &str = r#"[
     [{"subnet":"10.0.0.0/29","exclude":["10.0.0.4"]},{"subnet":"10.0.1.0/30"}],
     [{"subnet":"fd00::/64","rangeStart":"fd00::fe","rangeEnd":"fd00::103"}]]"#;
+
+/// Texts in place of that of an owner; the empty one removes it.
+const TEXTS: [&str; 4] = ["", "no text of ours", "10.0.0.2 1 0", "10.0.0.2 1 0 fd00::100 1"];
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -41,14 +46,16 @@ enum Op {
     },
     WriteIncomplete(u8),
     Remove(u8),
-    RemoveIndex,
-    Flip(u16),
-    Truncate(u16),
-    Overwrite,
-    SaveIndex,
-    RestoreIndex,
+    RemoveOwners,
+    /// Removes the text of an owner, or exchanges it.
+    Damage {
+        id: usize,
+        text: &'static str,
+    },
+    SaveOwners,
+    RestoreOwners,
     Save,
-    /// Restores the directory with its times. If `keeps_newer`, newer files stay.
+    /// Restores the directory of some seconds ago with its times. If `keeps_newer`, newer files stay.
     Restore {
         keeps_newer: bool,
     },
@@ -74,12 +81,11 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (any::<u8>(), id()).prop_map(|(address, id)| Op::Write { address, id }),
         1 => any::<u8>().prop_map(Op::WriteIncomplete),
         3 => any::<u8>().prop_map(Op::Remove),
-        1 => Just(Op::RemoveIndex),
-        2 => any::<u16>().prop_map(Op::Flip),
-        1 => any::<u16>().prop_map(Op::Truncate),
-        1 => Just(Op::Overwrite),
-        2 => Just(Op::SaveIndex),
-        2 => Just(Op::RestoreIndex),
+        1 => Just(Op::RemoveOwners),
+        4 => (id(), prop::sample::select(&TEXTS[..]))
+            .prop_map(|(id, text)| Op::Damage { id, text }),
+        2 => Just(Op::SaveOwners),
+        2 => Just(Op::RestoreOwners),
         2 => Just(Op::Save),
         2 => any::<bool>().prop_map(|keeps_newer| Op::Restore { keeps_newer }),
         1 => Just(Op::Reboot),
@@ -95,7 +101,7 @@ struct World {
     model: Model,
     last: [Option<IpAddr>; 2],
     boot: u64,
-    saved_index: Option<Vec<u8>>,
+    saved_owners: Vec<(PathBuf, PathBuf)>,
     saved: Option<(Model, SystemTime)>,
 }
 
@@ -105,21 +111,21 @@ impl World {
         dir.write("lock", "");
         let sets = Json::parse(SETS.as_bytes()).unwrap().read::<Vec<_>>("ranges").unwrap();
         let sets = range::parse(&sets, &[]).unwrap();
-        let (saved_index, saved) = (None, None);
-        Self { dir, sets, model: Model::new(), last: [None; 2], boot: 1, saved_index, saved }
+        let (last, saved_owners) = ([None; 2], Vec::new());
+        Self { dir, sets, model: Model::new(), last, boot: 1, saved_owners, saved: None }
     }
 
     fn path(&self, ip: IpAddr) -> PathBuf {
         self.dir.network_dir().join(ip.to_string())
     }
 
-    fn index(&self) -> PathBuf {
-        self.dir.path().join(".cnibox/net")
+    fn owners(&self) -> PathBuf {
+        self.dir.path().join(".cnibox/net~owners")
     }
 
     fn locked<T>(&self, f: impl FnMut(&mut Locked<'_>) -> Result<T>) -> Result<T> {
         let mut store = self.dir.store();
-        store.paths.boot = Some(self.boot);
+        store.paths.owners.boot = Some(self.boot);
         store.locked(f)
     }
 
@@ -325,13 +331,15 @@ impl World {
             fs::rename(aside, self.path(ip)).unwrap();
             self.model.insert(ip, (owner, self.boot));
         }
+        let modified = modified - Duration::from_secs(10);
         File::open(self.dir.network_dir()).unwrap().set_modified(modified).unwrap();
     }
 
-    fn damage(&self, change: impl FnOnce(&mut Vec<u8>)) {
-        if let Ok(mut bytes) = fs::read(self.index()) {
-            change(&mut bytes);
-            fs::write(self.index(), bytes).unwrap();
+    /// Makes a symbolic link in place of the one of an owner.
+    fn exchange(&self, path: &Path, text: &Path) {
+        let _ = fs::remove_file(path);
+        if !text.as_os_str().is_empty() && self.owners().is_dir() {
+            symlink(text, path).unwrap();
         }
     }
 
@@ -359,7 +367,9 @@ impl World {
             }
             Op::Status(set) => {
                 let status = self.locked(|locked| {
-                    check_not_exhausted(locked, &self.sets[set], StaleOnBoot::Keep, &|_| false)
+                    check_not_exhausted(locked, (set, &self.sets[set]), StaleOnBoot::Keep, &|_| {
+                        false
+                    })
                 });
                 assert_eq!(status.is_ok(), self.next(set).is_some());
             }
@@ -377,20 +387,19 @@ impl World {
                     fs::remove_file(self.path(ip)).unwrap();
                 }
             }
-            Op::RemoveIndex => drop(fs::remove_file(self.index())),
-            Op::Flip(at) => self.damage(|bytes| {
-                if !bytes.is_empty() {
-                    let at = usize::from(at) % bytes.len();
-                    bytes[at] ^= 1 << (at % 8);
-                }
-            }),
-            Op::Truncate(length) => self.damage(|bytes| bytes.truncate(length.into())),
-            Op::Overwrite => self.damage(|bytes| bytes.fill(0x5a)),
-            Op::SaveIndex => self.saved_index = fs::read(self.index()).ok(),
-            Op::RestoreIndex => {
-                if let Some(bytes) = &self.saved_index {
-                    fs::write(self.index(), bytes).unwrap();
-                }
+            Op::RemoveOwners => drop(fs::remove_dir_all(self.owners())),
+            Op::Damage { id, text } => {
+                let path = self.owners().join(format!("{}+eth0", IDS[id]));
+                self.exchange(&path, Path::new(text));
+            }
+            Op::SaveOwners => {
+                let found = fs::read_dir(self.owners()).into_iter().flatten();
+                let paths = found.map(|entry| entry.unwrap().path());
+                self.saved_owners =
+                    paths.map(|path| (fs::read_link(&path).unwrap(), path)).collect();
+            }
+            Op::RestoreOwners => {
+                self.saved_owners.iter().for_each(|(text, path)| self.exchange(path, text));
             }
             Op::Save => {
                 let metadata = fs::metadata(self.dir.network_dir()).unwrap();

@@ -146,7 +146,7 @@ fn an_owner_from_before_a_reboot_is_gone() {
     assert_is(state(&host, "10.1.0.2"), "alive", "");
     web.destroy();
     assert_is(state(&host, "10.1.0.2"), "gone", "an earlier boot of this host made it");
-    // Without the record the index tells it.
+    // Without the record the store tells it.
     host.world.host(["rm", "/var/lib/cni/attachments/net+web+eth0"]);
     assert_is(state(&host, "10.1.0.2"), "gone", "an earlier boot of this host made it");
     host.configure("net", &json!([[{"subnet": "10.1.0.0/24"}]]), json!({"staleOnBoot": "keep"}));

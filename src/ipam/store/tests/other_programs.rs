@@ -1,7 +1,8 @@
-//! The store after other programs changed the directory or the index, and after a boot of the host.
+//! The store after other programs changed the directory or the owners, and after a boot of the host.
 
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::Command;
 
 use super::{TempDir, attachment, network};
@@ -14,7 +15,7 @@ fn ip(text: &str) -> IpAddr {
 
 fn in_boot<T>(dir: &TempDir, boot: u64, f: impl FnMut(&mut Locked<'_>) -> Result<T>) -> T {
     let mut store = dir.store();
-    store.paths.boot = Some(boot);
+    store.paths.owners.boot = Some(boot);
     store.locked(f).unwrap()
 }
 
@@ -31,26 +32,26 @@ fn held(dir: &TempDir, id: &str) -> Vec<String> {
     held.iter().map(IpAddr::to_string).collect()
 }
 
-fn has_index(dir: &TempDir) -> bool {
-    locked(dir, |locked| Ok(locked.has_index()))
+fn knows_owners(dir: &TempDir) -> bool {
+    locked(dir, |locked| Ok(locked.knows_owners()))
 }
 
-fn index(dir: &TempDir) -> PathBuf {
-    dir.path().join(".cnibox/net")
+fn owners(dir: &TempDir) -> PathBuf {
+    dir.path().join(".cnibox/net~owners")
 }
 
 #[test]
-fn the_index_stays_valid_after_changes_by_cnibox() {
+fn the_owners_stay_known_after_changes_by_cnibox() {
     let dir = TempDir::new();
-    assert!(!has_index(&dir), "the first call has no index");
+    assert!(!knows_owners(&dir), "the first call reads the files");
     assert!(reserve(&dir, "10.1.0.2", "abc"));
-    assert!(has_index(&dir));
+    assert!(knows_owners(&dir));
     locked(&dir, |locked| locked.set_last_reserved(0, ip("10.1.0.2")));
-    assert!(has_index(&dir));
+    assert!(knows_owners(&dir));
     locked(&dir, |locked| locked.release(&attachment("abc")));
-    assert!(has_index(&dir));
+    assert!(knows_owners(&dir));
     locked(&dir, |locked| locked.keep_only(&[]));
-    assert!(has_index(&dir) && held(&dir, "abc").is_empty());
+    assert!(knows_owners(&dir) && held(&dir, "abc").is_empty());
 }
 
 #[test]
@@ -60,10 +61,10 @@ fn every_change_by_other_programs_is_detected() {
         reserve(&dir, "10.1.0.2", "abc");
         dir.write("10.1.0.3", "other\r\neth0");
         assert_eq!(held(&dir, "other"), ["10.1.0.3"]);
-        assert!(has_index(&dir));
+        assert!(knows_owners(&dir));
         fs::remove_file(dir.network_dir().join("10.1.0.2")).unwrap();
         assert!(held(&dir, "abc").is_empty());
-        assert!(has_index(&dir));
+        assert!(knows_owners(&dir));
         fs::rename(dir.network_dir().join("10.1.0.3"), dir.network_dir().join("10.1.0.2")).unwrap();
         assert_eq!(held(&dir, "other"), ["10.1.0.2"]);
         fs::remove_dir_all(dir.network_dir()).unwrap();
@@ -72,66 +73,77 @@ fn every_change_by_other_programs_is_detected() {
 }
 
 #[test]
-fn a_directory_that_is_restored_with_its_times_has_another_state() {
+fn a_restored_stamp_does_not_count() {
     let dir = TempDir::new();
     reserve(&dir, "10.1.0.2", "abc");
-    let backup = dir.path().join("backup");
-    let copy = |from: &Path, to: &Path| {
-        let from = format!("{}/.", from.display());
-        assert!(Command::new("cp").args(["-a", &from]).arg(to).status().unwrap().success());
-    };
-    fs::create_dir_all(&backup).unwrap();
-    for name in ["net", ".cnibox"] {
-        copy(&dir.path().join(name), &backup.join(name));
-    }
-    reserve(&dir, "10.1.0.3", "later");
-    // The later reservation stays in the restored directory.
-    for name in ["net", ".cnibox"] {
-        copy(&backup.join(name), &dir.path().join(name));
-    }
-    assert!(!has_index(&dir));
-    assert_eq!(held(&dir, "later"), ["10.1.0.3"]);
-    // Restore only the index, and then only the directory of the network.
-    for name in [".cnibox", "net"] {
-        reserve(&dir, "10.1.0.4", "last");
-        copy(&backup.join(name), &dir.path().join(name));
-        assert!(!has_index(&dir), "{name}");
-        assert_eq!(held(&dir, "last"), ["10.1.0.4"]);
-        locked(&dir, |locked| locked.release(&attachment("last")));
+    assert!(knows_owners(&dir));
+    let paths = StorePaths::new(dir.path(), &network());
+    let found = fs::metadata(dir.network_dir()).unwrap();
+    // What a stamp of some seconds ago was: only the change time tells that it is restored.
+    let stamp = |seconds| paths.owners.stamp_of(&found, seconds).unwrap();
+    assert_eq!(stamp(found.mtime()), found.modified().unwrap());
+    let open = File::open(dir.network_dir()).unwrap();
+    for (ago, expected) in [(0, true), (10, false), (100_000, false), (-10, false)] {
+        open.set_modified(stamp(found.mtime() - ago)).unwrap();
+        assert_eq!(paths.owners.are_current(), expected, "{ago}");
     }
 }
 
-/// Creates an object at the path of the index.
+/// Creates an object at the path of the owners.
 type CreateAt = fn(&Path, &TempDir);
 
 #[test]
-fn a_file_of_any_type_in_place_of_the_index_is_replaced() {
-    let objects: [(&str, CreateAt); 9] = [
+fn an_object_of_any_type_in_place_of_the_owners_is_replaced() {
+    let objects: [(&str, CreateAt); 8] = [
         ("nothing", |_, _| {}),
-        ("a directory", |path, _| fs::create_dir_all(path.join("a/b")).unwrap()),
+        ("another directory", |path, _| fs::create_dir_all(path.join("abc+eth0/b")).unwrap()),
         ("a link to nowhere", |path, dir| symlink(dir.path().join("nowhere"), path).unwrap()),
-        ("a link to itself", |path, _| symlink("net", path).unwrap()),
-        ("a link to a file", |path, dir| symlink(dir.network_dir().join("lock"), path).unwrap()),
+        ("a link to itself", |path, _| symlink("net~owners", path).unwrap()),
+        ("a link to a directory", |path, dir| symlink(dir.network_dir(), path).unwrap()),
         ("a pipe", |path, _| assert!(Command::new("mkfifo").arg(path).status().unwrap().success())),
-        ("an empty file", |path, _| fs::write(path, "").unwrap()),
-        ("random bytes", |path, _| fs::write(path, [0xa5; 5000]).unwrap()),
-        ("a huge file", |path, _| File::create(path).unwrap().set_len(1 << 40).unwrap()),
+        ("a file", |path, _| fs::write(path, "").unwrap()),
+        ("owners with other texts", |path, _| {
+            fs::create_dir(path).unwrap();
+            symlink("10.1.0.3 1 7", path.join("abc+eth0")).unwrap();
+            symlink("text", path.join("def+eth0")).unwrap();
+            fs::write(path.join("ghi+eth0"), "").unwrap();
+        }),
     ];
     for (what, create_at) in objects {
         let dir = TempDir::new();
         reserve(&dir, "10.1.0.2", "abc");
-        fs::remove_file(index(&dir)).unwrap();
-        create_at(&index(&dir), &dir);
-        assert!(!has_index(&dir), "{what}");
-        assert!(has_index(&dir), "{what}");
-        assert!(fs::symlink_metadata(index(&dir)).unwrap().is_file(), "{what}");
+        fs::remove_dir_all(owners(&dir)).unwrap();
+        create_at(&owners(&dir), &dir);
+        assert!(!knows_owners(&dir), "{what}");
+        assert!(knows_owners(&dir), "{what}");
+        let names: Vec<_> = fs::read_dir(owners(&dir)).unwrap().map(Result::unwrap).collect();
+        assert_eq!(names.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>(), ["abc+eth0"]);
         assert_eq!(held(&dir, "abc"), ["10.1.0.2"], "{what}");
-        assert!(!dir.path().join("nowhere").exists() && dir.read("lock").is_empty(), "{what}");
+        assert!(!dir.path().join("nowhere").exists() && dir.names() == ["10.1.0.2", "lock"]);
     }
 }
 
 #[test]
-fn the_files_are_read_if_no_index_can_be_written() {
+fn every_change_of_the_owners_by_other_programs_is_detected() {
+    let changes: [(&str, CreateAt); 4] = [
+        ("removed", |path, _| fs::remove_file(path.join("abc+eth0")).unwrap()),
+        ("renamed", |path, _| fs::rename(path.join("abc+eth0"), path.join("def+eth0")).unwrap()),
+        ("added", |path, _| symlink("10.1.0.2 1 7", path.join("def+eth0")).unwrap()),
+        ("all removed", |path, _| fs::remove_dir_all(path.parent().unwrap()).unwrap()),
+    ];
+    for (what, change) in changes {
+        let dir = TempDir::new();
+        reserve(&dir, "10.1.0.2", "abc");
+        assert!(knows_owners(&dir));
+        change(&owners(&dir), &dir);
+        assert!(!knows_owners(&dir), "{what}");
+        assert_eq!(held(&dir, "abc"), ["10.1.0.2"], "{what}");
+        assert!(held(&dir, "def").is_empty() && knows_owners(&dir), "{what}");
+    }
+}
+
+#[test]
+fn the_files_are_read_if_no_owners_can_be_written() {
     let elsewhere = TempDir::new();
     let objects: [CreateAt; 2] = [
         |path, _| fs::write(path, "").unwrap(),
@@ -142,7 +154,7 @@ fn the_files_are_read_if_no_index_can_be_written() {
         create_at(&dir.path().join(".cnibox"), &elsewhere);
         assert!(reserve(&dir, "10.1.0.2", "abc") && !reserve(&dir, "10.1.0.2", "other"));
         assert_eq!(held(&dir, "abc"), ["10.1.0.2"]);
-        assert!(!has_index(&dir));
+        assert!(!knows_owners(&dir));
         locked(&dir, |locked| locked.release(&attachment("abc")));
         assert!(held(&dir, "abc").is_empty());
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0, "nothing is written there");
@@ -150,7 +162,7 @@ fn the_files_are_read_if_no_index_can_be_written() {
 }
 
 #[test]
-fn the_file_overrides_the_index() {
+fn the_file_overrides_what_is_known_of_it() {
     let dir = TempDir::new();
     for address in ["10.1.0.2", "10.1.0.3", "10.1.0.4"] {
         reserve(&dir, address, "abc");
@@ -158,7 +170,7 @@ fn the_file_overrides_the_index() {
     // These writes do not change the directory.
     dir.write("10.1.0.2", "other\r\neth0");
     dir.write("10.1.0.3", "");
-    assert!(has_index(&dir));
+    assert!(knows_owners(&dir));
     locked(&dir, |locked| locked.release(&attachment("abc")));
     assert_eq!(dir.read("10.1.0.2"), "other\r\neth0");
     assert_eq!(dir.names(), ["10.1.0.2", "10.1.0.3", "lock"]);
@@ -171,37 +183,21 @@ fn the_file_overrides_the_index() {
 }
 
 #[test]
-fn a_program_without_the_lock_during_a_write_of_the_index_does_no_harm() {
+fn a_program_without_the_lock_during_a_change_does_no_harm() {
     let dir = TempDir::new();
     reserve(&dir, "10.1.0.2", "abc");
     locked(&dir, |locked| {
-        assert!(locked.has_index());
+        assert!(locked.knows_owners());
         dir.write("10.1.0.3", "unlocked\r\neth0");
         fs::remove_file(dir.network_dir().join("10.1.0.2")).unwrap();
         locked.reserve(ip("10.1.0.4"), &attachment("new"))
     });
-    assert!(has_index(&dir), "the change is not detected");
+    assert!(knows_owners(&dir), "the change is not detected");
     assert!(!reserve(&dir, "10.1.0.3", "new"), "no address is reserved twice");
     assert!(reserve(&dir, "10.1.0.2", "new"), "the removed reservation is free");
-    assert_eq!(held(&dir, "unlocked"), ["10.1.0.3"]);
-}
-
-#[test]
-fn an_exhausted_range_compares_the_number_of_files() {
-    let dir = TempDir::new();
-    reserve(&dir, "10.1.0.2", "abc");
-    assert!(!locked(&dir, |locked| locked.drop_index_if_count_differs()));
-    locked(&dir, |locked| {
-        fs::remove_file(dir.network_dir().join("10.1.0.2")).unwrap();
-        locked.reserve(ip("10.1.0.3"), &attachment("new"))
-    });
-    let free = locked(&dir, |locked| {
-        let range = (ip("10.1.0.2"), ip("10.1.0.3"));
-        assert_eq!(locked.next_free(range.0, range.1)?, None);
-        assert!(locked.drop_index_if_count_differs()? && !locked.drop_index_if_count_differs()?);
-        locked.next_free(range.0, range.1)
-    });
-    assert_eq!(free, Some(ip("10.1.0.2")));
+    assert!(held(&dir, "unlocked").is_empty());
+    dir.write("10.1.0.5", "");
+    assert_eq!(held(&dir, "unlocked"), ["10.1.0.3"], "the next change is detected");
 }
 
 #[test]
@@ -213,7 +209,7 @@ fn a_pipe_with_an_address_as_its_name_causes_no_wait() {
     for _ in 0..2 {
         assert!(!reserve(&dir, "10.1.0.3", "other"));
         locked(&dir, |locked| locked.keep_only(&[]));
-        assert!(has_index(&dir));
+        assert!(knows_owners(&dir));
     }
 }
 
@@ -247,7 +243,7 @@ fn reservations_of_an_earlier_boot_are_reclaimed() {
         in_boot(&dir, boot, |locked| locked.reserve(ip(&address), &attachment("abc")));
     }
     in_boot(&dir, 3, |locked| {
-        assert!(!locked.has_index(), "an index of another boot may be half written");
+        assert!(!locked.knows_owners(), "what was known in another boot may be half written");
         locked.reserve(ip("10.1.0.3"), &attachment("new"))
     });
     assert!(in_boot(&dir, 3, |locked| locked.can_reclaim(|address| address == ip("10.1.0.1"))));
@@ -259,7 +255,7 @@ fn reservations_of_an_earlier_boot_are_reclaimed() {
 
 #[test]
 fn reservations_of_this_or_an_unknown_boot_are_not_reclaimed() {
-    // A reservation of the Go plugin from before the first index: its boot is unknown.
+    // A reservation of the Go plugin from before the first call: its boot is unknown.
     let dir = TempDir::new();
     dir.write("10.1.0.2", "abc\r\neth0");
     assert_eq!(reclaim(&dir, 1), ["10.1.0.2"]);
@@ -273,8 +269,8 @@ fn reservations_of_this_or_an_unknown_boot_are_not_reclaimed() {
     // The file is overwritten in place.
     dir.write("10.1.0.2", "abc\r\neth0");
     assert_eq!(reclaim(&dir, 4), ["10.1.0.2"]);
-    // After the loss of the index, the boots of all reservations are unknown.
-    fs::remove_file(index(&dir)).unwrap();
+    // After the loss of the owners, the boots of all reservations are unknown.
+    fs::remove_dir_all(owners(&dir)).unwrap();
     assert_eq!(reclaim(&dir, 5), ["10.1.0.2"]);
     assert!(reclaim(&dir, 6).is_empty());
     // The file of another program is never reclaimed.
@@ -285,14 +281,14 @@ fn reservations_of_this_or_an_unknown_boot_are_not_reclaimed() {
 }
 
 #[test]
-fn without_a_boot_id_no_index_is_valid_and_nothing_is_reclaimed() {
+fn without_a_boot_id_the_files_are_read_and_nothing_is_reclaimed() {
     let dir = TempDir::new();
     in_boot(&dir, 1, |locked| locked.reserve(ip("10.1.0.2"), &attachment("abc")));
     for _ in 0..2 {
         let mut store = dir.store();
-        store.paths.boot = None;
+        store.paths.owners.boot = None;
         let reclaimed = store.locked(|locked| {
-            assert!(!locked.has_index());
+            assert!(!locked.knows_owners());
             locked.reclaim(|_| true)
         });
         assert!(!reclaimed.unwrap());
@@ -302,29 +298,32 @@ fn without_a_boot_id_no_index_is_valid_and_nothing_is_reclaimed() {
 
 #[test]
 fn release_removes_all_of_many_addresses() {
-    let dir = TempDir::new();
-    for n in 2..100 {
-        dir.write(&format!("10.1.0.{n}"), "abc\r\neth0");
+    // A symbolic link has 4095 bytes at most. An owner with more addresses has none, so the files are read at each call.
+    for (last, is_known) in [(60, true), (200, false)] {
+        let dir = TempDir::new();
+        for n in 2..last {
+            dir.write(&format!("10.1.0.{n}"), "abc\r\neth0");
+        }
+        reserve(&dir, "10.1.0.200", "other");
+        assert_eq!(knows_owners(&dir), is_known);
+        assert_eq!(held(&dir, "abc").len(), last - 2);
+        locked(&dir, |locked| locked.release(&attachment("abc")));
+        assert_eq!(dir.names(), ["10.1.0.200", "lock"]);
+        assert!(held(&dir, "abc").is_empty());
+        assert_eq!(held(&dir, "other"), ["10.1.0.200"]);
+        assert!(knows_owners(&dir));
     }
-    reserve(&dir, "10.1.0.100", "other");
-    assert!(has_index(&dir));
-    assert_eq!(held(&dir, "abc").len(), 98);
-    locked(&dir, |locked| locked.release(&attachment("abc")));
-    assert_eq!(dir.names(), ["10.1.0.100", "lock"]);
-    assert!(held(&dir, "abc").is_empty());
-    assert_eq!(held(&dir, "other"), ["10.1.0.100"]);
-    assert!(has_index(&dir));
 }
 
 #[test]
-fn each_network_has_its_own_index() {
+fn each_network_has_its_own_owners() {
     let dir = TempDir::new();
     let other = NetworkName::new("other").unwrap();
     reserve(&dir, "10.1.0.2", "abc");
     let turns = Turns::default();
     let store = Store::open(dir.path(), &other, &turns).unwrap();
     assert!(store.locked(|locked| locked.reserve(ip("10.1.0.2"), &attachment("abc"))).unwrap());
-    assert!(has_index(&dir));
+    assert!(knows_owners(&dir));
     assert!(Store::open(dir.path(), &network(), &turns).is_ok());
     let names: Vec<_> = fs::read_dir(dir.path().join(".cnibox"))
         .unwrap()
