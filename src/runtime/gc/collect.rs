@@ -19,8 +19,9 @@ use crate::runtime::gc::{CacheSummary, GcRun, PROCESS_DIED, Removed};
 use crate::runtime::life::{self, Unrecorded};
 use crate::runtime::lock::Lock;
 
-/// The maximum number of attachments that are deleted together. The locks of each need two open files.
-pub(super) const AT_ONCE_MAX: usize = 100;
+/// The maximum number of attachments that are deleted together. The locks of each need three open files, and a process may open
+/// 1024. For each such group the links and the rules of the host are read once.
+pub(super) const AT_ONCE_MAX: usize = 250;
 
 /// An attachment to remove. Its network and its container are locked.
 struct Stale {
