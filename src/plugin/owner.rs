@@ -105,7 +105,7 @@ pub struct Owners {
     network: NetworkName,
     /// The common prefix of the texts of all owners in the network.
     prefix: String,
-    /// The attachments of the scope, or the keep set of a GC, with their owners.
+    /// The attachments of the scope, or the keep set of a GC, with their owners, sorted by the texts of the owners.
     listed: Rc<[(Attachment, Owner)]>,
     /// The scope is the listed owners. If false, it is all owners of the network except the listed ones.
     has_listed: bool,
@@ -125,10 +125,13 @@ impl Owners {
             Scope::Each(all) => (all, true),
             Scope::AllExcept(keep) => (keep, false),
         };
+        let of = |at: &Attachment| (at.clone(), Owner::new(network, at));
+        let mut listed: Vec<_> = listed.iter().map(of).collect();
+        listed.sort_unstable_by(|(_, one), (_, other)| one.0.cmp(&other.0));
         Self {
             network: network.clone(),
             prefix: Owner::prefix(network),
-            listed: listed.iter().map(|at| (at.clone(), Owner::new(network, at))).collect(),
+            listed: listed.into(),
             has_listed,
             is_one: scope.one().is_some(),
         }
@@ -156,7 +159,8 @@ impl Owners {
 
     /// Whether `text`, such as the comment of a rule, is the text of an owner in the scope.
     pub fn contain(&self, text: &str) -> bool {
-        text.starts_with(&self.prefix) && self.has(|_, owner| owner.0 == text)
+        let is_listed = || self.listed.binary_search_by(|(_, owner)| (*owner.0).cmp(text)).is_ok();
+        text.starts_with(&self.prefix) && is_listed() == self.has_listed
     }
 }
 

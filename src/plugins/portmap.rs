@@ -180,7 +180,8 @@ impl Plugin for Portmap {
         let found = Rc::clone(&flows);
         let build = move |nft: &Nft, batch: &mut Batch| {
             *found.borrow_mut() = remove(nft, batch, &owners, settings.as_ref())?;
-            if owners.one().is_none() {
+            // `cnibox gc`, which lists the ended attachments, does it once at its end.
+            if !owners.are_listed() {
                 localnet::refresh(nft, &Rtnl::open()?, batch)?;
             }
             rules_of_reference::remove_portmap(nft, batch, &owners, &addresses)

@@ -20,6 +20,8 @@ use crate::compat::rules as rules_of_reference;
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Mode;
 use crate::kernel::sys;
+#[cfg(feature = "tool")]
+use crate::names::ContainerId;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::Nft;
 use crate::netlink::rtnl::Rtnl;
@@ -35,8 +37,6 @@ use crate::runtime::confirm::{self, Candidate, Confirmation};
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
 use crate::runtime::owners;
-#[cfg(feature = "tool")]
-use crate::runtime::reservations::Survey;
 use crate::steps::nft::localnet;
 
 /// Options of GC.
@@ -421,7 +421,7 @@ impl Runtime {
         Ok(OwnersInUse {
             owners: owners::on_host()?,
             #[cfg(feature = "tool")]
-            survey: self.survey()?,
+            holders: self.survey()?.holders(),
         })
     }
 
@@ -454,19 +454,20 @@ impl Runtime {
 
 /// The owners of all rules, links and reservations on a host.
 struct OwnersInUse {
-    /// The owners of rules and links.
+    /// The owners of rules and links, sorted.
     owners: Vec<String>,
-    /// Without the tool, the runtime releases no reservations, so it needs no proofs for them.
+    /// The networks and containers of the reservations. Without the tool, the runtime releases no reservations, so it needs no
+    /// proofs for them.
     #[cfg(feature = "tool")]
-    survey: Survey,
+    holders: BTreeSet<(NetworkName, ContainerId)>,
 }
 
 impl OwnersInUse {
     /// Whether a rule, link or reservation belongs to the attachment of a record.
     fn has(&self, Record { network, at, .. }: &Record) -> bool {
-        let is_held = self.owners.contains(&Owner::new(network, at).to_string());
+        let is_held = self.owners.binary_search(&Owner::new(network, at).to_string()).is_ok();
         #[cfg(feature = "tool")]
-        let is_held = is_held || self.survey.has_reservation_of(network, &at.container_id);
+        let is_held = is_held || self.holders.contains(&(network.clone(), at.container_id.clone()));
         is_held
     }
 }

@@ -17,7 +17,7 @@ use crate::steps::nft::{shared_rules, shared_set};
 const KINDS: [&str; 6] = ["ifb", "macvlan", "ipvlan", "vlan", "dummy", "tun"];
 
 /// The owners in the comments of elements, in the tables of cnibox and in its map in the table of iptables, and in link
-/// aliases.
+/// aliases. They are sorted.
 pub fn on_host() -> Result<Vec<String>> {
     let host = Rtnl::open()?;
     let mut owners = Vec::new();

@@ -13,7 +13,7 @@
 //! A reservation that is gone cannot become alive: a new ADD writes a new file. The release holds the lock of the store and
 //! compares the file with the listed one.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -137,13 +137,14 @@ impl Runtime {
         for pool in &pools {
             let (reservations, damaged) = pool.list()?;
             listed.push(reservations);
-            of_reservations.extend(damaged);
+            of_reservations.extend(damaged.into_iter().map(|(_, error)| error));
         }
         let witness = Witness::new()?;
         let Entries { entries: pending, mut damaged } = self.pending.all()?;
         let cached = self.cache.all()?;
         damaged.extend(cached.damaged);
-        let attachments = self.lives(&witness, cached.entries);
+        let mut attachments = self.lives(&witness, cached.entries);
+        attachments.sort_by(|(one, _), (other, _)| key(one).cmp(&key(other)));
         for (entry, _) in &attachments {
             add_ranges_of_add(entry, &mut pools);
         }
@@ -260,12 +261,13 @@ impl Survey {
         })
     }
 
-    /// Whether a container has a reservation in a network.
-    pub(super) fn has_reservation_of(&self, network: &NetworkName, id: &ContainerId) -> bool {
-        self.reservations().any(|owned| {
-            owned.network == *network
-                && matches!(&owned.reservation.holder, Holder::Container { id: of, .. } if of == id)
-        })
+    /// The networks and containers of the reservations.
+    pub(super) fn holders(&self) -> BTreeSet<(NetworkName, ContainerId)> {
+        let holder = |owned: &OwnedReservation| match &owned.reservation.holder {
+            Holder::Container { id, .. } => Some((owned.network.clone(), id.clone())),
+            Holder::Operator | Holder::Other { .. } => None,
+        };
+        self.reservations().filter_map(holder).collect()
     }
 
     /// Whether the cache has an ended attachment of a holder. Its DEL releases the reservation.
@@ -416,15 +418,14 @@ impl Pool {
         let (reservations, damaged) = self.list()?;
         let mut found = reservations.into_iter().filter(|found| found.address == address);
         let found = found.next().map(|found| found.holder);
-        let is_it = |error: &Error| error.to_string().contains(&format!("/{address}"));
-        match damaged.into_iter().find(is_it) {
-            Some(error) if found.is_none() => Err(error),
+        match damaged.into_iter().find(|(of, _)| *of == address) {
+            Some((_, error)) if found.is_none() => Err(error),
             _ => Ok(found),
         }
     }
 
     /// The reservations, and an error for each file that cannot be read.
-    fn list(&self) -> Result<(Vec<Reservation>, Vec<Error>)> {
+    fn list(&self) -> Result<listed::Listed> {
         if !exists(&self.directory())? {
             return Ok(Default::default());
         }
@@ -456,6 +457,7 @@ struct Evidence<'a> {
     /// The records of attachments without a cache entry, as in [`Survey`].
     records: Vec<(Record, Life)>,
     unreadable: Vec<Unreadable>,
+    /// Sorted by `key`.
     attachments: Vec<(CacheEntry, Life)>,
     /// The errors of damaged cache entries and pending records.
     damaged: Vec<Error>,
@@ -466,7 +468,11 @@ impl Evidence<'_> {
         let is_held = |(entry, _): &&(CacheEntry, Life)| {
             is_held_by(entry, &pool.network, &reservation.holder)
         };
-        let entries: Vec<_> = self.attachments.iter().filter(is_held).collect();
+        let of_container = match &reservation.holder {
+            Holder::Container { id, .. } => self.attachments_of((&pool.network, id)),
+            Holder::Operator | Holder::Other { .. } => &[],
+        };
+        let entries: Vec<_> = of_container.iter().filter(is_held).collect();
         let age = reservation.modified.and_then(|time| SystemTime::now().duration_since(time).ok());
         OwnedReservation {
             network: pool.network.clone(),
@@ -476,6 +482,13 @@ impl Evidence<'_> {
             state: self.state(pool, &reservation, &entries),
             reservation,
         }
+    }
+
+    /// The attachments of a container in a network.
+    fn attachments_of(&self, of: (&NetworkName, &ContainerId)) -> &[(CacheEntry, Life)] {
+        let start = self.attachments.partition_point(|(entry, _)| key(entry) < of);
+        let found = &self.attachments[start..];
+        &found[..found.partition_point(|(entry, _)| key(entry) == of)]
     }
 
     /// The state of the owner. `entries` has its cache entries.
@@ -549,6 +562,11 @@ impl Evidence<'_> {
         let Ok(Some(result)) = entry.success() else { return false };
         is_older && result.ips.iter().any(|ip| ip.address.addr() == reservation.address)
     }
+}
+
+/// The network and the container of an entry.
+fn key(entry: &CacheEntry) -> (&NetworkName, &ContainerId) {
+    (&entry.network, &entry.at.container_id)
 }
 
 fn is_held_by(entry: &CacheEntry, network: &NetworkName, holder: &Holder) -> bool {

@@ -80,9 +80,11 @@ impl Holder {
     }
 }
 
-/// The reservations of a network in the order of their addresses, and an error for each file that cannot be read. Changes
-/// nothing and takes no lock, so the list can be out of date when it is returned.
-pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>, Vec<Error>)> {
+/// The reservations of a network in the order of their addresses, and an error for each address whose file cannot be read.
+pub type Listed = (Vec<Reservation>, Vec<(IpAddr, Error)>);
+
+/// Lists the reservations of a network. Changes nothing and takes no lock, so the list can be out of date when it is returned.
+pub fn list(data_dir: &Path, network: &NetworkName) -> Result<Listed> {
     let paths = StorePaths::new(data_dir, network);
     let mut files = AddressFiles::read(&paths.dir)?;
     paths.owners.recall(&mut files);
@@ -92,12 +94,13 @@ pub fn list(data_dir: &Path, network: &NetworkName) -> Result<(Vec<Reservation>,
         let text = match &found.owner {
             Owner::Text(text) => text,
             Owner::Unreadable(error) => {
-                unreadable.push(error.clone());
+                unreadable.push((address, error.clone()));
                 continue;
             }
             // Report the error of the read: the address cannot be reserved.
             Owner::NotRegular => {
-                unreadable.extend(files::read(&path).map_err(failed("read", path)).err());
+                let error = files::read(&path).map_err(failed("read", path)).err();
+                unreadable.extend(error.map(|error| (address, error)));
                 continue;
             }
             Owner::Incomplete => continue,
