@@ -74,6 +74,10 @@ pub struct Record {
     /// it, see `runtime::abandoned`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starter: Option<Process>,
+    /// The host ports that the attachment may have published, in the form of `portmap`: it appends ports before it publishes them.
+    /// `None` if they are unknown: a release up to 0.2.0 made the attachment, or the record was written after the ADD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Vec<String>>,
     /// What the ADD made; empty until its end. The last item has the present addresses: a chained plugin can change the MAC
     /// address, and a DHCP server the IP address.
     #[serde(skip)]
@@ -180,6 +184,9 @@ struct Note {
     /// Plugins of the ADD.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     plugins: Vec<String>,
+    /// Host ports that the attachment may have published.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ports: Vec<String>,
     /// Whether the DEL has begun. The last line with a value counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     deleting: Option<bool>,
@@ -237,6 +244,8 @@ impl Record {
             generation: hex(&sys::random_bytes::<8>()?),
             maker,
             starter: None,
+            // An ADD begins without ports. Without plugins the attachment existed before.
+            ports: (!plugins.is_empty()).then(Vec::new),
             made: Vec::new(),
             claims: Vec::new(),
             plugins,
@@ -280,6 +289,7 @@ impl Record {
             let Ok(note) = json::read::<Note>(line) else { continue };
             record.claims.extend(note.claims);
             record.plugins.extend(note.plugins);
+            record.ports.iter_mut().for_each(|ports| ports.extend_from_slice(&note.ports));
             record.is_deleting = note.deleting.unwrap_or(record.is_deleting);
             record.is_repeated |= note.repeated;
         }
@@ -376,6 +386,7 @@ fn write(
             && let Some(found) = records.read(network, at)?
             && is_current(&found, netns, cx.session.host()?)?
         {
+            cx.session.keep_record(found);
             return Ok(None);
         }
         let sockets = (cx.session.host()?, cx.session.container()?);
@@ -489,7 +500,7 @@ pub(super) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &S
     let Some(record) = cx.or_warn(records.read(network, at)) else { return };
     let made = Made::of(success);
     let is_known = |known: &Made| (&known.macs, &known.addresses) == (&made.macs, &made.addresses);
-    let mut amended = records.note_add(&record, plugin);
+    let mut amended = records.note_add(&record, plugin, Vec::new());
     if !record.made.last().is_some_and(is_known) {
         amended = amended.and_then(|()| records.amend(network, at, &made));
     }

@@ -213,8 +213,14 @@ impl Session {
         self
     }
 
-    /// The record of an attachment: for a DEL or CHECK as it was when the session was opened, else as it is now.
-    pub(super) fn record(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Record>> {
+    /// Keeps the record of the attachment for `record`.
+    pub(super) fn keep_record(&self, record: Record) {
+        let _ = self.record.set(Ok(Some(record)));
+    }
+
+    /// The record of an attachment: as `keep_record` got it, for a DEL or CHECK as it was when the session was opened, else as it is
+    /// now.
+    pub fn record(&self, network: &NetworkName, at: &Attachment) -> Result<Option<Record>> {
         let read = || Records::of_host().read(network, at);
         self.record.get().map_or_else(read, Clone::clone)
     }

@@ -53,6 +53,7 @@
 mod bindings;
 mod conditions;
 mod config;
+mod noted;
 #[cfg(feature = "tool")]
 pub mod on_host;
 mod ports;
@@ -85,10 +86,9 @@ use crate::steps::link::chained;
 use crate::steps::nft::shared_set::OWNERS_OF;
 use crate::steps::nft::{localnet, shared_rules};
 use crate::steps::undo::Undo;
-use config::Settings;
 pub use config::{Mapping, Portmap};
 use ports::Ports;
-use removal::Removal;
+use removal::{Removal, udp_flows};
 
 pub const ENTRY: Entry = Entry {
     leaves_owned: true,
@@ -113,7 +113,10 @@ impl Plugin for Portmap {
         let ports = Ports::new(cx, at, &success, settings)?;
         if ports.is_empty() {
             // An earlier ADD of the attachment may have published ports.
-            ports.remove()?;
+            match ports.noted() {
+                Some([]) => {}
+                noted => ports.remove(noted)?,
+            }
             return Ok(success);
         }
         let nft = cx.session.nft()?;
@@ -121,7 +124,7 @@ impl Plugin for Portmap {
         let mut undo = Undo::new(cx);
         let published = ports.publish(nft);
         if !ports.had_ports.get() && (published.is_ok() || nft.is_partial()) {
-            undo.push("remove the port bindings", || ports.remove());
+            undo.push("remove the port bindings", || ports.remove(None));
         }
         published?;
         ports.allow_loopback()?;
@@ -175,11 +178,14 @@ impl Plugin for Portmap {
             let address = |family| container_address(family, at, &result);
             IpFamily::ALL.into_iter().filter_map(address).map(|net| net.addr()).collect()
         });
-        let (owners, settings) = (Owners::of(cx, scope), self.settings().ok());
+        // `record::mark` warns of an unreadable record. Without the record, the maps are read.
+        let record = |at| cx.session.record(&cx.request.network, at).ok().flatten();
+        let noted = scope.one().and_then(record).and_then(|record| record.ports);
+        let owners = Owners::of(cx, scope);
         let flows = Rc::new(RefCell::new(Vec::new()));
         let found = Rc::clone(&flows);
         let build = move |nft: &Nft, batch: &mut Batch| {
-            *found.borrow_mut() = remove(nft, batch, &owners, settings.as_ref())?;
+            *found.borrow_mut() = remove(nft, batch, &owners, noted.as_deref())?;
             // `cnibox gc`, which lists the ended attachments, does it once at its end.
             if !owners.are_listed() {
                 localnet::refresh(nft, &Rtnl::open()?, batch)?;
@@ -212,7 +218,7 @@ const FEATURES: [Feature; 5] =
 /// Whether a set has hashes of owners as keys: by them a DEL finds the elements of an owner in the other sets.
 #[cfg(feature = "tool")]
 pub fn is_index(set: &str) -> bool {
-    set == rules::OWNERS || set.starts_with(OWNERS_OF)
+    set.starts_with(OWNERS_OF)
 }
 
 /// The first address of the family on the container's interface.
@@ -220,17 +226,18 @@ fn container_address(family: IpFamily, at: &Attachment, result: &Success) -> Opt
     chained::ips(result, at).map(|ip| ip.address).find(|net| family.has(net.addr()))
 }
 
-/// Adds the deletions of the port bindings to the batch. Returns conntrack filters for the UDP connections to these ports.
+/// Adds the deletions of the port bindings to the batch. `noted` are the ports in the record of a single owner. Returns conntrack
+/// filters for the UDP connections to these ports.
 fn remove(
     nft: &Nft,
     batch: &mut Batch,
     owners: &Owners,
-    settings: Option<&Settings>,
+    noted: Option<&[String]>,
 ) -> Result<Vec<FlowFilter>> {
     let mut flows = Vec::new();
     for family in IpFamily::ALL {
-        let removal = Removal { nft, family, owners, settings, kept_group: None };
-        flows.extend(removal.remove(batch)?.flows);
+        let removed = Removal { nft, family, owners, noted, kept_group: None }.remove(batch)?;
+        flows.extend(removed.iter().filter_map(|published| udp_flows(family, published)));
     }
     Ok(flows)
 }

@@ -124,14 +124,12 @@ removes_rules() {
 	ip cnibox masquerade-sources
 	ip cnibox portmap-masqueraded-24
 	ip cnibox portmap-masqueraded-8
-	ip cnibox portmap-owners
 	ip cnibox portmap-published
 	ip cnibox portmap-sources-24
 	ip cnibox portmap-sources-8
 	ip6 cnibox firewall-addresses
 	ip6 cnibox masquerade-sources
 	ip6 cnibox portmap-masqueraded-64
-	ip6 cnibox portmap-owners
 	ip6 cnibox portmap-published
 	ip6 cnibox portmap-sources-64
 	LEFT

@@ -185,8 +185,8 @@ fn an_owner_that_has_ended_shares_nothing() {
     let two = Attached::new(&world, 2, json!({"ingressPolicy": "isolated"}));
     two.container.destroy();
     one.container.destroy();
-    // A published port in three sets of each family, and the isolated port of the bridge.
-    let ports = 2 * 3 + 1;
+    // A published port in each family, and the isolated port of the bridge.
+    let ports = 2 + 1;
     let three = Attached::new(&world, 3, json!({"ingressPolicy": "isolated"}));
     assert_eq!(owned(&world, 3), alone);
     assert_eq!((owned(&world, 1), owned(&world, 2)), (ports, ports));

@@ -195,7 +195,8 @@ fn replace(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Op
     let (known, content) = read()?;
     let replaced = Some((content, file.metadata().and_then(|file| file.modified()).ok()));
     let is_repeated = !known.made.is_empty() || known.is_repeated;
-    // Take over the claims of the replaced record, so that DEL removes them, too.
+    // Take over the claims and the ports of the replaced record, so that DEL removes them, too.
+    let record = Record { ports: known.ports, ..record.clone() };
     let note = Note {
         claims: known.claims,
         repeated: is_repeated && known.identity.is(&record.identity),

@@ -36,8 +36,9 @@ const SEPARATOR: char = '+';
 /// The longest file name of a record: NAME_MAX (255, linux/limits.h) less the bytes that the name of a temporary file adds.
 const NAME_BYTES_MAX: usize = 200;
 
-/// The size limit of a record's file. The names and the path have 5 KiB at most, and an attachment has few addresses.
-pub(super) const BYTES_MAX: usize = 64 << 10;
+/// The size limit of a record's file. The names and the path have 5 KiB at most, and an attachment has few addresses. All ports of
+/// a protocol have 380 KiB in each family.
+pub(super) const BYTES_MAX: usize = 2 << 20;
 
 /// The maximum number of `Made` lines: with each renewal a DHCP server can give a new address. A line more replaces the file by
 /// a shorter one, see `Record::shortened`.
@@ -138,9 +139,10 @@ impl Records {
         self.append(&self.directory.join(file), &Note::of_claims(claims).line())
     }
 
-    /// Notes that a plugin is one of those of the ADD, and that the attachment has an ADD after a DEL.
-    pub(super) fn note_add(&self, record: &Record, plugin: &str) -> Result<()> {
-        let mut note = Note { deleting: record.is_deleting.then_some(false), ..Note::default() };
+    /// Notes that a plugin is one of those of the ADD, the ports that it publishes, and that the attachment has an ADD after a DEL.
+    pub fn note_add(&self, record: &Record, plugin: &str, ports: Vec<String>) -> Result<()> {
+        let deleting = record.is_deleting.then_some(false);
+        let mut note = Note { ports, deleting, ..Note::default() };
         if record.plugins.iter().all(|known| known != plugin) {
             note.plugins.push(plugin.into());
         }

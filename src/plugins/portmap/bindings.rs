@@ -6,10 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 
 use super::config::{Mapping, Settings, Snat};
-use super::rules::{
-    self, Group, OWNERS, Rules, count_key, owner_key, port_element, port_key, port_of,
-    shared_element,
-};
+use super::rules::{self, Group, Rules, port_element, port_key, port_of};
 use crate::compat::host_ports::{self, HostPort};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IpFamily, NetworkName};
@@ -44,12 +41,10 @@ struct Expected {
 
 /// The existing elements and sets, read before an attachment publishes its ports.
 pub struct Existing {
-    /// The attachment has elements from an earlier ADD. The batch removes them, except masqueraded sources.
+    /// The attachment may have elements from an earlier ADD. The batch removes them, except masqueraded sources.
     pub is_published: bool,
     /// The container already publishes one of the ports in another network, so the ports need a secondary group.
     pub needs_secondary: bool,
-    /// The keys of ports that other owners publish on other host addresses.
-    pub shared: Vec<Vec<u8>>,
     /// The names of all sets and maps of the table.
     sets: Vec<String>,
 }
@@ -91,30 +86,27 @@ impl<'a> PortBindings<'a> {
 
     /// Adds the missing rules and elements. The batch already removes the elements that an earlier ADD of the attachment added.
     pub fn publish(&self, nft: &Nft, batch: &mut Batch, existing: &Existing) -> Result<()> {
-        self.add_rules_and_sources(nft, batch, existing)?;
+        let mut sources: BTreeSet<Sources> =
+            self.sources().into_iter().map(|(sources, _)| sources).collect();
+        sources.extend(Sources::of_table(existing.sets.iter().map(String::as_str)));
+        self.rules(sources.iter().copied().collect()).ensure(nft, batch)?;
         let table = rules::table(self.family);
         let published = self.published();
-        // The index entry comes first: a DEL without configuration then finds the owner, also if the kernel made only a part of
-        // the transaction.
-        batch.add_elements(table, OWNERS, &[self.index_entry().element]);
+        // They come first: if the kernel makes only a part of the transaction, a DEL without a record finds the owner by them.
         for set in [self.group.published(), self.group.published_on()] {
             batch.add_elements(table, &set, &elements_of(&published, &set));
         }
-        // The elements can exist, because other attachments can publish the ports on other addresses.
         let set = self.group.published_on_ports();
         let ports_on = elements_of(&published, &self.group.published_on());
         let ports_on: Vec<Element> = ports_on.iter().map(port_element).collect();
+        let of_others = self.ports_of_others(nft)?;
+        batch.delete_elements(table, &set, &of_others);
+        let of_several = of_others.into_iter().map(|port| Element { comment: None, ..port });
+        batch.add_elements(table, &set, &of_several.collect::<Vec<_>>());
         batch.ensure_elements(table, &set, &ports_on);
-        if self.group.is_main() {
-            let shared = ports_on.iter().filter(|port| existing.shared.contains(&port.key));
-            let shared = shared.map(shared_element);
-            batch.ensure_elements(table, OWNERS, &shared.collect::<Vec<_>>());
-        }
         self.add_unmasqueraded(nft, batch, existing)?;
-        self.put_shared(nft, batch, existing)?;
-        let count = count_key(self.owner, published.len());
-        batch.add_elements(table, OWNERS, &[self.element(count)]);
-        Ok(())
+        self.add_sources(nft, batch, existing, sources)?;
+        self.put_shared(nft, batch, existing)
     }
 
     /// Adds the elements of sets in which several owners can need the same element.
@@ -141,21 +133,19 @@ impl<'a> PortBindings<'a> {
         Ok(())
     }
 
-    /// Adds the shared rules that are missing, and the masqueraded sources. If a set of sources is new, also adds the sources
-    /// of the pairs `source . container` that an earlier release added.
-    fn add_rules_and_sources(
+    /// Adds the masqueraded sources. If a set of sources is new, also adds the sources of the pairs `source . container` that an
+    /// earlier release added.
+    fn add_sources(
         &self,
         nft: &Nft,
         batch: &mut Batch,
         existing: &Existing,
+        all: BTreeSet<Sources>,
     ) -> Result<()> {
         let names = || existing.sets.iter().map(String::as_str);
         let has_sources =
             |length| names().filter_map(Sources::of).any(|sources| sources.prefix_length == length);
         let own = self.sources();
-        let mut all: BTreeSet<Sources> = own.iter().map(|(sources, _)| *sources).collect();
-        all.extend(Sources::of_table(names()));
-        self.rules(all.iter().copied().collect()).ensure(nft, batch)?;
         let table = rules::table(self.family);
         for sources in all {
             let of_sources = own.iter().filter(|(own, _)| *own == sources);
@@ -209,6 +199,11 @@ impl<'a> PortBindings<'a> {
         }
     }
 
+    /// Whether a map has the first port of these bindings, with the owner of these bindings. False if the Go plugin published it.
+    pub fn is_published(&self, nft: &Nft) -> Result<bool> {
+        Ok(self.has_first_port(nft)? || self.secondary().has_first_port(nft)?)
+    }
+
     /// Whether the map of the group has the first port of these bindings, with the owner of these bindings.
     fn has_first_port(&self, nft: &Nft) -> Result<bool> {
         let Some(Expected { set, element, .. }) = self.published().into_iter().next() else {
@@ -223,7 +218,6 @@ impl<'a> PortBindings<'a> {
         let sets = set_names(nft, self.family)?;
         let mut all = self.published();
         all.extend(self.masqueraded());
-        all.push(self.index_entry());
         let if_any = self.unmasqueraded().into_iter().chain(self.targets());
         all.extend(if_any.filter(|expected| sets.contains(&expected.set)));
         for expected in &all {
@@ -261,7 +255,7 @@ impl<'a> PortBindings<'a> {
             let target = [Value::Address(self.address.addr()), Value::Port(mapping.container_port)];
             let data = Some(Datum::Value(pack(&target)));
             let element = Element { data, ..self.element(rules::key(mapping)) };
-            Expected { set: self.group.map_of(&element), element, title: title(mapping) }
+            Expected { set: self.group.map_of(&element.key), element, title: title(mapping) }
         };
         self.mappings().map(expected).collect()
     }
@@ -301,18 +295,12 @@ impl<'a> PortBindings<'a> {
         targets.into_values().collect()
     }
 
-    fn index_entry(&self) -> Expected {
-        let element = self.element(owner_key(self.owner));
-        Expected { set: OWNERS.into(), element, title: "index entry".into() }
-    }
-
     /// Reads the existing elements before ADD. Fails if another container has one of the ports on an overlapping address, or if
     /// an ended attachment of this container has one of the ports.
     pub fn read_existing(&self, nft: &Nft) -> Result<Existing> {
         let mut existing = Existing {
-            is_published: is_registered(nft, self.family, self.owner)?,
+            is_published: false,
             needs_secondary: false,
-            shared: self.shared_ports(nft)?,
             sets: set_names(nft, self.family)?,
         };
         let mut of_container = BTreeSet::new();
@@ -428,14 +416,14 @@ impl<'a> PortBindings<'a> {
         Ok(taken)
     }
 
-    /// The keys of those ports of these bindings that other owners also publish, on other host addresses.
-    fn shared_ports(&self, nft: &Nft) -> Result<Vec<Vec<u8>>> {
+    /// The elements of `portmap-published-on-ports` for the ports of these bindings that name another owner.
+    fn ports_of_others(&self, nft: &Nft) -> Result<Vec<Element>> {
         let on = self.mappings().filter(|mapping| mapping.host_ip.one().is_some());
-        let keys: Vec<Vec<u8>> = on.map(port_key).collect();
-        let set = Group::main().published_on_ports();
-        let found = nft.elements_at(rules::table(self.family), &set, &keys)?;
-        let others = found.into_iter().flatten().filter(|found| !is_of(found, self.owner));
-        Ok(others.map(|found| found.key).collect())
+        let keys: BTreeSet<Vec<u8>> = on.map(port_key).collect();
+        let (keys, set) = (keys.into_iter().collect::<Vec<_>>(), self.group.published_on_ports());
+        let found = nft.elements_at(rules::table(self.family), &set, &keys)?.into_iter().flatten();
+        let is_of_other = |port: &Element| port.comment.is_some() && !is_of(port, self.owner);
+        Ok(found.filter(is_of_other).collect())
     }
 }
 
@@ -479,12 +467,6 @@ fn unmasqueraded_before(nft: &Nft, group: &Group, except: &str) -> Result<Vec<El
         !is_of(element, except) && target.get(..4).is_some_and(|target| !targets.contains(target))
     });
     Ok(unmasqueraded.map(|element| Element { data: None, ..element }).collect())
-}
-
-/// Whether the index has the owner: then cnibox published its ports. The Go plugin has no index.
-pub fn is_registered(nft: &Nft, family: IpFamily, owner: &str) -> Result<bool> {
-    let found = nft.elements_at(rules::table(family), OWNERS, &[owner_key(owner)])?;
-    Ok(found.iter().flatten().any(|element| is_of(element, owner)))
 }
 
 /// Whether the comment of an element names the owner.

@@ -6,15 +6,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::bindings::{PortBindings, is_registered};
+use super::bindings::PortBindings;
 use super::config::{HostIp, Mapping, Settings, Snat};
 use super::removal::Removal;
 #[cfg(feature = "tool")]
 use super::shadowed::{self, HostPorts};
-use super::{container_address, delete_flows, remove, return_path, rules};
+use super::{ENTRY, container_address, delete_flows, noted, remove, return_path, rules};
 use crate::cni::success::Success;
 use crate::compat::rules as rules_of_reference;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName, IpFamily};
@@ -22,6 +22,7 @@ use crate::netlink::conntrack::FlowFilter;
 use crate::netlink::nft::{Comment, Nft, Transport};
 use crate::netlink::rtnl::Link;
 use crate::plugin::owner::{Owner, Owners};
+use crate::plugin::record::{Record, Records};
 use crate::plugin::{Context, Scope, life};
 use crate::steps::nft::{localnet, shared_rules};
 
@@ -32,6 +33,8 @@ pub struct Ports<'a> {
     /// The comment of the elements: the owner.
     owner: Comment,
     owners: Owners,
+    /// The record of the attachment, which lists the ports that it may have published.
+    record: Option<Record>,
     /// The container's address in each family that has a port to publish.
     addresses: Vec<IpNet>,
     /// The link of the host's route to the container, if packets from 127.0.0.1 are translated to the container.
@@ -51,11 +54,20 @@ impl<'a> Ports<'a> {
         let has_port = |family: &IpFamily| settings.mappings_in(*family).next().is_some();
         let families = IpFamily::ALL.into_iter().filter(has_port);
         let addresses = families.filter_map(|family| container_address(family, at, result));
+        let record = match cx.session.record(&cx.request.network, at) {
+            // A DEL cannot read a damaged record either, and reads the maps.
+            Err(error) if error.code != Code::IO => {
+                cx.warn(error);
+                None
+            }
+            read => read?,
+        };
         let mut ports = Self {
             cx,
             at,
             owner: shared_rules::comment(&Owner::new(&cx.request.network, at))?,
             owners: Owners::of(cx, Scope::One(at)),
+            record,
             addresses: addresses.collect(),
             settings,
             loopback_link: None,
@@ -89,9 +101,23 @@ impl<'a> Ports<'a> {
         addresses.filter(|_| self.settings.snat != Snat::Off).find(IpAddr::is_ipv4)
     }
 
+    /// The ports that earlier ADDs of the attachment may have published. `None` if they are unknown.
+    pub fn noted(&self) -> Option<&[String]> {
+        self.record.as_ref()?.ports.as_deref()
+    }
+
+    /// Lists the ports in the record, before the kernel has them.
+    fn note(&self) -> Result<()> {
+        let (Some(record), Some(noted)) = (&self.record, self.noted()) else { return Ok(()) };
+        let mut own: Vec<String> = self.all().flat_map(|bindings| noted::of(&bindings)).collect();
+        own.retain(|ports| !noted.contains(ports));
+        if own.is_empty() { Ok(()) } else { Records::of_host().note_add(record, ENTRY.name, own) }
+    }
+
     /// Publishes the ports. On an error, removes the ports of containers that have ended, and tries once more.
     pub fn publish(&self, nft: &Nft) -> Result<()> {
         let covered = self.links_to_cover(nft)?;
+        self.note()?;
         match self.publish_once(nft, &covered) {
             Err(_) if self.remove_ended(nft)? => self.publish_once(nft, &covered),
             published => published,
@@ -100,10 +126,11 @@ impl<'a> Ports<'a> {
 
     /// Publishes the ports of both families in one transaction, and replaces the port bindings of an earlier ADD.
     fn publish_once(&self, nft: &Nft, covered: &[IfName]) -> Result<()> {
+        let (noted, owners) = (self.noted(), &self.owners);
+        let is_noted = noted.is_none_or(|noted| !noted.is_empty());
         nft.transact(|nft, batch| {
             for family in IpFamily::ALL {
-                let mut removal =
-                    Removal { nft, family, owners: &self.owners, settings: None, kept_group: None };
+                let mut removal = Removal { nft, family, owners, noted, kept_group: None };
                 let Some(bindings) = self.of(family) else {
                     removal.remove(batch)?;
                     continue;
@@ -111,11 +138,11 @@ impl<'a> Ports<'a> {
                 let mut existing = bindings.read_existing(nft)?;
                 let is_secondary = existing.needs_secondary;
                 let bindings = if is_secondary { bindings.secondary() } else { bindings };
-                if existing.is_published {
-                    self.had_ports.set(true);
-                    removal.settings = Some(&self.settings);
+                if is_noted || existing.is_published {
+                    removal.noted = noted.filter(|_| is_noted);
                     removal.kept_group = Some(&bindings.group);
-                    existing.shared.extend(removal.remove(batch)?.shared);
+                    self.had_ports.set(self.had_ports.get() | !removal.remove(batch)?.is_empty());
+                    existing.is_published = true;
                 }
                 bindings.publish(nft, batch, &existing)?;
             }
@@ -139,7 +166,7 @@ impl<'a> Ports<'a> {
                 // follow during this transaction, the transaction runs again.
                 let Some(record) = life::ended(owner) else { return Ok(()) };
                 let owners = Owners::in_network(&record.network, Scope::One(&record.at));
-                flows = remove(nft, batch, &owners, None)?;
+                flows = remove(nft, batch, &owners, record.ports.as_deref())?;
                 Ok(())
             })?;
             self.cx.or_warn(delete_flows(&flows));
@@ -147,10 +174,10 @@ impl<'a> Ports<'a> {
         Ok(!owners.is_empty())
     }
 
-    /// Removes the port bindings, for an ADD that fails or has no ports to publish.
-    pub fn remove(&self) -> Result<()> {
+    /// Removes the port bindings, for an ADD that fails or has no ports to publish. `noted` as in `Removal`.
+    pub fn remove(&self, noted: Option<&[String]>) -> Result<()> {
         let Some(nft) = self.cx.session.nft_if_supported()? else { return Ok(()) };
-        nft.transact(|nft, batch| remove(nft, batch, &self.owners, Some(&self.settings)).map(drop))
+        nft.transact(|nft, batch| remove(nft, batch, &self.owners, noted).map(drop))
     }
 
     /// Removes the rules of the Go plugin for this attachment. Fails if the Go plugin has published one of the ports for another
@@ -209,8 +236,9 @@ impl<'a> Ports<'a> {
     pub fn check_loopback(&self, nft: &Nft) -> Result<()> {
         let Some(link) = &self.loopback_link else { return Ok(()) };
         let name = &link.name;
-        // The Go plugin has no such rule, and does not register its ports.
-        if is_registered(nft, IpFamily::V4, &self.owner)?
+        // The Go plugin has no such rule.
+        let v4 = self.of(IpFamily::V4);
+        if v4.map_or(Ok(false), |bindings| bindings.is_published(nft))?
             && !localnet::covers(nft, &IfName::new(name.as_str())?)?
         {
             let msg = format!("127.0.0.0/8 is open to the neighbours on {name}");

@@ -3,12 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::bindings::{is_of, is_registered, is_shared, set_names, source_key};
-use super::config::Settings;
-use super::rules::{
-    self, Group, OWNERS, count_key, is_index_entry, owner_key, port_element, port_of,
-    shared_element, sources_of,
-};
+use super::bindings::{is_of, is_shared, set_names, source_key};
+use super::noted::{self, Keys};
+use super::rules::{self, FORMER_OWNERS, Group, port_element, port_of, sources_of};
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::address_in;
@@ -25,127 +22,99 @@ pub struct Removal<'a> {
     pub nft: &'a Nft,
     pub family: IpFamily,
     pub owners: &'a Owners,
-    /// `None` if the configuration is invalid. Its ports are looked up first; an element is deleted only if it names the owner.
-    pub settings: Option<&'a Settings>,
+    /// The ports of a single owner, as its record lists them. `None` if they are unknown: then the maps are read.
+    pub noted: Option<&'a [String]>,
     /// Only for a repeated ADD: its group, which stays even if it is empty. The ADD itself replaces its elements of shared
     /// sets.
     pub kept_group: Option<&'a Group>,
 }
 
-/// The results of a removal.
-#[derive(Default)]
-pub struct Removed {
-    /// Conntrack filters for the UDP connections to the removed ports.
-    pub flows: Vec<FlowFilter>,
-    /// The keys of removed ports that other owners still publish on other host addresses.
-    pub shared: Vec<Vec<u8>>,
-}
-
 impl Removal<'_> {
-    /// Adds the deletions to the batch.
-    ///
-    /// The ports of a single owner are looked up by its configuration. For GC, and if the index does not confirm that the owner
-    /// has no other ports, all sets are read.
-    pub fn remove(&self, batch: &mut Batch) -> Result<Removed> {
-        let Some((at, owner)) = self.owners.one() else { return self.remove_all(batch) };
-        let mut own = self.look_up(owner.as_str(), &at.ifname)?;
-        // The common case: the container has no ports.
-        if own.is_empty() && !is_registered(self.nft, self.family, owner.as_str())? {
-            return Ok(Removed::default());
+    /// Adds the deletions to the batch. Returns the elements of published ports among them.
+    pub fn remove(&self, batch: &mut Batch) -> Result<Vec<Element>> {
+        if let (Some((_, owner)), Some(noted)) = (self.owners.one(), self.noted)
+            && let keys = noted::keys(noted, self.family)
+            && let Some(removed) = self.remove_noted(&keys, owner.as_str(), batch)?
+        {
+            return Ok(removed);
         }
-        match (own.pop(), own.is_empty()) {
-            (Some((group, own)), true) if self.are_all_ports(&own, owner.as_str())? => {
-                self.remove_own(&group, &own, owner.as_str(), batch)
-            }
-            _ => self.remove_all(batch),
-        }
+        self.remove_all(batch)
     }
 
-    /// Looks up the ports of the configuration that name the owner, in each group that can have them. Returns the groups that
-    /// have such ports.
-    fn look_up(&self, owner: &str, interface: &str) -> Result<Vec<(Group, Vec<Element>)>> {
-        let Some(settings) = self.settings else { return Ok(Vec::new()) };
-        let group = Group::of(settings.conditions(self.family));
-        let mut groups = vec![group.secondary(interface), group];
-        // At ADD the configuration may have had no conditions.
-        groups.extend(Some(Group::main()).filter(|main| !groups.contains(main)));
-        let keys = settings.mappings_in(self.family).map(rules::key);
-        let (on_all, on): (Vec<Vec<u8>>, _) = keys.partition(|key| key.len() == PORT_BYTES);
-        let mut found = Vec::new();
-        for group in groups {
-            let mut own = self.own(&group.published(), &on_all, owner)?;
-            own.extend(self.own(&group.published_on(), &on, owner)?);
-            found.extend((!own.is_empty()).then_some((group, own)));
+    /// Removes the owner whose ports have these keys. `None` if the sets must be read: the owner lacks one of the ports, because
+    /// another program deleted it or an ADD did not end, or another owner publishes one of them on another host address.
+    fn remove_noted(
+        &self,
+        keys: &Keys,
+        owner: &str,
+        batch: &mut Batch,
+    ) -> Result<Option<Vec<Element>>> {
+        if keys.is_empty() {
+            return Ok(Some(Vec::new()));
         }
-        Ok(found)
+        let mut groups: Vec<Group> =
+            keys.keys().filter_map(|map| Some(Group::parse(map)?.1)).collect();
+        groups.dedup();
+        let [group] = groups.as_slice() else { return Ok(None) };
+        let mut own = Vec::new();
+        for (map, keys) in keys {
+            let found = self.own(map, keys.clone(), owner)?;
+            if found.len() != keys.len() {
+                return Ok(None);
+            }
+            own.extend(found);
+        }
+        if !group.is_main() {
+            self.remove_shared(Some(&own), batch)?;
+            // The group is deleted with its last element, so all its elements are read.
+            return self.remove_from_group(group, batch).map(Some);
+        }
+        let (table, main) = (rules::table(self.family), group);
+        let (on_all, on): (Vec<&Element>, Vec<&Element>) =
+            own.iter().partition(|element| element.key.len() == PORT_BYTES);
+        let ports_on: BTreeSet<Vec<u8>> = on.into_iter().map(port_of).collect();
+        let ports_on: Vec<Vec<u8>> = ports_on.into_iter().collect();
+        let ports_on = self.nft.elements_at(table, &main.published_on_ports(), &ports_on)?;
+        let ports_on: Vec<Element> = ports_on.into_iter().flatten().collect();
+        if !ports_on.iter().all(|port| is_of(port, owner)) {
+            return Ok(None);
+        }
+        self.remove_shared(Some(&own), batch)?;
+        let on_all: BTreeSet<Vec<u8>> = on_all.into_iter().map(port_of).collect();
+        let set = main.unmasqueraded();
+        self.delete(&set, &self.own(&set, on_all, owner)?, batch);
+        self.delete(&main.published_on_ports(), &ports_on, batch);
+        for map in [main.published(), main.published_on()] {
+            let of_map = own.iter().filter(|element| main.map_of(&element.key) == map);
+            self.delete(&map, &of_map.cloned().collect::<Vec<_>>(), batch);
+        }
+        Ok(Some(own))
     }
 
     /// The elements of the set that have one of these keys and name this owner.
-    fn own(&self, set: &str, keys: &[Vec<u8>], owner: &str) -> Result<Vec<Element>> {
-        let found = self.nft.elements_at(rules::table(self.family), set, keys)?.into_iter();
+    fn own(&self, set: &str, keys: BTreeSet<Vec<u8>>, owner: &str) -> Result<Vec<Element>> {
+        let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+        let found = self.nft.elements_at(rules::table(self.family), set, &keys)?.into_iter();
         Ok(found.flatten().filter(|element| is_of(element, owner)).collect())
     }
 
-    /// Whether `own` has all ports of the owner, and no other owner publishes one of them on another host address.
-    fn are_all_ports(&self, own: &[Element], owner: &str) -> Result<bool> {
-        let mut keys = vec![count_key(owner, own.len())];
-        keys.extend(own.iter().map(|element| shared_element(element).key));
-        let mut found = self.nft.elements_at(rules::table(self.family), OWNERS, &keys)?.into_iter();
-        let has_count = found.next().flatten().is_some_and(|element| is_of(&element, owner));
-        Ok(has_count && found.all(|shared| shared.is_none()))
-    }
-
-    /// Removes an owner whose ports are `own`.
-    fn remove_own(
-        &self,
-        group: &Group,
-        own: &[Element],
-        owner: &str,
-        batch: &mut Batch,
-    ) -> Result<Removed> {
-        self.remove_shared(Some(own), batch)?;
-        let mut removed = Removed::default();
-        if group.is_main() {
-            // A port that is published on several addresses is one element of these sets.
-            let ports: BTreeSet<Vec<u8>> = own.iter().map(port_of).collect();
-            let ports: Vec<Vec<u8>> = ports.into_iter().collect();
-            for set in [group.unmasqueraded(), group.published_on_ports()] {
-                self.delete(&set, &self.own(&set, &ports, owner)?, batch);
-            }
-            for map in [group.published(), group.published_on()] {
-                let of_map = own.iter().filter(|element| group.map_of(element) == map);
-                self.delete(&map, &of_map.cloned().collect::<Vec<_>>(), batch);
-            }
-            removed.flows.extend(own.iter().filter_map(|element| self.udp_flows(element)));
-        } else {
-            // The group is deleted with its last element, so all its elements must be read.
-            removed = self.remove_from_group(group, batch)?;
+    /// Reads every set and deletes the elements of the owners. Of a single owner without a record, which usually has no ports, only
+    /// the maps of published ports.
+    fn remove_all(&self, batch: &mut Batch) -> Result<Vec<Element>> {
+        let (mut removed, sets) = (Vec::new(), set_names(self.nft, self.family)?);
+        for group in sets.iter().filter_map(|set| Group::with_map(set)) {
+            removed.extend(self.remove_from_group(&group, batch)?);
         }
-        // The index entry is deleted last: if the kernel makes only a part of the transaction, a DEL without configuration
-        // finds the rest by it.
-        let index = [owner_key(owner), count_key(owner, own.len())];
-        self.delete(OWNERS, &self.own(OWNERS, &index, owner)?, batch);
-        Ok(removed)
-    }
-
-    /// Reads every set and deletes the elements of the owners.
-    fn remove_all(&self, batch: &mut Batch) -> Result<Removed> {
-        let mut removed = Removed::default();
-        let elements = self.nft.elements(rules::table(self.family), OWNERS)?.into_iter();
-        let gone = elements.filter(|element| shared_rules::is_of(element, self.owners));
-        let (last, first): (Vec<Element>, _) = gone.partition(is_index_entry);
-        // Deleted before the groups, because `remove_from_group` adds index entries for the remaining owners.
-        self.delete(OWNERS, &first, batch);
+        if removed.is_empty() && self.noted.is_none() && self.owners.one().is_some() {
+            return Ok(removed);
+        }
         self.remove_shared(None, batch)?;
-        for set in set_names(self.nft, self.family)? {
-            // `remove_from_group` handles the other sets of a group.
-            if let Some(group) = Group::with_map(&set) {
-                let Removed { flows, shared } = self.remove_from_group(&group, batch)?;
-                removed.flows.extend(flows);
-                removed.shared.extend(shared);
+        if sets.iter().any(|set| set == FORMER_OWNERS) {
+            let (_, kept) = self.delete_from(FORMER_OWNERS, batch)?;
+            if kept.is_empty() {
+                batch.delete_set(rules::table(self.family), FORMER_OWNERS);
             }
         }
-        self.delete(OWNERS, &last, batch);
         Ok(removed)
     }
 
@@ -184,7 +153,7 @@ impl Removal<'_> {
     /// The keys that the published ports `own` can have in one of the sets of `remove_shared`.
     fn shared_keys(&self, set: &str, own: &[Element]) -> Vec<Vec<u8>> {
         let addresses: BTreeSet<IpAddr> =
-            own.iter().filter_map(|element| self.target(element)).collect();
+            own.iter().filter_map(|element| target(self.family, element)).collect();
         let mut keys = BTreeSet::new();
         if set == targets::SET {
             keys.extend(own.iter().filter_map(targets::of).map(|target| target.key));
@@ -199,37 +168,14 @@ impl Removal<'_> {
         keys.into_iter().collect()
     }
 
-    fn remove_from_group(&self, group: &Group, batch: &mut Batch) -> Result<Removed> {
-        let table = rules::table(self.family);
+    fn remove_from_group(&self, group: &Group, batch: &mut Batch) -> Result<Vec<Element>> {
         let (mut gone, kept) = self.delete_from(&group.published(), batch)?;
         let (gone_on, kept_on) = self.delete_from(&group.published_on(), batch)?;
         if gone.is_empty() && gone_on.is_empty() {
-            return Ok(Removed::default());
+            return Ok(gone);
         }
         self.delete_from(&group.unmasqueraded(), batch)?;
-        let ports_on = group.published_on_ports();
-        let (gone_ports, _) = self.delete_from(&ports_on, batch)?;
-        let gone_ports: BTreeSet<Vec<u8>> = gone_ports.into_iter().map(|port| port.key).collect();
-        let mut kept_by_port: BTreeMap<Vec<u8>, Vec<&Element>> = BTreeMap::new();
-        for element in &kept_on {
-            kept_by_port.entry(port_of(element)).or_default().push(element);
-        }
-        let mut shared = Vec::new();
-        for port in gone_on.iter().map(port_of).collect::<BTreeSet<_>>() {
-            // An owner that still publishes the port, on another address of the host.
-            let Some([next, others @ ..]) = kept_by_port.get(&port).map(Vec::as_slice) else {
-                continue;
-            };
-            if gone_ports.contains(&port) {
-                batch.add_elements(table, &ports_on, &[port_element(next)]);
-            }
-            if group.is_main() {
-                if !others.is_empty() {
-                    batch.ensure_elements(table, OWNERS, &[shared_element(next)]);
-                }
-                shared.push(port);
-            }
-        }
+        self.release_ports_on(group, &gone_on, &kept_on, batch)?;
         gone.extend(gone_on);
         if kept.is_empty()
             && kept_on.is_empty()
@@ -238,8 +184,31 @@ impl Removal<'_> {
         {
             self.remove_group(group, batch)?;
         }
-        let flows = gone.iter().filter_map(|element| self.udp_flows(element)).collect();
-        Ok(Removed { flows, shared })
+        Ok(gone)
+    }
+
+    /// Deletes from `portmap-published-on-ports` the ports that are on no single address any more. Those that other owners still
+    /// publish stay.
+    fn release_ports_on(
+        &self,
+        group: &Group,
+        gone_on: &[Element],
+        kept_on: &[Element],
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let mut kept: BTreeMap<Vec<u8>, Element> = BTreeMap::new();
+        for port in kept_on.iter().map(port_element) {
+            let of_port = kept.entry(port.key.clone()).or_insert_with(|| port.clone());
+            of_port.comment.take_if(|owner| port.comment.as_ref() != Some(owner));
+        }
+        let gone: BTreeSet<Vec<u8>> = gone_on.iter().map(port_of).collect();
+        let (table, set) = (rules::table(self.family), group.published_on_ports());
+        let mut ports = self.nft.elements(table, &set)?;
+        ports.retain(|port| gone.contains(&port.key) && kept.get(&port.key) != Some(port));
+        self.delete(&set, &ports, batch);
+        let staying = ports.iter().filter_map(|port| kept.remove(&port.key));
+        batch.add_elements(table, &set, &staying.collect::<Vec<_>>());
+        Ok(())
     }
 
     /// Deletes the elements of the owners from a set. Returns the deleted elements, and the remaining elements.
@@ -273,22 +242,21 @@ impl Removal<'_> {
         }
         Ok(())
     }
+}
 
-    /// The conntrack filter for connections to a published UDP port. `None` for another protocol: TCP connections end by
-    /// themselves.
-    fn udp_flows(&self, element: &Element) -> Option<FlowFilter> {
-        let [protocol, _, _, _, high, low, _, _] = *port_of(element).as_array()?;
-        if protocol != Transport::Udp.number() {
-            return None;
-        }
-        let target = self.target(element)?;
-        let port = u16::from_be_bytes([high, low]);
-        Some(FlowFilter::to_port(self.family, Transport::Udp, port).answered_by(target))
+/// The conntrack filter for connections to a published UDP port. `None` for another protocol: TCP connections end by themselves.
+pub fn udp_flows(family: IpFamily, published: &Element) -> Option<FlowFilter> {
+    let [protocol, _, _, _, high, low, _, _] = *port_of(published).as_array()?;
+    if protocol != Transport::Udp.number() {
+        return None;
     }
+    let port = u16::from_be_bytes([high, low]);
+    let to_port = FlowFilter::to_port(family, Transport::Udp, port);
+    Some(to_port.answered_by(target(family, published)?))
+}
 
-    /// The address of the container that an element of a map of published ports leads to.
-    fn target(&self, element: &Element) -> Option<IpAddr> {
-        let Some(Datum::Value(target)) = &element.data else { return None };
-        address_in(self.family, target)
-    }
+/// The address of the container that an element of a map of published ports leads to.
+fn target(family: IpFamily, published: &Element) -> Option<IpAddr> {
+    let Some(Datum::Value(target)) = &published.data else { return None };
+    address_in(family, target)
 }

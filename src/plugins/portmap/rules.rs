@@ -6,17 +6,15 @@
 //! map portmap-published-on { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; }
 //! set portmap-published-on-ports { type inet_proto . inet_service; }
 //! set portmap-unmasqueraded { type inet_proto . inet_service; }    # in IPv4
-//! set portmap-owners { type mark . mark; }
 //! ```
 //!
 //! Packets are looked up in `published` (ports of all host addresses) and `published-on` (ports of one host address), and in
 //! the sets of `steps::nft::hairpin` and `steps::nft::localnet`. `unmasqueraded` has the ports of all addresses without `snat`:
-//! packets from 127.0.0.1 to them stay on the host. Only the plugin reads the other two sets. `published-on-ports` shows in one
-//! lookup whether a port is published on any single address. `portmap-owners` is an index of hashes. It has a hash of each
-//! owner that has elements. It has a hash of each owner with the number of its ports: a DEL that finds as many ports has found
-//! all of them. It has a hash of each port that several owners have on different addresses.
+//! packets from 127.0.0.1 to them stay on the host. Only the plugin reads `published-on-ports`: it shows in one lookup whether a
+//! port is published on any single address. Its element has the owner as comment, and none if several owners publish, or published,
+//! the port on different addresses.
 //!
-//! A group has the first four objects and a chain. The main group has the names above. Each list of conditions has its own
+//! A group has these objects and a chain. The main group has the names above. Each list of conditions has its own
 //! group, with the hash of the conditions as suffix. A container that publishes a port in a second network has a secondary
 //! group for it, with the suffix `-secondary-` and the hash of its interface name.
 
@@ -37,7 +35,7 @@ use crate::steps::nft::hairpin::{self, Sources};
 use crate::steps::nft::localnet;
 pub use crate::steps::nft::shared_rules::table;
 use crate::steps::nft::shared_rules::{Chain, SharedRules, rule};
-use crate::steps::nft::shared_set::{PORT_BYTES, marks};
+use crate::steps::nft::shared_set::PORT_BYTES;
 
 /// A group: the maps, sets and chain for published ports with the same conditions. It has the suffixes of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,7 +46,8 @@ pub struct Group {
     secondary: String,
 }
 
-pub const OWNERS: &str = "portmap-owners";
+/// The index of owners up to release 0.2.0. Its comments name the owners.
+pub const FORMER_OWNERS: &str = "portmap-owners";
 const PREROUTING: &str = "portmap-dstnat";
 const OUTPUT: &str = "portmap-dstnat-output";
 /// The names of the chains `portmap-dstnat` and `portmap-dstnat-output` up to release 0.2.0.
@@ -104,10 +103,8 @@ impl Rules<'_> {
     }
 
     fn sets(&self) -> Vec<NewSet> {
-        let mut names = vec![OWNERS.to_owned()];
-        names.extend(self.group.with_main().iter().flat_map(Group::sets));
-        let mut sets: Vec<NewSet> =
-            names.into_iter().map(|name| new_set(self.family, name)).collect();
+        let names = self.group.with_main().into_iter().flat_map(|group| group.sets());
+        let mut sets: Vec<NewSet> = names.map(|name| new_set(self.family, name)).collect();
         let mut lengths: Vec<u8> =
             self.sources.iter().map(|sources| sources.prefix_length).collect();
         lengths.dedup();
@@ -153,7 +150,7 @@ impl Rules<'_> {
     }
 }
 
-/// The set or map of this name: the index of owners, or a set or map of a group.
+/// The set or map of a group with this name.
 fn new_set(family: IpFamily, name: String) -> NewSet {
     let address = Type::address(family.into());
     let port = [Type::InetProto, Type::InetService];
@@ -161,8 +158,7 @@ fn new_set(family: IpFamily, name: String) -> NewSet {
     match Group::parse(&name).map_or(name.as_str(), |(base, _)| base) {
         PUBLISHED => NewSet::map(name, port, target),
         PUBLISHED_ON => NewSet::map(name, [address, port[0], port[1]], target),
-        PUBLISHED_ON_PORTS | UNMASQUERADED => NewSet::set(name, port),
-        _ => NewSet::set(name, [Type::Mark; 2]),
+        _ => NewSet::set(name, port),
     }
 }
 
@@ -249,26 +245,6 @@ pub fn port_element(published: &Element) -> Element {
     Element { key: port_of(published), data: None, comment: published.comment.clone() }
 }
 
-/// The key of an owner in the index `portmap-owners`: a hash. If two owners have the same hash, ADD refuses the later one.
-pub fn owner_key(owner: &str) -> Vec<u8> {
-    marks(owner)
-}
-
-/// Whether an element of the index has the key of the owner that its comment names.
-pub fn is_index_entry(element: &Element) -> bool {
-    element.comment.as_deref().is_some_and(|owner| marks(owner) == element.key)
-}
-
-/// The key in the index that shows the number of ports of an owner: a hash of the owner and the number.
-pub fn count_key(owner: &str, count: usize) -> Vec<u8> {
-    marks(&format!("{owner} {count}"))
-}
-
-/// The index element of a port of the main group that several owners publish, or published, on different host addresses.
-pub fn shared_element(published: &Element) -> Element {
-    Element { key: marks(&format!("shared {:?}", port_of(published))), ..port_element(published) }
-}
-
 impl Group {
     /// The group without conditions. Its chain jumps to the chains of all other groups.
     pub fn main() -> Self {
@@ -320,8 +296,8 @@ impl Group {
     }
 
     /// The map of a published port. The key of a port of all host addresses has no address.
-    pub fn map_of(&self, published: &Element) -> String {
-        if published.key.len() == PORT_BYTES { self.published() } else { self.published_on() }
+    pub fn map_of(&self, key: &[u8]) -> String {
+        if key.len() == PORT_BYTES { self.published() } else { self.published_on() }
     }
 
     pub fn published_on_ports(&self) -> String {
@@ -346,7 +322,7 @@ impl Group {
     }
 
     /// Splits the name of a set or map of a group into its name in the main group, which has no suffixes, and the group.
-    fn parse(set: &str) -> Option<(&'static str, Self)> {
+    pub fn parse(set: &str) -> Option<(&'static str, Self)> {
         let with = |base: &'static str| {
             let suffix = set.strip_prefix(base)?;
             let at = suffix.find(SECONDARY).unwrap_or(suffix.len());

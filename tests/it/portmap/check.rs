@@ -14,7 +14,7 @@ fn config() -> Value {
 }
 
 /// A change with `nft`, and the text that CHECK must name. ID stands for the hash of the conditions.
-const CHANGES: [(&str, &str); 17] = [
+const CHANGES: [(&str, &str); 16] = [
     ("delete element ip cnibox portmap-published { tcp . 8080 }", "host port tcp 8080"),
     ("delete element ip cnibox portmap-published { udp . 8053 }", "host port udp 8053"),
     (
@@ -29,7 +29,6 @@ const CHANGES: [(&str, &str); 17] = [
     ),
     ("delete element ip cnibox portmap-masqueraded-16 { 10.1.0.0 . 10.1.0.3 }", "10.1.0.0/16"),
     ("delete element ip cnibox portmap-masqueraded-8 { 127.0.0.0 . 10.1.0.3 }", "127.0.0.0/8"),
-    ("flush set ip cnibox portmap-owners", "portmap-owners"),
     ("flush chain ip cnibox portmap-published", "published"),
     ("flush chain ip cnibox portmap-dstnat", "portmap-dstnat"),
     ("flush chain ip cnibox portmap-dstnat-output", "portmap-dstnat-output"),

@@ -32,9 +32,8 @@ fn thirty_two_at_once_lose_nothing_and_double_nothing() {
     for outcome in all_at_once(old.iter().map(|(number, c)| call(c, "ADD", *number))) {
         outcome.success();
     }
-    // Per container: two ports and one under an address in IPv4, two in IPv6, the index of the port, three subnets, and
-    // the name and the number of ports in each family.
-    let per_container = 13;
+    // Per container: two ports and one under an address in IPv4, two in IPv6, the port of the address, and three subnets.
+    let per_container = 9;
     let expected = |owners: &[(u32, &Container<'_>)]| {
         let lines = elements(&world);
         assert_eq!(lines.len(), owners.len() * per_container, "{}", lines.join("\n"));

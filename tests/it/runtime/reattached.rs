@@ -204,7 +204,13 @@ fn a_chained_plugin_leaves_the_record_of_ours() {
         let read = || host.world.read(&host.record_of("net", "c1"));
         let record = read();
         add_chain(&c1, chain, 8080, &result);
-        let names = chain.iter().map(|name| format!("{{\"plugins\":[\"{name}\"]}}\n"));
+        let names = chain.iter().map(|name| match *name {
+            "portmap" => {
+                let ports = ["ip", "ip6"].map(|of| format!("{of} portmap-published any tcp 8080"));
+                json!({"plugins": [name], "ports": ports}).to_string() + "\n"
+            }
+            _ => format!("{{\"plugins\":[\"{name}\"]}}\n"),
+        });
         let with_names = record + &names.collect::<String>();
         assert_eq!(read(), with_names, "{chain:?}: ADD");
         del_chain(&c1, chain, &result);

@@ -37,6 +37,7 @@ fn record(boot_and_cookie: &str) -> Record {
         made: Vec::new(),
         claims: Vec::new(),
         plugins: vec!["bridge".into()],
+        ports: None,
         starter: None,
         is_deleting: false,
         is_repeated: false,
@@ -169,6 +170,28 @@ fn the_record_of_a_caller_stays() {
     records.begin(&other).unwrap().finish(&made("10.1.0.2")).unwrap();
     outer.finish(&made("10.1.0.2")).unwrap();
     assert_eq!(read(&records).unwrap().maker, Maker::Plugin);
+}
+
+#[test]
+fn a_record_lists_the_noted_ports_and_passes_them_on() {
+    let (_dir, records) = Scratch::records("ports");
+    let ports = |ports: &[&str]| Some(ports.iter().copied().map(str::to_owned).collect());
+    let begin = |identity: &str| {
+        let begun = records.begin(&Record { ports: ports(&[]), ..record(identity) }).unwrap();
+        begun.finish(&made("10.1.0.2")).unwrap();
+        read(&records).unwrap()
+    };
+    let first = begin("b 7");
+    assert_eq!(first.ports, ports(&[]));
+    for noted in ["a", "b"] {
+        records.note_add(&first, "portmap", vec![noted.to_owned()]).unwrap();
+    }
+    assert_eq!(read(&records).unwrap().ports, ports(&["a", "b"]));
+    assert_eq!(begin("b 8").ports, ports(&["a", "b"]));
+    // An earlier release writes no ports.
+    records.remove(&first.network, &first.at).unwrap();
+    records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.2")).unwrap();
+    assert_eq!(begin("b 8").ports, None);
 }
 
 #[test]
