@@ -178,14 +178,24 @@ impl Condition {
 
     /// The conditions of a rule, except those on ranges and sets.
     pub(super) fn all_of(exprs: &[Expr]) -> Vec<Self> {
-        let mut found = Vec::new();
+        Self::split(exprs).0
+    }
+
+    /// The conditions of a rule, except those on ranges and sets, and its other expressions. nft loads only the bytes of a field that
+    /// a prefix covers; the condition is the same.
+    pub(super) fn split(exprs: &[Expr]) -> (Vec<Self>, Vec<&Expr>) {
+        let (mut found, mut others) = (Vec::new(), Vec::new());
         let mut loaded: Option<(Register, Field, Vec<u8>)> = None;
+        let mut of_condition = 0;
         for expr in exprs {
+            others.push(expr);
+            of_condition += 1;
             match (expr, &mut loaded) {
                 (Expr::Load { field: Field::Payload(..), .. }, _) => loaded = None,
                 (Expr::Load { field, bytes, to }, _) => {
                     let mask = first_bits(u32::from(*bytes) * 8, field.bytes().into());
                     loaded = Some((*to, *field, mask));
+                    of_condition = 1;
                 }
                 (Expr::Bitwise { register, mask, xor }, Some((to, _, all)))
                     if register == to && xor.iter().all(|byte| *byte == 0) =>
@@ -197,11 +207,13 @@ impl Condition {
                     if register == to && value.len() <= mask.len() =>
                 {
                     found.push(Self::compared(*field, *is_equal, mask, value));
+                    others.truncate(others.len().saturating_sub(of_condition));
+                    of_condition = 0;
                 }
                 _ => loaded = None,
             }
         }
-        found
+        (found, others)
     }
 
     /// The condition that a comparison of the loaded bits of the field means. iptables compares a name up to its NUL, and a

@@ -80,7 +80,7 @@ pub enum Field {
 }
 
 /// The expression that loads a field, and its arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldSource {
     /// The header, NFT_PAYLOAD_*_HEADER, and the offset of the field in the header, in bytes.
     Payload(c_int, u32),

@@ -15,7 +15,6 @@ mod consts;
 mod expr;
 mod feature;
 mod field;
-mod meaning;
 mod probe;
 mod read;
 mod register;

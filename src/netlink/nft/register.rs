@@ -2,11 +2,6 @@
 
 use nix::libc::{self, c_int};
 
-/// The length of all registers together, in bytes.
-pub(super) const REGISTERS_BYTES: usize = REGISTERS as usize * size_of::<u32>();
-
-const REGISTERS: u8 = 16;
-
 /// One of sixteen registers of four bytes. A longer value takes several registers, beginning with this register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Register(u8);
@@ -14,18 +9,13 @@ pub struct Register(u8);
 impl Register {
     pub const FIRST: Self = Self(0);
 
-    const COUNT: u8 = REGISTERS;
+    const COUNT: u8 = 16;
 
     /// The register after a value of this length. The register after the last one is the first; the kernel refuses values of
     /// that length.
     pub fn after(self, value_bytes: u8) -> Self {
         let words = value_bytes.div_ceil(4);
         Self(self.0.wrapping_add(words) % Self::COUNT)
-    }
-
-    /// The offset of the register, in bytes.
-    pub(super) fn byte(self) -> usize {
-        usize::from(self.0) * size_of::<u32>()
     }
 
     /// The number of the register in messages. Where one of the older registers of 16 bytes begins, nft uses the number of that

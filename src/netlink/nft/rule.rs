@@ -6,8 +6,8 @@ use super::condition::Condition;
 use super::consts::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA};
 use super::expr::{Expr, Verdict};
 use super::field::Field;
-use super::meaning::Meaning;
 use super::wire::{attribute, be64_of};
+use crate::names;
 use crate::netlink::{Attrs, text, u32_of};
 
 /// A rule to be added.
@@ -16,7 +16,7 @@ pub struct NewRule<'a> {
     pub(super) chain: &'a str,
     pub(super) position: Position,
     pub(super) exprs: Vec<Expr>,
-    pub(super) comment: Option<&'a Comment>,
+    pub(super) comment: Option<Comment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,13 @@ impl<'a> NewRule<'a> {
         self.with([expr.into()])
     }
 
-    pub fn comment(self, comment: &'a Comment) -> Self {
-        Self { comment: Some(comment), ..self }
+    /// Appends the expressions of a rule that `Rule::is` recognizes, and sets its comment.
+    pub fn tagged(self, exprs: &[Expr]) -> Self {
+        self.with(exprs.iter().cloned()).comment(&Comment::from_text(tag(exprs).as_bytes()))
+    }
+
+    pub fn comment(self, comment: &Comment) -> Self {
+        Self { comment: Some(comment.clone()), ..self }
     }
 
     pub(super) fn write(&self, attrs: &mut Attrs) {
@@ -66,8 +71,15 @@ impl<'a> NewRule<'a> {
         attrs.nested(NFTA_RULE_EXPRESSIONS, |attrs| {
             self.exprs.iter().for_each(|expr| expr.write(attrs));
         });
-        Comment::write(self.comment, attrs, NFTA_RULE_USERDATA);
+        Comment::write(self.comment.as_ref(), attrs, NFTA_RULE_USERDATA);
     }
+}
+
+/// The comment of a rule with these expressions: a hash of their bytes.
+fn tag(exprs: &[Expr]) -> String {
+    let mut attrs = Attrs::default();
+    exprs.iter().for_each(|expr| expr.write(&mut attrs));
+    format!("cnibox {:016x}", names::hash(attrs.as_slice()))
 }
 
 impl Rule {
@@ -79,9 +91,12 @@ impl Rule {
         })
     }
 
-    /// Whether the rule has the same effect as these expressions.
-    pub fn has_effect_of(&self, exprs: &[Expr]) -> bool {
-        self.exprs == exprs || Meaning::of(&self.exprs) == Meaning::of(exprs)
+    /// Whether cnibox added the rule with these expressions. `nft list ruleset >f; nft -f f` keeps the comment of a rule, and rewrites its
+    /// expressions. Releases up to 0.2.0 wrote no comment.
+    pub fn is(&self, exprs: &[Expr]) -> bool {
+        let is_tagged = |comment: &Comment| **comment == tag(exprs);
+        let is_same = || Condition::split(&self.exprs) == Condition::split(exprs);
+        self.exprs == exprs || self.comment.as_ref().map_or_else(is_same, is_tagged)
     }
 
     /// The conditions of the rule, except on ranges and sets, and except extensions of iptables.
@@ -233,6 +248,32 @@ mod tests {
             let rule = Rule { chain: "c".into(), handle: 1, comment: None, exprs };
             assert_eq!(rule.uses_mark(0x1000), expected, "{rule:?}");
         }
+    }
+
+    #[test]
+    fn a_rule_of_ours_is_recognized_by_its_comment() {
+        let net = |net: &str| net.parse::<ipnet::IpNet>().unwrap();
+        let to = |at: &str| -> Vec<Expr> {
+            Condition::daddr(net(at)).into_iter().chain([Verdict::Drop.into()]).collect()
+        };
+        let ours = to("10.1.0.0/16");
+        let read = |rule: NewRule<'_>| Rule::read(Family::Ip, &message(&rule)).unwrap();
+        let tagged = read(NewRule::last("c").tagged(&ours));
+        // As nft writes the prefix, for a rule of an earlier release: it loads two bytes only.
+        let (register, value) = (Register::FIRST, vec![10, 1]);
+        let load = Expr::Load { field: Field::IpDaddr, bytes: 2, to: register };
+        let compare = Expr::Compare { register, is_equal: true, value };
+        let loaded = read(NewRule::last("c").with([load, compare, Verdict::Drop.into()]));
+        let rewritten = Rule { exprs: Vec::new(), ..tagged.clone() };
+        for rule in [&tagged, &rewritten, &loaded, &read(NewRule::last("c").with(ours.clone()))] {
+            assert!(rule.is(&ours), "{rule:?}");
+        }
+        let others = [to("10.1.0.0/17"), to("10.2.0.0/16"), ours[..2].to_vec(), vec![]];
+        for other in &others {
+            assert!(!tagged.is(other) && !loaded.is(other), "{other:?}");
+        }
+        let comment = Comment::new("of an administrator").unwrap();
+        assert!(!read(NewRule::last("c").with(to("10.1.0.0/17")).comment(&comment)).is(&ours));
     }
 
     #[test]

@@ -85,15 +85,15 @@ pub(super) fn put(
 ) -> Result<()> {
     let present = nft.rules_of(table, CHAIN)?;
     let wanted: Vec<Vec<Expr>> = neighbours.iter().map(|other| exception(link, other)).collect();
-    let is_wanted = |rule: &Rule| wanted.iter().any(|exprs| rule.has_effect_of(exprs));
+    let is_wanted = |rule: &Rule| wanted.iter().any(|exprs| rule.is(exprs));
     let of_link = Condition::iifname(link);
     let stale = present.iter().filter(|rule| rule.conditions().contains(&of_link));
     for rule in stale.filter(|rule| !is_wanted(rule)) {
         batch.delete_rule(table, CHAIN, rule.handle);
     }
     for exprs in &wanted {
-        if !present.iter().any(|rule| rule.has_effect_of(exprs)) {
-            batch.add_rule(table, NewRule::first(CHAIN).with(exprs.iter().cloned()));
+        if !present.iter().any(|rule| rule.is(exprs)) {
+            batch.add_rule(table, NewRule::first(CHAIN).tagged(exprs));
         }
     }
     Ok(())
@@ -112,7 +112,7 @@ pub(super) fn check(
     let present = nft.rules_of(table, CHAIN)?;
     let is_missing = |neighbour: &&IfName| {
         let wanted = exception(link, neighbour);
-        !present.iter().any(|rule| rule.has_effect_of(&wanted))
+        !present.iter().any(|rule| rule.is(&wanted))
     };
     match neighbours.iter().find(is_missing) {
         Some(neighbour) => Err(Error::difference(format_args!(

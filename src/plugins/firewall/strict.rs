@@ -104,13 +104,12 @@ pub(super) fn put(
     let of_bridge = Condition::fib_saddr_oifname(links.bridge(family));
     let present = nft.rules_of(table, CHAIN)?;
     let of_bridge = present.iter().filter(|rule| rule.conditions().contains(&of_bridge));
-    let (whole, stale): (Vec<&Rule>, Vec<&Rule>) =
-        of_bridge.partition(|rule| rule.has_effect_of(&wanted));
+    let (whole, stale): (Vec<&Rule>, Vec<&Rule>) = of_bridge.partition(|rule| rule.is(&wanted));
     for rule in stale {
         batch.delete_rule(table, CHAIN, rule.handle);
     }
     if whole.is_empty() {
-        batch.add_rule(table, NewRule::first(CHAIN).with(wanted));
+        batch.add_rule(table, NewRule::first(CHAIN).tagged(&wanted));
     }
     Ok(())
 }
@@ -139,7 +138,7 @@ pub(super) fn check(
         return Err(Error::difference(msg).of_shared(set));
     }
     let wanted = check_sources(family, links);
-    if nft.rules_of(table, CHAIN)?.iter().any(|rule| rule.has_effect_of(&wanted)) {
+    if nft.rules_of(table, CHAIN)?.iter().any(|rule| rule.is(&wanted)) {
         return Ok(());
     }
     let bridge = links.bridge(family);

@@ -1,7 +1,8 @@
 //! The tables `cnibox`, one for each family, and their shared rules.
 //!
 //! Objects are named `<plugin>-<object>`. ADD adds the chains, sets and maps that it needs and that are missing; DEL leaves
-//! them. The comment of an element is its owner, and DEL removes the element.
+//! them. The comment of an element is its owner, and DEL removes the element. The comment of a rule is a hash of its expressions, by
+//! which it is recognized later.
 
 use std::collections::BTreeSet;
 
@@ -148,7 +149,7 @@ impl Chain {
         }
         let rules = nft.rules_of(table, name)?;
         let is_whole = self.in_order(&rules) == self.rules.len()
-            && self.first.iter().all(|first| rules.iter().any(|rule| rule.has_effect_of(first)));
+            && self.first.iter().all(|first| rules.iter().any(|rule| rule.is(first)));
         if !is_whole {
             let msg = format!("rules of chain {name} of table {table} are missing");
             return Err(
@@ -161,9 +162,8 @@ impl Chain {
     /// Deletes `rules` from the chain in the kernel. Deletes the chain if no other rules remain in it.
     fn remove(&self, nft: &Nft, table: Table<'_>, batch: &mut Batch) -> Result<()> {
         let present = nft.rules_of(table, &self.name)?;
-        let (own, others): (Vec<&Rule>, Vec<&Rule>) = present
-            .iter()
-            .partition(|rule| self.rules.iter().any(|exprs| rule.has_effect_of(exprs)));
+        let (own, others): (Vec<&Rule>, Vec<&Rule>) =
+            present.iter().partition(|rule| self.rules.iter().any(|exprs| rule.is(exprs)));
         for rule in own {
             batch.delete_rule(table, &self.name, rule.handle);
         }
@@ -174,19 +174,19 @@ impl Chain {
     }
 
     fn ensure_rules(&self, table: Table<'_>, present: &[Rule], batch: &mut Batch) {
-        let has = |exprs: &[Expr]| present.iter().find(|rule| rule.has_effect_of(exprs));
+        let has = |exprs: &[Expr]| present.iter().find(|rule| rule.is(exprs));
         for obsolete in self.obsolete.iter().filter_map(|rule| has(rule)) {
             batch.delete_rule(table, &self.name, obsolete.handle);
         }
         if let Some(first) = self.first.as_ref().filter(|first| has(first).is_none()) {
-            batch.add_rule(table, NewRule::first(&self.name).with(first.iter().cloned()));
+            batch.add_rule(table, NewRule::first(&self.name).tagged(first));
         }
         // Add the first missing rule and all rules after it at the end of the chain again, so that their order is correct.
         for rule in &self.rules[self.in_order(present)..] {
             if let Some(misplaced) = has(rule) {
                 batch.delete_rule(table, &self.name, misplaced.handle);
             }
-            batch.add_rule(table, NewRule::last(&self.name).with(rule.iter().cloned()));
+            batch.add_rule(table, NewRule::last(&self.name).tagged(rule));
         }
     }
 
@@ -194,7 +194,7 @@ impl Chain {
     /// is missing or misplaced.
     fn in_order(&self, present: &[Rule]) -> usize {
         let mut present = present.iter();
-        let is_next = |rule: &&Vec<Expr>| present.any(|found| found.has_effect_of(rule));
+        let is_next = |rule: &&Vec<Expr>| present.any(|found| found.is(rule));
         self.rules.iter().take_while(is_next).count()
     }
 }

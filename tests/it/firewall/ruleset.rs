@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{attach, bridge, drop_forwarded};
-use crate::world::World;
+use crate::world::{World, without_tags};
 
 /// The text between the fences of a documentation, without the signs of a comment.
 fn documented(source: &str) -> Vec<String> {
@@ -24,7 +24,7 @@ fn plain(line: &str) -> String {
 
 /// Of what nft lists the lines that say how things are, without elements and comments, sets on one line.
 fn listed(world: &World, family: &str, table: &str) -> Vec<String> {
-    let text = world.host(["nft", "list", "table", family, table]);
+    let text = without_tags(&world.host(["nft", "list", "table", family, table]));
     let lines = text.lines().map(plain);
     let is_structure = |line: &String| {
         !line.is_empty()

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{OUTSIDE, network, outside, ruleset};
-use crate::world::{Container, World};
+use crate::world::{Container, World, without_tags};
 
 /// The command that flushes, the plugin and its key.
 const FLUSHED: [(&str, &str, &str); 8] = [
@@ -23,7 +23,7 @@ fn config(plugin: &str, key: &str) -> Value {
 
 /// The rules without the elements, which differ in their containers.
 fn rules(world: &World) -> Vec<String> {
-    let rules = ruleset(world);
+    let rules = without_tags(&ruleset(world));
     let is_rule = |line: &&str| !line.contains("comment") && !line.contains("elements");
     let mut lines: Vec<String> = rules.lines().filter(is_rule).map(str::to_owned).collect();
     lines.sort();

@@ -104,6 +104,12 @@ pub struct Container<'w> {
     pub name: String,
 }
 
+/// A ruleset in the words of nft, without the comments that mark the rules of cnibox.
+pub fn without_tags(ruleset: &str) -> String {
+    let rule = |line: &str| line.split(" comment \"cnibox ").next().unwrap().to_owned() + "\n";
+    ruleset.lines().map(rule).collect()
+}
+
 impl World {
     /// A host with a plugin directory that holds a link to our executable for every plugin.
     pub fn new() -> Self {
