@@ -2,6 +2,7 @@
 //! `ip portmap-published any tcp 80 443` and `ip portmap-published-on 192.0.2.1 tcp 8080`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use super::bindings::PortBindings;
 use super::config::{HostIp, Mapping};
@@ -14,33 +15,39 @@ pub type Keys = BTreeMap<String, BTreeSet<Vec<u8>>>;
 
 /// The ports of these bindings.
 pub fn of(bindings: &PortBindings<'_>) -> Vec<String> {
-    let mut all: BTreeMap<String, String> = BTreeMap::new();
-    for mapping in bindings.mappings() {
-        let map = bindings.group.map_of(&rules::key(mapping));
-        let on = mapping.host_ip.one().map_or_else(|| "any".to_owned(), |ip| ip.to_string());
-        let (family, transport) = (Family::from(bindings.family), mapping.transport.name());
-        let ports = all.entry(format!("{family} {map} {on} {transport}")).or_default();
-        *ports += &format!(" {}", mapping.host_port);
+    let mut all: BTreeMap<(Option<IpAddr>, &str), String> = BTreeMap::new();
+    for Mapping { host_ip, transport, host_port, .. } in bindings.mappings() {
+        *all.entry((host_ip.one(), transport.name())).or_default() += &format!(" {host_port}");
     }
-    all.into_iter().map(|(place, ports)| place + &ports).collect()
+    let (family, group) = (Family::from(bindings.family), &bindings.group);
+    let text = |((on, transport), ports): ((Option<IpAddr>, &str), String)| match on {
+        None => format!("{family} {} any {transport}{ports}", group.published()),
+        Some(ip) => format!("{family} {} {ip} {transport}{ports}", group.published_on()),
+    };
+    all.into_iter().map(text).collect()
 }
 
-/// The keys of the ports of a family. A text of another form has none.
-pub fn keys(noted: &[String], family: IpFamily) -> Keys {
+/// The keys of the ports of a family. `None` if a text has another form.
+pub fn keys(noted: &[String], family: IpFamily) -> Option<Keys> {
     let mut keys = Keys::new();
     for text in noted {
         let words: Vec<&str> = text.split(' ').collect();
-        let [of, map, host_ip, transport, ports @ ..] = words.as_slice() else { continue };
-        let Some(transport) = Transport::named(transport) else { continue };
-        if *of == Family::from(family).to_string() {
-            let host_ip = host_ip.parse().map_or(HostIp::AnyOf(family), HostIp::One);
-            let ports = ports.iter().filter_map(|port| port.parse().ok());
-            let mapping = |host_port| Mapping { transport, host_port, host_ip, container_port: 0 };
-            let of_map = keys.entry((*map).to_owned()).or_default();
-            of_map.extend(ports.map(|port| rules::key(&mapping(port))));
+        let [of, map, host_ip, transport, ports @ ..] = words.as_slice() else { return None };
+        if *of != Family::from(family).to_string() {
+            continue;
+        }
+        let transport = Transport::named(transport)?;
+        let host_ip = match *host_ip {
+            "any" => HostIp::AnyOf(family),
+            ip => HostIp::One(ip.parse().ok()?),
+        };
+        let of_map = keys.entry((*map).to_owned()).or_default();
+        for port in ports {
+            let (host_port, container_port) = (port.parse().ok()?, 0);
+            of_map.insert(rules::key(&Mapping { transport, host_port, host_ip, container_port }));
         }
     }
-    keys
+    Some(keys)
 }
 
 #[cfg(test)]
@@ -63,6 +70,9 @@ mod tests {
             ("portmap-published".into(), [80, 443].map(tcp).into()),
             ("portmap-published-on".into(), [udp].into()),
         ]);
-        assert_eq!(keys(&noted.map(str::to_owned), IpFamily::V4), expected);
+        assert_eq!(keys(&noted.map(str::to_owned), IpFamily::V4), Some(expected));
+        for other in ["ip portmap-published", "ip m any tcp x", "ip m x tcp 1", "ip m any x 1"] {
+            assert_eq!(keys(&[other.to_owned()], IpFamily::V4), None, "{other}");
+        }
     }
 }

@@ -33,7 +33,7 @@ impl Removal<'_> {
     /// Adds the deletions to the batch. Returns the elements of published ports among them.
     pub fn remove(&self, batch: &mut Batch) -> Result<Vec<Element>> {
         if let (Some((_, owner)), Some(noted)) = (self.owners.one(), self.noted)
-            && let keys = noted::keys(noted, self.family)
+            && let Some(keys) = noted::keys(noted, self.family)
             && let Some(removed) = self.remove_noted(&keys, owner.as_str(), batch)?
         {
             return Ok(removed);
