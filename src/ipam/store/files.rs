@@ -90,7 +90,7 @@ pub(super) fn overwrite(path: &Path, content: &str) -> io::Result<bool> {
 /// A number that changes when a file is written again or replaced, also after a reboot. Times are compared for equality
 /// only, so a wrong clock does not matter.
 fn identity(metadata: &Metadata) -> u64 {
-    hash(&format!("{} {} {}", metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
+    hash(format!("{} {} {}", metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
 /// Removes a file. Returns false if it does not exist.

@@ -80,7 +80,7 @@ impl Owners {
         }
         let (dev, ino) = (network.dev(), network.ino());
         let (of, s, ns) = (owners.ino(), owners.ctime(), owners.ctime_nsec());
-        let micros = hash(&format!("{boot} {dev} {ino} {seconds} {of} {s} {ns}")) % MICROSECONDS;
+        let micros = hash(format!("{boot} {dev} {ino} {seconds} {of} {s} {ns}")) % MICROSECONDS;
         let seconds = u64::try_from(seconds).map_err(io::Error::other)?;
         Ok(UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros))
     }

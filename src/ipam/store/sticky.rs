@@ -65,7 +65,7 @@ impl Sticky {
 
 /// The identity of a container's interface. `of` must stay the same when the container is restarted.
 pub fn identity(of: &str, ifname: &str) -> u64 {
-    hash(&format!("{of}\0{ifname}"))
+    hash(format!("{of}\0{ifname}"))
 }
 
 /// The start of an identity's line.

@@ -131,7 +131,7 @@ impl Listing<'_> {
     /// An address that no packet has, in 0.0.0.0/8 or ::/104. A container can give itself addresses of the family, so its bridge has
     /// the policy in this family, too. Two attachments can have the same stand-in, as they can have the same address.
     fn stand_in(&self) -> IpAddr {
-        let number = u32::try_from(hash(self.owner) & 0x00ff_ffff).unwrap_or_default();
+        let number = u32::try_from(hash(&**self.owner) & 0x00ff_ffff).unwrap_or_default();
         match self.family {
             IpFamily::V4 => Ipv4Addr::from_bits(number).into(),
             IpFamily::V6 => Ipv6Addr::from_bits(number.into()).into(),

@@ -207,11 +207,11 @@ pub fn has_mark(link: &Link) -> bool {
 }
 
 fn network_hash(network: &NetworkName) -> u64 {
-    hash(&Owner::prefix(network))
+    hash(Owner::prefix(network))
 }
 
 fn owner_hash(network: &NetworkName, at: &Attachment) -> u64 {
-    hash(&Owner::new(network, at).to_string())
+    hash(Owner::new(network, at).to_string())
 }
 
 #[cfg(test)]
