@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Only these files are authoritative. `DATADIR/.cnibox`, which the reference never reads, has files that can be removed,
-//! restored or damaged at any time:
+//! restored or damaged while no call runs:
 //!
 //! ```text
 //! DATADIR/.cnibox/NETWORK~owners    the addresses of each owner, which make look-ups fast (see `owners`)
@@ -24,7 +24,9 @@
 //! - If a program without the lock adds a file while cnibox changes the directory, no other attachment gets the address. But a
 //!   DEL may not find the file until another program changes the directory again.
 //! - A write into an existing file does not change the directory. So before a file is removed, its owner is read. If it is
-//!   another one, all files are read.
+//!   another one, all files are read. The new owner is found when all files are read the next time.
+//! - A removal of `.cnibox/NETWORK~owners`, or of a file in it, while a call runs, can hide the reservations of its owners until all
+//!   files are read the next time.
 
 mod address_files;
 mod files;

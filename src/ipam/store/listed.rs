@@ -87,7 +87,8 @@ pub type Listed = (Vec<Reservation>, Vec<(IpAddr, Error)>);
 pub fn list(data_dir: &Path, network: &NetworkName) -> Result<Listed> {
     let paths = StorePaths::new(data_dir, network);
     let mut files = AddressFiles::read(&paths.dir)?;
-    paths.owners.recall(&mut files);
+    // Without the texts, no boot is known.
+    let _ = paths.owners.recall(&mut files);
     let (mut listed, mut unreadable) = (Vec::new(), Vec::new());
     for (address, found) in files.0 {
         let path = paths.dir.join(address.to_string());

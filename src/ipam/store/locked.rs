@@ -76,14 +76,17 @@ impl<'a> Locked<'a> {
         }
         let is_first = !mem::replace(&mut self.is_read, true);
         let (dir, owners) = (&self.paths.dir, &self.paths.owners);
-        // A crash can have left the file. If it stays, the directory is not stamped, and the next write reports the error.
+        // A crash can have left the file, or this call. If it stays, the directory is not stamped, and the next write reports the error.
         let is_clean = files::remove(&dir.join(ASIDE)).is_ok();
+        if is_clean {
+            self.aside = None;
+        }
         let before = owners.times();
         let mut files = AddressFiles::read(dir)?;
         let recalled = owners.recall(&mut files);
         let are_written = is_first
             && is_clean
-            && owners.write_all(&files, &recalled).is_ok()
+            && recalled.and_then(|recalled| owners.write_all(&files, &recalled)).is_ok()
             && before.is_some_and(|before| owners.times() == Some(before));
         self.is_changed = are_written;
         self.source = if are_written { Source::Owners } else { Source::Files(files) };
@@ -150,7 +153,12 @@ impl<'a> Locked<'a> {
     fn owner_of(&self, ip: IpAddr) -> Owner {
         match files::read(&self.path_of(ip)) {
             Ok(content) => Owner::parse(&content),
-            Err(error) if error.kind() == ErrorKind::NotFound => Owner::Incomplete,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // The name of a dangling symbolic link is not free.
+                let is_absent =
+                    files::is_absent(&self.path_of(ip)).is_ok_and(|is_absent| is_absent);
+                if is_absent { Owner::Incomplete } else { Owner::NotRegular }
+            }
             Err(_) => Owner::NotRegular,
         }
     }

@@ -11,7 +11,7 @@
 //!
 //! The texts are a copy of what the files say, and count only while the directory of the network has our *stamp*: a
 //! modification time that only cnibox sets. Its fraction of a second is a hash of the boot, the directory, and the state of
-//! `NETWORK~owners`, so a change of one of the two directories by anybody else is seen. Without the stamp all files are read, and
+//! `NETWORK~owners`, so a change of one of the two directories by anybody else is seen, if it comes while no call runs. Without the stamp all files are read, and
 //! the texts are written again. So a crash, a power failure or the loss of a directory costs time, and nothing else but the boots.
 //!
 //! The kernel sets a change time when the stamp is set, which no program can choose. So a stamp that is restored from a backup
@@ -19,7 +19,8 @@
 
 use std::collections::HashMap;
 use std::fs::Metadata;
-use std::io::{self, ErrorKind};
+use std::io;
+use std::io::ErrorKind::{self, InvalidData, InvalidInput};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::address_files::{AddressFiles, Known};
 use super::files;
 use super::owner::{LINE_BREAK, attachment_in};
-use crate::kernel::boot;
+use crate::kernel::{boot, file};
 use crate::names::hash;
 
 /// The name for incomplete files, whose owner is the empty text. No container id begins with this character.
@@ -147,21 +148,29 @@ impl Owners {
     }
 
     /// Reads what the texts say, also if they do not count. Finds out by them in which boot cnibox first saw each file: in this
-    /// one, unless the file was there before and has not changed.
-    pub(super) fn recall(&self, files: &mut AddressFiles) -> Recalled {
-        let names = files::names_in(&self.path).unwrap_or_default();
-        let known = |name: String| {
-            let target = files::read_link(&self.path.join(&name));
-            (name, target.and_then(|target| parse(&target)).unwrap_or_default())
+    /// one, unless the file was there before and has not changed. Fails if a text cannot be read: then no boot is known.
+    pub(super) fn recall(&self, files: &mut AddressFiles) -> io::Result<Recalled> {
+        let is_directory = file::found(files::symlink_metadata(&self.path))?;
+        let names = match is_directory.is_some_and(|found| found.is_dir()) {
+            true => files::names_in(&self.path)?,
+            false => Vec::new(),
         };
-        let recalled: Recalled = names.into_iter().map(known).collect();
+        let known = |name: String| match files::read_link(&self.path.join(&name)) {
+            Ok(target) => Ok((name, parse(&target).unwrap_or_default())),
+            // No symbolic link, or no text.
+            Err(error) if matches!(error.kind(), InvalidInput | InvalidData) => {
+                Ok((name, Vec::new()))
+            }
+            Err(error) => Err(error),
+        };
+        let recalled = names.into_iter().map(known).collect::<io::Result<Recalled>>()?;
         for (address, file) in &mut files.0 {
             let all = file.owner.text().and_then(name_of).and_then(|name| recalled.get(&name));
             let is_it = |old: &&Known| (old.address, old.identity) == (*address, file.identity);
             let before = all.and_then(|all| all.iter().find(is_it)).and_then(|old| old.boot);
             file.boot = before.or(self.boot);
         }
-        recalled
+        Ok(recalled)
     }
 
     /// Writes the texts for the present files. Fails if one cannot be written, and if a file is unreadable: its owner is unknown.
@@ -220,8 +229,8 @@ fn parse(text: &str) -> io::Result<Vec<Known>> {
     let known = |words: &[&str; 3]| {
         let [address, boot, identity] = *words;
         let number = |word| u64::from_str_radix(word, 16).ok();
-        let (boot, identity) = (number(boot).map(Some)?, number(identity)?);
-        Some(Known { address: address.parse().ok()?, boot, identity })
+        let boot = Some(number(boot)?).filter(|boot| *boot != 0);
+        Some(Known { address: address.parse().ok()?, boot, identity: number(identity)? })
     };
     let (triples, rest) = words.as_chunks::<3>();
     let all: Option<Vec<Known>> = triples.iter().map(known).collect();

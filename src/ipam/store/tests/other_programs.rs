@@ -162,6 +162,33 @@ fn the_files_are_read_if_no_owners_can_be_written() {
 }
 
 #[test]
+fn a_long_run_of_taken_addresses_is_passed_if_no_owners_can_be_written() {
+    let dir = TempDir::new();
+    fs::write(dir.path().join(".cnibox"), "").unwrap();
+    for n in 2..80 {
+        dir.write(&format!("10.2.0.{n}"), "old\r\neth0");
+    }
+    let found = locked(&dir, |locked| {
+        assert!(locked.reserve(ip("10.1.0.2"), &attachment("abc"))?);
+        let mut all = (2..100).map(|n| ip(&format!("10.2.0.{n}")));
+        Ok(all.find(|ip| {
+            locked.may_be_free(*ip).unwrap() && locked.reserve(*ip, &attachment("abc")).unwrap()
+        }))
+    });
+    assert_eq!(found, Some(ip("10.2.0.80")));
+    assert_eq!(held(&dir, "abc"), ["10.1.0.2", "10.2.0.80"]);
+}
+
+#[test]
+fn a_dangling_link_in_place_of_a_file_is_not_free() {
+    let dir = TempDir::new();
+    reserve(&dir, "10.1.0.2", "abc");
+    symlink("/nonexistent", dir.network_dir().join("10.1.0.3")).unwrap();
+    assert!(!reserve(&dir, "10.1.0.3", "other"));
+    assert!(!locked(&dir, |locked| Ok(locked.is_free(ip("10.1.0.3")))));
+}
+
+#[test]
 fn the_file_overrides_what_is_known_of_it() {
     let dir = TempDir::new();
     for address in ["10.1.0.2", "10.1.0.3", "10.1.0.4"] {
