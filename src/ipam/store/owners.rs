@@ -29,7 +29,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::address_files::{AddressFiles, Known};
 use super::files;
 use super::owner::{LINE_BREAK, attachment_in};
-use crate::kernel::{boot, file};
+use crate::kernel::boot;
+use crate::kernel::file;
 use crate::names::hash;
 
 /// The name for incomplete files, whose owner is the empty text. No container id begins with this character.
@@ -150,11 +151,9 @@ impl Owners {
     /// Reads what the texts say, also if they do not count. Finds out by them in which boot cnibox first saw each file: in this
     /// one, unless the file was there before and has not changed. Fails if a text cannot be read: then no boot is known.
     pub(super) fn recall(&self, files: &mut AddressFiles) -> io::Result<Recalled> {
-        let is_directory = file::found(files::symlink_metadata(&self.path))?;
-        let names = match is_directory.is_some_and(|found| found.is_dir()) {
-            true => files::names_in(&self.path)?,
-            false => Vec::new(),
-        };
+        let found = file::found(files::symlink_metadata(&self.path))?;
+        let is_directory = found.is_some_and(|found| found.is_dir());
+        let names = if is_directory { files::names_in(&self.path)? } else { Vec::new() };
         let known = |name: String| match files::read_link(&self.path.join(&name)) {
             Ok(target) => Ok((name, parse(&target).unwrap_or_default())),
             // No symbolic link, or no text.
