@@ -32,30 +32,37 @@ pub(super) struct Known {
     pub(super) identity: u64,
 }
 
+impl AddressFile {
+    /// Reads a file. The boot is unknown. `None` if its name is free; that of a dangling symbolic link is not.
+    pub(super) fn read(path: &Path) -> Option<Self> {
+        let (owner, identity) = match files::read_identified(path) {
+            Ok((content, identity)) => (Owner::parse(&content), identity),
+            Err(error) if error.kind() == ErrorKind::NotFound => match files::is_absent(path) {
+                Ok(true) => return None,
+                _ => (Owner::NotRegular, 0),
+            },
+            Err(error) if error.kind() == ErrorKind::IsADirectory => (Owner::NotRegular, 0),
+            Err(error) => (Owner::Unreadable(failed("read", path)(error)), 0),
+        };
+        Some(Self { owner, identity, boot: None })
+    }
+
+    /// Whether this is still the file with this identity, of this owner.
+    pub(super) fn is(&self, owner: &str, identity: u64) -> bool {
+        self.identity == identity && self.owner.is(owner)
+    }
+}
+
 impl AddressFiles {
     /// Reads all files with addresses as names. The boots are unknown.
     pub(super) fn read(dir: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         for entry in files::addresses_in(dir).map_err(failed("read directory", dir))? {
             let path = dir.join(entry.ip.to_string());
-            let read = if entry.is_file {
-                files::read_identified(&path)
-            } else {
-                files::read(&path).map(|content| (content, 0))
-            };
-            let (owner, identity) = match read {
-                Ok((content, identity)) => (Owner::parse(&content), identity),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    match files::is_absent(&path) {
-                        // A program without the lock has removed the file.
-                        Ok(true) => continue,
-                        _ => (Owner::NotRegular, 0),
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::IsADirectory => (Owner::NotRegular, 0),
-                Err(error) => (Owner::Unreadable(failed("read", path)(error)), 0),
-            };
-            files.insert(entry.ip, AddressFile { owner, identity, boot: None });
+            // A program without the lock can have removed the file.
+            let Some(file) = AddressFile::read(&path) else { continue };
+            let identity = if entry.is_file { file.identity } else { 0 };
+            files.insert(entry.ip, AddressFile { identity, ..file });
         }
         Ok(Self(files))
     }

@@ -3,12 +3,11 @@
 mod changes;
 
 use std::collections::HashSet;
-use std::io::ErrorKind;
 use std::mem;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::address_files::{AddressFiles, Known};
+use super::address_files::{AddressFile, AddressFiles, Known};
 use super::owner::{self, Owner, attachment_in};
 use super::{ASIDE, StorePaths, failed, files};
 use crate::cni::text;
@@ -151,16 +150,7 @@ impl<'a> Locked<'a> {
 
     /// Reads the owner of an address from its file. Without a file the address is free, as with an incomplete one.
     fn owner_of(&self, ip: IpAddr) -> Owner {
-        match files::read(&self.path_of(ip)) {
-            Ok(content) => Owner::parse(&content),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                // The name of a dangling symbolic link is not free.
-                let is_absent =
-                    files::is_absent(&self.path_of(ip)).is_ok_and(|is_absent| is_absent);
-                if is_absent { Owner::Incomplete } else { Owner::NotRegular }
-            }
-            Err(_) => Owner::NotRegular,
-        }
+        AddressFile::read(&self.path_of(ip)).map_or(Owner::Incomplete, |file| file.owner)
     }
 
     /// Says in words which container has an address. Empty if its file does not say it.
@@ -218,10 +208,8 @@ impl<'a> Locked<'a> {
         let all = self.all(&|owner| attachment_in(owner).is_some())?;
         let is_stale = |(owner, known): &(String, Known)| {
             self.paths.owners.is_earlier(known.boot) && is_wanted(known.address) && {
-                let found = files::read_identified(&self.path_of(known.address));
-                found.is_ok_and(|(content, identity)| {
-                    identity == known.identity && Owner::parse(&content).is(owner)
-                })
+                let found = AddressFile::read(&self.path_of(known.address));
+                found.is_some_and(|file| file.is(owner, known.identity))
             }
         };
         let stale = all.into_iter().filter(is_stale);

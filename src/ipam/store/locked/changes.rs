@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{HeldAddress, Locked, Source};
 use crate::error::{Error, Result};
-use crate::ipam::store::address_files::Known;
+use crate::ipam::store::address_files::{AddressFile, Known};
 use crate::ipam::store::owner::{self, KeepSet, Owner};
 use crate::ipam::store::owners::Owners;
 use crate::ipam::store::{ASIDE, failed, files};
@@ -100,8 +100,8 @@ impl Locked<'_> {
         owner: &str,
         identity: u64,
     ) -> Result<bool> {
-        let is_same = files::read_identified(&self.path_of(ip))
-            .is_ok_and(|(content, there)| there == identity && Owner::parse(&content).is(owner));
+        let found = AddressFile::read(&self.path_of(ip));
+        let is_same = found.is_some_and(|file| file.is(owner, identity));
         if is_same {
             self.release_all(vec![(ip, owner.to_owned())], Vec::new())?;
         }
