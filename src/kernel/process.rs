@@ -349,7 +349,14 @@ mod tests {
         assert_eq!(process.parent().unwrap().unwrap().id, std::process::id());
         let (argument, none) = ("sleep\u{0}1000", "no process has these");
         let mut processes = Processes::default();
-        let arguments = arguments_of(Path::new(&format!("/proc/{}", child.id()))).unwrap();
+        // The kernel lets `spawn` return a moment before the new program has its arguments.
+        let arguments = loop {
+            let found = arguments_of(Path::new(&format!("/proc/{}", child.id()))).unwrap();
+            if !matches!(&found, Content::Text(text) if text.is_empty()) {
+                break found;
+            }
+            std::thread::yield_now();
+        };
         processes.add_named(arguments, &[argument, none]);
         assert!(processes.name(argument) && !processes.name(none));
         child.kill().unwrap();
