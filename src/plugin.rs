@@ -250,9 +250,9 @@ impl Entry {
             (result, committed) => committed.and(result),
         };
         match (&result, cx.session.begun.take()) {
-            (Ok(success), Some(begun)) => {
+            (Ok(success), Some(mut begun)) => {
                 let made = success.as_ref().map(Made::of).unwrap_or_default();
-                cx.or_warn(begun.finish(&made));
+                cx.or_warn(begun.note_made(&made));
             }
             (Ok(Some(success)), None) if self.is_chained && !cx.session.is_recorded => {
                 if let Verb::Add(at) = verb {
@@ -336,10 +336,10 @@ impl Entry {
     /// container of the same name: plugins that write no record attached the present container before cnibox replaced them.
     fn renew_record(&self, cx: &Context<'_>, at: &Attachment) {
         let begun = record::renew(cx, at, Maker::Chained(self.name.into()));
-        if let Some(begun) = cx.or_warn(begun) {
+        if let Some(mut begun) = cx.or_warn(begun) {
             let made = cx.request.prev_result().ok().flatten();
             let made = made.as_ref().map(Made::of).unwrap_or_default();
-            cx.or_warn(begun.finish(&made));
+            cx.or_warn(begun.note_made(&made));
         }
     }
 

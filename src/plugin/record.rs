@@ -12,12 +12,14 @@
 //! plugins made, and nothing for an attachment that a runtime removes.
 
 mod begun;
+mod calls;
 pub(crate) mod claims;
 mod files;
 mod held;
 pub(crate) mod orphans;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -25,29 +27,32 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cni::json;
-use crate::cni::request::{Request, Verb};
+use crate::cni::request::Request;
 use crate::cni::success::Success;
-use crate::error::{Code, Error, Result};
-use crate::kernel::file;
+use crate::error::{Error, Result};
+use crate::fault;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::process::Process;
 use crate::kernel::sys;
 use crate::names::{Attachment, Mac, NetworkName, hex};
 use crate::netlink::rtnl::{Nsid, Rtnl};
-use crate::plugin::Context;
 
 pub use begun::{Begun, Replaced};
+pub use calls::former_addresses;
+pub(super) use calls::{amend, begin, clean, mark, renew};
 pub use files::{AllRecords, DIRECTORY, Records, Unreadable};
-use held::Shared;
 pub use held::{Held, Hold};
 
 /// The newest version of a record's file that this release reads and writes. A release that needs another one writes a higher
 /// number.
 const VERSION: u32 = 1;
 
+/// The begin of the line with the request of the runtime: the first key of an entry of libcni's cache.
+const REQUEST: &[u8] = br#"{"kind":"#;
+
 /// The record of one attachment. It is the first line of the record's file. Each other line is a [`Made`], of which the last one
-/// counts, or a [`Note`].
+/// counts, a [`Note`], or the request of the runtime.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The first key, so that the error about a later version names the version.
@@ -94,6 +99,21 @@ pub struct Record {
     /// The ADD that wrote the record repeats one of this namespace that has succeeded.
     #[serde(skip)]
     pub is_repeated: bool,
+    /// What the runtime of cnibox was asked for: the configuration and the parameters, as an entry of libcni's cache without a
+    /// result. With it a DEL can be repeated. Empty if only plugins were called.
+    #[serde(skip)]
+    pub request: Vec<u8>,
+    /// The ADD of the runtime of cnibox is complete: its caller has the result. And no DEL of this runtime has begun.
+    #[serde(skip)]
+    pub is_added: bool,
+}
+
+/// An operation of the runtime of cnibox that has begun and is not complete. If no process holds the lock of the container, its
+/// process was killed, or it failed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Operation {
+    Add,
+    Del,
 }
 
 /// The version of a record's file. Releases up to 0.2.0 wrote none: version 1.
@@ -193,6 +213,9 @@ struct Note {
     /// Whether the ADD repeats one that has succeeded.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     repeated: bool,
+    /// Whether the ADD of the runtime is complete, and no DEL of the runtime has begun. The last line with a value counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    added: Option<bool>,
 }
 
 impl Note {
@@ -219,6 +242,18 @@ fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
 /// A line of a record's file.
 fn line(document: &impl Serialize) -> Vec<u8> {
     (json::compact(document) + "\n").into_bytes()
+}
+
+/// Appends lines to a record's file. They begin with a newline, so that they are not read as a part of a line that a full disk or a
+/// kill has cut off.
+fn append(mut file: &File, lines: &[u8]) -> io::Result<()> {
+    fault::file_operation()?;
+    file.write_all(&[b"\n", lines].concat())
+}
+
+/// The line with the request of the runtime. Empty if there is none.
+fn request_line(request: &[u8]) -> Vec<u8> {
+    if request.is_empty() { Vec::new() } else { [request, b"\n"].concat() }
 }
 
 impl Record {
@@ -251,7 +286,19 @@ impl Record {
             plugins,
             is_deleting: false,
             is_repeated: false,
+            request: Vec::new(),
+            is_added: false,
         })
+    }
+
+    /// The operation of the runtime of cnibox that is in progress or was interrupted.
+    pub fn operation(&self) -> Option<Operation> {
+        // The DEL of a plugin alone, which somebody else calls, is no operation of the runtime.
+        match self.is_deleting {
+            _ if self.request.is_empty() || self.is_added => None,
+            true => Some(Operation::Del),
+            false => Some(Operation::Add),
+        }
     }
 
     /// Whether the ADD of the record may have reserved an address. The record of a killed ADD does not list its addresses.
@@ -272,9 +319,14 @@ impl Record {
 
     /// The lines for all that does not depend on the addresses.
     fn content(&self) -> Vec<u8> {
-        let (plugins, deleting) = (self.plugins.clone(), self.is_deleting.then_some(true));
-        let note = Note { plugins, deleting, repeated: self.is_repeated, ..Note::default() };
-        [line(self), note.line()].concat()
+        let note = Note {
+            plugins: self.plugins.clone(),
+            deleting: self.is_deleting.then_some(true),
+            repeated: self.is_repeated,
+            added: self.is_added.then_some(true),
+            ..Note::default()
+        };
+        [line(self), note.line(), request_line(&self.request)].concat()
     }
 
     /// Reads the content of a record's file. Fails if the first line is no record of a known version.
@@ -284,6 +336,10 @@ impl Record {
         let first = first.ok_or_else(|| Error::internal("it is empty"))?;
         let mut record: Self = json::read(first).map_err(Error::internal)?;
         for line in lines {
+            if line.starts_with(REQUEST) {
+                record.request = line.to_vec();
+                continue;
+            }
             // Skip an incomplete line: its writer was killed.
             record.made.extend(json::read::<Made>(line));
             let Ok(note) = json::read::<Note>(line) else { continue };
@@ -292,6 +348,7 @@ impl Record {
             record.ports.iter_mut().for_each(|ports| ports.extend_from_slice(&note.ports));
             record.is_deleting = note.deleting.unwrap_or(record.is_deleting);
             record.is_repeated |= note.repeated;
+            record.is_added = note.added.unwrap_or(record.is_added);
         }
         Ok(record)
     }
@@ -353,181 +410,6 @@ fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     }
     let is_seen_from_here = record.identity.with_cookie(record.observer).is(&here);
     Ok(is_seen_from_here && is_of_namespace(record, netns, (host, &here))?)
-}
-
-/// Writes the record of an ADD before the plugin with this name runs. For a chained plugin, a record of the present namespace stays
-/// as it is, and `None` is returned. Fails with code 11 while a GC removes an earlier attachment of this name: it would remove the
-/// new one, too. Warns of other errors.
-pub(super) fn begin(
-    cx: &Context<'_>,
-    at: &Attachment,
-    maker: Maker,
-    plugin: &str,
-) -> Result<Option<Begun>> {
-    write(cx, at, (maker, vec![plugin.into()]), Records::begin)
-}
-
-/// `begin` for a reconcile, which holds the record. The plugins of the ADD are unknown.
-pub(super) fn renew(cx: &Context<'_>, at: &Attachment, maker: Maker) -> Result<Option<Begun>> {
-    write(cx, at, (maker, Vec::new()), Records::renew)
-}
-
-fn write(
-    cx: &Context<'_>,
-    at: &Attachment,
-    (maker, plugins): (Maker, Vec<String>),
-    create: fn(&Records, &Record) -> Result<Begun>,
-) -> Result<Option<Begun>> {
-    let write = || -> Result<Option<Begun>> {
-        // No namespace, no record: an IPAM plugin can be called before the namespace exists.
-        let Ok(netns) = cx.session.required_netns() else { return Ok(None) };
-        let (network, records) = (&cx.request.network, Records::of_host());
-        if let Maker::Chained(_) = maker
-            && let Some(found) = records.read(network, at)?
-            && is_current(&found, netns, cx.session.host()?)?
-        {
-            cx.session.keep_record(found);
-            return Ok(None);
-        }
-        let sockets = (cx.session.host()?, cx.session.container()?);
-        let record = Record::of(network, at, netns, sockets, (maker, plugins))?;
-        create(&records, &record).map(Some)
-    };
-    match write() {
-        Err(error) if error.code == Code::TRY_AGAIN_LATER => Err(error),
-        Err(error) => {
-            cx.warn(error);
-            let records = Records::of_host();
-            // A record that cannot be read can be that of a living container.
-            cx.session.is_repeated.set(records.read(&cx.request.network, at) != Ok(None));
-            // The first record would have listed the orphans.
-            let listed = records.list_orphans();
-            cx.session.is_unlisted.set(listed.is_err());
-            cx.or_warn(listed);
-            Ok(None)
-        }
-        Ok(begun) => {
-            cx.session.is_repeated.set(begun.as_ref().is_some_and(|begun| begun.is_repeated));
-            Ok(begun)
-        }
-    }
-}
-
-/// Removes the records of the attachments that a DEL or GC has removed, as far as `maker` may remove them.
-pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> {
-    let (network, records) = (&cx.request.network, Records::of_host());
-    let may_remove = |record: &Record| match maker {
-        Maker::Chained(_) => record.maker == *maker,
-        Maker::Ipam => matches!(record.maker, Maker::Ipam | Maker::Adopted),
-        Maker::Cnibox | Maker::Plugin | Maker::Adopted => true,
-    };
-    match verb {
-        Verb::Del(at) => clean_deleted(cx, (network, at), maker, may_remove),
-        Verb::Gc(keep) => clean_stale(&records, network, keep, may_remove),
-        _ => Ok(()),
-    }
-}
-
-/// Removes the record of an attachment after its DEL.
-fn clean_deleted(
-    cx: &Context<'_>,
-    (network, at): (&NetworkName, &Attachment),
-    maker: &Maker,
-    may_remove: impl Fn(&Record) -> bool,
-) -> Result<()> {
-    let records = Records::of_host();
-    let (_lock, now) = match records.share(network, at) {
-        // Without the file of the lock, a later ADD would not wait for the GC, which would then remove what that ADD made.
-        Ok(Shared::Held) => return Ok(()),
-        Ok(Shared::Missing) => return records.remove_leftovers(network, at),
-        Ok(Shared::Locked(lock)) => {
-            let now = records.read_by(network, at, &|_, max| file::read_open(&lock, max));
-            (Some(lock), now)
-        }
-        // The runtime orders the DEL, so a file that cannot be opened goes.
-        Err(_) => (None, records.read(network, at)),
-    };
-    // A later ADD has written the record since the DEL began.
-    let is_of_later = |now: &Record| {
-        let first = cx.session.record(network, at);
-        first.is_ok_and(|first| first.is_none_or(|first| first.generation != now.generation))
-    };
-    match (maker, now) {
-        (_, Ok(Some(now))) if is_of_later(&now) => Ok(()),
-        (Maker::Plugin, _) => records.remove(network, at),
-        // Also remove the claims: the record took over the claims of the record that it replaced, and no plugin has removed them.
-        (_, Ok(Some(now))) if may_remove(&now) => records.discard(&now),
-        // An unreadable record goes, too.
-        (Maker::Ipam, Ok(None) | Err(_)) => records.remove(network, at),
-        _ => Ok(()),
-    }
-}
-
-/// Removes the records of a network's attachments after a GC, except those of `keep`.
-fn clean_stale(
-    records: &Records,
-    network: &NetworkName,
-    keep: &[Attachment],
-    may_remove: impl Fn(&Record) -> bool,
-) -> Result<()> {
-    let is_stale = |of: &NetworkName, at: &Attachment| of == network && !keep.contains(at);
-    let AllRecords { records: all, unreadable } = records.all()?;
-    let remove = |record: &Record| {
-        // The process that has the lock is removing the attachment, or a later one has the name.
-        if let Shared::Locked(_lock) = records.share(network, &record.at)?
-            && let Some(now) = records.read(network, &record.at)?
-            && now.generation == record.generation
-        {
-            records.discard(record)?;
-        }
-        Ok(())
-    };
-    let stale = all.iter().filter(|record| is_stale(&record.network, &record.at));
-    let removed = stale.filter(|record| may_remove(record)).map(remove);
-    let mut errors: Vec<Error> = removed.filter_map(Result::err).collect();
-    // A damaged record stays. One that could not be read may be readable in the next GC.
-    let has_failed = |file: &Unreadable| {
-        file.error.code == Code::IO && file.named().is_some_and(|(of, at)| is_stale(&of, &at))
-    };
-    errors.extend(unreadable.into_iter().filter(has_failed).map(|file| file.error));
-    Error::joined(errors)
-}
-
-/// Appends to the record that a chained plugin has made its part of the ADD, and its result if it has other addresses than the
-/// record, for example another MAC address.
-pub(super) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &Success) {
-    let (network, records) = (&cx.request.network, Records::of_host());
-    let Some(record) = cx.or_warn(records.read(network, at)) else { return };
-    let made = Made::of(success);
-    let is_known = |known: &Made| (&known.macs, &known.addresses) == (&made.macs, &made.addresses);
-    let mut amended = records.note_add(&record, plugin, Vec::new());
-    if !record.made.last().is_some_and(is_known) {
-        amended = amended.and_then(|()| records.amend(network, at, &made));
-    }
-    cx.or_warn(amended);
-}
-
-/// The addresses of an earlier ADD of the attachment that the result of this ADD no longer has. Empty for our runtime, which first
-/// deletes an earlier attachment.
-pub fn former_addresses(cx: &Context<'_>, at: &Attachment, success: &Success) -> Vec<IpAddr> {
-    let earlier = match cx.session.is_recorded {
-        true => None,
-        false => {
-            let found = cx.or_warn(cx.session.record(&cx.request.network, at));
-            found.and_then(|mut record| record.made.pop())
-        }
-    };
-    let mut former = earlier.map(|made| made.addresses).unwrap_or_default();
-    former.retain(|address| success.ips.iter().all(|ip| ip.address.addr() != *address));
-    former
-}
-
-/// Notes that the DEL of an attachment has begun, before it removes anything.
-pub(super) fn mark(cx: &Context<'_>, at: &Attachment) {
-    let network = &cx.request.network;
-    if cx.or_warn(cx.session.record(network, at)).is_some_and(|record| !record.is_deleting) {
-        cx.or_warn(Records::of_host().mark_deleting(network, at));
-    }
 }
 
 #[cfg(test)]

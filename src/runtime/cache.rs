@@ -19,7 +19,7 @@ use crate::fault;
 use crate::kernel::file;
 use crate::kernel::state_directory::StateDirectory;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::record::Made;
+use crate::plugin::record::{Made, Record};
 use crate::runtime::conf::Network;
 
 /// The directory of libcni's cache.
@@ -47,24 +47,14 @@ pub struct CacheEntry {
     pub capability_args: Json,
     /// The result of the last plugin of ADD, or `Null`.
     pub result: Json,
-    /// The operation of a pending record. `None` in the cache, where a file has only libcni's keys.
-    pub operation: Option<Operation>,
+    /// The generation of the record, if this is its request: the cache has no entry of the attachment.
+    pub of_record: Option<String>,
 }
 
-/// An ADD or DEL that has begun.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Operation {
-    pub is_del: bool,
-    /// The generation in the record of the attachment. Empty without a record.
-    pub generation: String,
-}
-
-/// A directory with one file per attachment: the cache or the pending records.
+/// A directory with libcni's file names, one file per attachment. Two attachments can have the same file name.
 #[derive(Clone, Debug)]
 pub struct Cache {
     directory: PathBuf,
-    /// The character between network, container id and interface in a file name.
-    separator: char,
 }
 
 /// All files of a cache.
@@ -74,27 +64,6 @@ pub struct Entries {
     pub entries: Vec<CacheEntry>,
     /// One error per file that cannot be used.
     pub damaged: Vec<Error>,
-}
-
-impl Operation {
-    /// Whether this is a DEL that found no record. It writes none, so nothing proves an attachment, and a record that is there is
-    /// of a later ADD.
-    pub fn is_del_without_record(&self) -> bool {
-        self.is_del && self.generation.is_empty()
-    }
-
-    fn text(&self) -> String {
-        let verb = if self.is_del { "DEL" } else { "ADD" };
-        format!("{verb} {}", self.generation)
-    }
-
-    /// Parses the value of `operation`. `None` for an entry of the cache, which does not have this key, and for a pending
-    /// record that a release up to 0.2.0 wrote.
-    fn parse(text: &str) -> Option<Self> {
-        let (verb, generation) = text.split_once(' ')?;
-        let is_del = verb == "DEL";
-        (is_del || verb == "ADD").then(|| Self { is_del, generation: generation.into() })
-    }
 }
 
 impl CacheEntry {
@@ -108,8 +77,20 @@ impl CacheEntry {
             args: String::new(),
             capability_args: Json::Null,
             result: Json::Null,
-            operation: None,
+            of_record: None,
         }
+    }
+
+    /// The request in a record, see `Record::request`. `None` if the record has none, or an incomplete one.
+    pub fn of_record(record: &Record) -> Option<Self> {
+        let entry = Self::parse(&Json::parse(&record.request).ok()?).ok()?;
+        let is_its_own = (&entry.network, &entry.at) == (&record.network, &record.at);
+        is_its_own.then(|| Self { of_record: Some(record.generation.clone()), ..entry })
+    }
+
+    /// The request for a record.
+    pub fn request(&self) -> Vec<u8> {
+        json::compact(&Document { result: Json::Null, ..self.document() }).into_bytes()
     }
 
     /// The network configuration that ADD used.
@@ -162,7 +143,6 @@ impl CacheEntry {
             cni_args: pairs.map(pair).collect(),
             capability_args: self.capability_args.clone(),
             result: self.result.clone(),
-            operation: self.operation.as_ref().map_or_else(String::new, Operation::text),
         }
     }
 
@@ -194,7 +174,7 @@ impl CacheEntry {
             args: args(&document.cni_args)?,
             capability_args: document.capability_args,
             result: document.result,
-            operation: Operation::parse(&document.operation),
+            of_record: None,
         })
     }
 }
@@ -219,9 +199,6 @@ keys! {
         "capabilityArgs" => capability_args: Json,
         #[serde(skip_serializing_if = "Json::is_null")]
         "result" => result: Json,
-        /// Verb and generation of the operation; only in pending records.
-        #[serde(skip_serializing_if = "String::is_empty")]
-        "operation" => operation: String,
     }
 }
 
@@ -252,14 +229,8 @@ fn args(pairs: &[Vec<String>]) -> Result<String> {
 }
 
 impl Cache {
-    /// A directory with libcni's file names. Two attachments can have the same file name.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), separator: '-' }
-    }
-
-    /// A directory that only cnibox reads: each attachment has a unique file name.
-    pub fn of_cnibox(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), separator: '+' }
+        Self { directory: directory.into() }
     }
 
     /// The entry of an attachment, if it exists. Fails if the file is damaged or belongs to another attachment.
@@ -295,8 +266,7 @@ impl Cache {
     /// The entries of one interface of a container, in all networks. Files that are damaged or cannot be read are ignored: an
     /// ADD over such an attachment fails if its interface exists.
     pub fn of_interface(&self, at: &Attachment) -> Result<Vec<CacheEntry>> {
-        let separator = self.separator;
-        let end = format!("{separator}{}{separator}{}", at.container_id, at.ifname);
+        let end = format!("-{}-{}", at.container_id, at.ifname);
         let Entries { mut entries, .. } = self.all_with_name(|name| name.ends_with(&end))?;
         entries.retain(|entry| entry.at == *at);
         Ok(entries)
@@ -304,7 +274,7 @@ impl Cache {
 
     /// The entries of a container, and an error for each unusable file whose name can be that of such an entry.
     pub fn of_container(&self, id: &ContainerId) -> Result<Entries> {
-        let part = format!("{0}{id}{0}", self.separator);
+        let part = format!("-{id}-");
         let mut found = self.all_with_name(|name| name.contains(&part))?;
         found.entries.retain(|entry| entry.at.container_id == *id);
         Ok(found)
@@ -369,9 +339,7 @@ impl Cache {
 
     /// The path of an attachment's file.
     pub fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
-        let separator = self.separator;
-        let name = format!("{network}{separator}{}{separator}{}", at.container_id, at.ifname);
-        self.directory.join(name)
+        self.directory.join(format!("{network}-{}-{}", at.container_id, at.ifname))
     }
 }
 

@@ -305,18 +305,16 @@ impl Runtime {
     ) -> Result<Removed> {
         let _locks = self.lock(network, &at.container_id)?;
         let cannot = || format!("cannot remove {}", at.title(network));
-        let (witness, known) = (Witness::new()?, self.cached_or_pending(network, at));
-        let life = match (&known, self.records.read(network, at)) {
-            (Some(entry), _) => self.life(&witness, entry),
-            (None, Ok(Some(record))) => witness.life_of_record(&record),
-            (None, Err(error)) => Life::Unknown(error.to_string()),
-            (None, Ok(None))
-                if owners::is_on_host(Owner::new(network, at).as_str())?
-                    || has_rules_of_reference(network, at)? =>
+        let known = self.entry_of(network, at);
+        let owner = Owner::new(network, at).to_string();
+        let life = match self.recorded_life(&Witness::new()?, known.as_ref(), network, at) {
+            Some(life) => life,
+            None if self.on_host(true)?.contains(&owner)
+                || has_rules_of_reference(network, at)? =>
             {
                 Life::Unknown("it has no record".into())
             }
-            (None, Ok(None)) => {
+            None => {
                 let msg = format!("{}: it is not attached", cannot());
                 return Err(Error::new(Code::UNKNOWN_CONTAINER, msg));
             }
@@ -331,10 +329,38 @@ impl Runtime {
             Some(entry) => self.delete_of_add(&entry, None)?,
             None => {
                 self.remove_owned(network, std::slice::from_ref(at))?;
+                #[cfg(feature = "tool")]
+                self.release_of(network, at)?;
                 self.remove_files(network, at)?;
             }
         }
         Ok(Removed { network: network.clone(), at: at.clone(), reason })
+    }
+
+    /// The owners that objects of the host name: links, rules and reservations. `is_shared`: also reservations that can be of another
+    /// host.
+    fn on_host(&self, is_shared: bool) -> Result<HashSet<String>> {
+        let owners = owners::with_veths()?.into_iter().collect();
+        #[cfg(feature = "tool")]
+        let owners = self.with_holders(owners, is_shared)?;
+        #[cfg(not(feature = "tool"))]
+        let _ = is_shared;
+        Ok(owners)
+    }
+
+    /// Whether an attachment is alive, by its entry or else by its record. `None` without both.
+    fn recorded_life(
+        &self,
+        witness: &Witness,
+        entry: Option<&CacheEntry>,
+        network: &NetworkName,
+        at: &Attachment,
+    ) -> Option<Life> {
+        match (entry, self.records.read(network, at)) {
+            (Some(entry), _) => Some(self.life(witness, entry)),
+            (None, Ok(record)) => record.map(|record| witness.life_of_record(&record)),
+            (None, Err(error)) => Some(Life::Unknown(error.to_string())),
+        }
     }
 
     /// Removes all attachments, because the operator states that none is alive, such as after the end of a node in a container.
@@ -345,16 +371,25 @@ impl Runtime {
         print_line: &mut dyn FnMut(&str),
     ) -> Result<Collected> {
         let witness = Witness::new()?;
-        let mut entries = self.entries()?;
-        entries.extend(self.uncached_operations()?);
-        let mut living = entries.iter().filter(|entry| self.life(&witness, entry) == Life::Alive);
-        if let Some(entry) = living.next() {
-            let msg = format!("cannot remove all attachments: {} is alive", entry.title());
-            return Err(Error::internal(msg));
+        let AllRecords { records, unreadable } = self.records.all()?;
+        let cached = self.entries()?.into_iter().map(|entry| (entry.network, entry.at));
+        let recorded = records.into_iter().map(|record| (record.network, record.at));
+        let owners = self.on_host(false)?;
+        let on_host = owners.iter().filter_map(|owner| Owner::named(owner));
+        let all: BTreeSet<(NetworkName, Attachment)> =
+            cached.chain(recorded).chain(on_host).collect();
+        for (network, at) in &all {
+            let entry = self.entry_of(network, at);
+            let life = self.recorded_life(&witness, entry.as_ref(), network, at);
+            if life == Some(Life::Alive) {
+                let title = at.title(network);
+                let msg = format!("cannot remove all attachments: {title} is alive");
+                return Err(Error::internal(msg));
+            }
         }
         let mut collected = Collected::default();
-        for entry in &entries {
-            match self.remove_unknown(&entry.network, &entry.at, is_dry_run) {
+        for (network, at) in &all {
+            match self.remove_unknown(network, at, is_dry_run) {
                 Ok(removed) => {
                     print_line(&removed.line(is_dry_run));
                     collected.removed.push(removed);
@@ -362,7 +397,7 @@ impl Runtime {
                 Err(error) => collected.errors.push(error),
             }
         }
-        for unreadable in self.records.all()?.unreadable {
+        for unreadable in unreadable {
             let what = format!("the unreadable record {}", unreadable.file.display());
             if !is_dry_run {
                 collected.errors.extend(self.records.remove_unreadable(&unreadable).err());
@@ -380,8 +415,8 @@ impl Runtime {
         lock::sweep(&self.locks);
         let AllRecords { records, unreadable } = self.sweep_files()?;
         unreadable.iter().for_each(Unreadable::warn);
-        // Release 0.1.0 wrote its records into these directories.
-        for directory in ["namespaces", "pending"] {
+        // Release 0.1.0 wrote its records into the first two of these directories, 0.2.0 its operations into the last one.
+        for directory in ["namespaces", "pending", "operations"] {
             let _ = fs::remove_dir_all(self.state.join(directory));
         }
         let witness = Witness::new()?;
@@ -390,14 +425,12 @@ impl Runtime {
             if self.has_entry(&record.network, &record.at) {
                 continue;
             }
-            // The record of an ADD that was killed before it wrote its pending record.
-            let made_nothing = record.maker == Maker::Cnibox && record.made.is_empty();
             let mut is_ended = || {
                 witness.life_of_record(&record).is_ended()
                     && !self.is_proof(&record, &in_use)
                     && run.is_confirmed_record(&record)
             };
-            if (made_nothing || is_ended())
+            if is_ended()
                 && let Some(_locks) = self.lock_if_free(&record.network, &record.at.container_id)?
                 && !self.has_entry(&record.network, &record.at)
                 // An ADD of another runtime may have replaced the record since, or be in progress.

@@ -17,7 +17,7 @@ use crate::names::{Attachment, ContainerId, NetworkName, hex};
 use crate::plugin::life::{self, Attached, Life, Witness};
 use crate::plugin::record::{AllRecords, Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{Cache, CacheEntry, Entries, Operation};
+use crate::runtime::cache::{Cache, CacheEntry, Entries};
 use crate::runtime::chain::Chain;
 
 /// What a DEL takes for the namespace of an attachment without a record.
@@ -31,26 +31,20 @@ pub(super) enum Unrecorded {
 }
 
 impl Runtime {
-    /// The attachments in the cache, of all runtimes, and those of interrupted operations and of records without a cache entry
-    /// whose end nothing proves: only the operator can remove these. The list is for display, so this takes no lock. Prints a
-    /// warning for each entry and each record that cannot be read.
+    /// The attachments in the cache, of all runtimes, and those of records without a cache entry whose end nothing proves: only the
+    /// operator can remove these. The list is for display, so this takes no lock. Prints a warning for each entry and each record
+    /// that cannot be read.
     pub fn attachments(&self) -> Result<Vec<(CacheEntry, Life)>> {
         let witness = Witness::new()?;
         let mut attachments = self.lives(&witness, self.entries()?);
-        let pending = self.uncached_operations()?;
-        let titles = attachments.iter().map(|(entry, _)| entry).chain(&pending);
-        let titles: HashSet<String> = titles.map(CacheEntry::title).collect();
+        let titles: HashSet<String> = attachments.iter().map(|(entry, _)| entry.title()).collect();
         let AllRecords { mut records, unreadable } = self.records.all()?;
         records.retain(|record| !titles.contains(&record.at.title(&record.network)));
-        let judged = pending.into_iter().map(|entry| {
-            let (life, _) = self.judge(&witness, &entry);
-            (entry, life)
-        });
-        let judged = judged.chain(records.into_iter().map(|record| {
+        let judged = records.into_iter().map(|record| {
             let life = witness.life_of_record(&record);
             let named = CacheEntry::new(&record.network, &record.at);
             (CacheEntry { netns: record.netns, ..named }, life)
-        }));
+        });
         attachments.extend(judged.filter(|(_, life)| matches!(life, Life::Unknown(_))));
         unreadable.iter().for_each(Unreadable::warn);
         Ok(attachments)
@@ -76,7 +70,9 @@ impl Runtime {
 
     /// The entries of the cache. Prints a warning for each damaged entry.
     pub fn entries(&self) -> Result<Vec<CacheEntry>> {
-        entries_or_warn(&self.cache)
+        let found = self.cache.all()?;
+        found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
+        Ok(found.entries)
     }
 
     /// The entries of the cache, and an error for each damaged entry.
@@ -84,24 +80,11 @@ impl Runtime {
         self.cache.all()
     }
 
-    /// The pending records of attachments without a cache entry and a later ADD.
-    pub(super) fn uncached_operations(&self) -> Result<Vec<CacheEntry>> {
-        let mut pending = entries_or_warn(&self.pending)?;
-        pending.retain(|entry| {
-            self.cache.read(&entry.network, &entry.at) == Ok(None)
-                && self.is_last(entry) != Ok(false)
-        });
-        Ok(pending)
-    }
-
     /// Whether the attachment of an entry is alive. Writes a record for an attachment without one if its namespace exists: with
-    /// the record, a later call can ask the kernel whether the namespace has ended. So it does for a record of an unknown boot. The
-    /// pending record of a DEL that found no record proves no attachment.
+    /// the record, a later call can ask the kernel whether the namespace has ended. So it does for a record of an unknown boot.
     pub(super) fn life(&self, witness: &Witness, entry: &CacheEntry) -> Life {
         let (life, unrecorded) = self.judge(witness, entry);
-        let operation = entry.operation.as_ref();
         if let Some(netns) = unrecorded
-            && !operation.is_some_and(Operation::is_del_without_record)
             && witness.view().is_ok()
         {
             // If the record cannot be written, for example without the permission, a later call has less proof, but no failure.
@@ -165,27 +148,6 @@ impl Runtime {
     pub(super) fn record_of(&self, entry: &CacheEntry) -> Result<Option<Record>> {
         let record = self.records.read(&entry.network, &entry.at)?;
         Ok(record.filter(|record| is_record_of(record, entry, &self.cache)))
-    }
-
-    /// Whether the operation of a pending record is the last one of its attachment. Fails if the record or the
-    /// cache entry cannot be read.
-    pub(super) fn is_last(&self, pending: &CacheEntry) -> Result<bool> {
-        let (network, at) = (&pending.network, &pending.at);
-        let cached = self.cache.read(network, at)?;
-        let operation = pending.operation.as_ref();
-        let generation = operation.map_or("", |operation| &operation.generation);
-        Ok(match (self.records.read(network, at)?, cached) {
-            (Some(_), None) if operation.is_some_and(Operation::is_del_without_record) => false,
-            (_, None) if generation.is_empty() => true,
-            (_, Some(entry)) if generation.is_empty() => {
-                entry == CacheEntry { operation: None, ..pending.clone() }
-            }
-            (None, entry) => entry.is_none(),
-            (Some(record), entry) => {
-                record.generation == generation
-                    && entry.is_none_or(|entry| is_record_of(&record, &entry, &self.cache))
-            }
-        })
     }
 
     /// Writes a record with maker `Adopted` for an attachment that has none. A record of an unknown boot gets the present boot:
@@ -380,8 +342,8 @@ fn without_var(path: &Path) -> &Path {
 /// Whether a record was written by the ADD that wrote an entry. A later ADD by plugins that write no record replaces the entry
 /// only.
 pub(super) fn is_record_of(record: &Record, entry: &CacheEntry, cache: &Cache) -> bool {
-    if let Some(operation) = &entry.operation {
-        return record.generation == operation.generation;
+    if let Some(generation) = &entry.of_record {
+        return record.generation == *generation;
     }
     if record.maker == Maker::Adopted {
         let fingerprint = fingerprint(&cache.path(&entry.network, &entry.at));
@@ -399,11 +361,4 @@ pub(super) fn fingerprint(path: &Path) -> Option<String> {
     let (metadata, content) = (fs::metadata(path).ok()?, file::read(path).ok()?);
     let (ino, s, ns) = (metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
     Some(format!("{ino} {s}.{ns:09} {}", hex(&Hash::hash(&content)[..16])))
-}
-
-/// The entries of a directory. Prints a warning for each damaged one.
-fn entries_or_warn(cache: &Cache) -> Result<Vec<CacheEntry>> {
-    let found = cache.all()?;
-    found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
-    Ok(found.entries)
 }

@@ -1,8 +1,8 @@
-//! The operations of a runtime on one attachment: ADD, CHECK and DEL, with the cache and the pending records.
+//! The operations of a runtime on one attachment: ADD, CHECK and DEL, with the cache and the record.
 //!
-//! An ADD or DEL writes a pending record before it calls the first plugin, and removes the record after success. After an
-//! interrupted operation, the next ADD or DEL of the attachment finds the record and deletes the attachment. So does GC, if the
-//! container has ended or the operation is a DEL.
+//! An ADD or DEL notes in the record what it was asked for, before it calls the first plugin; an ADD also notes when its caller has
+//! the result, and a DEL removes the record last. So a record tells which operation was interrupted. The next ADD or DEL of the
+//! attachment then deletes the attachment. So does GC, if the container has ended or the operation is a DEL.
 //!
 //! Source: CNI specification 1.1.0, section 3, "Lifecycle & Ordering".
 
@@ -19,9 +19,11 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::record::{AllRecords, Begun, Held, Hold, Made, Maker, Record};
+use crate::plugin::record::{
+    AllRecords, Begun, Held, Hold, Made, Maker, Operation, Record, Unreadable,
+};
 use crate::runtime::Runtime;
-use crate::runtime::cache::{Cache, CacheEntry, Entries, Operation};
+use crate::runtime::cache::{CacheEntry, Entries};
 use crate::runtime::chain::{Chain, FailedAdd};
 use crate::runtime::conf::Network;
 use crate::runtime::life::{self, Unrecorded};
@@ -57,8 +59,8 @@ pub struct Target<'a> {
     pub capability_args: &'a Json,
 }
 
-/// A successful ADD, which still holds its locks and has its pending record. The caller must call `keep` or `undo_after`. If
-/// the process ends before, the attachment counts as interrupted.
+/// An ADD whose plugins have succeeded, and which still holds its locks. The caller must call `keep` or `undo_after`. If the
+/// process ends before, the ADD counts as interrupted.
 #[must_use]
 pub struct Added<'a> {
     /// The result of the last plugin, as the version of the network has it.
@@ -66,6 +68,7 @@ pub struct Added<'a> {
     runtime: &'a Runtime,
     network: &'a Network,
     entry: CacheEntry,
+    begun: Begun,
     _locks: [Lock; 2],
 }
 
@@ -75,17 +78,15 @@ impl Added<'_> {
         &self.entry.result
     }
 
-    /// Completes the ADD after the caller has the result: removes the pending record. If that fails, deletes the attachment,
-    /// because it would count as interrupted.
-    pub fn keep(self) -> Result<()> {
-        let recorded = self.runtime.pending.remove(&self.entry.network, &self.entry.at);
-        recorded.map_err(|error| self.undo_after(error))
+    /// Completes the ADD after the caller has the result: notes that in the record. If that fails, deletes the attachment, because
+    /// the ADD would count as interrupted.
+    pub fn keep(mut self) -> Result<()> {
+        self.begun.note_added().map_err(|error| self.undo_after(error))
     }
 
     /// Deletes the attachment after the caller could not use its result. Returns `error`.
     pub fn undo_after(self, error: Error) -> Error {
-        sys::forget_interrupt();
-        error.and(self.runtime.delete(&self.entry, self.network, &self.entry.netns))
+        error.and(self.runtime.undo_add(self.begun, &self.entry, self.network))
     }
 }
 
@@ -135,26 +136,25 @@ impl Runtime {
         let rtnl = netns.rtnl()?;
         let was_there = rtnl.link(&entry.at.ifname)?.is_some();
         let mut begun = self.begin(&entry, plugins, &netns, &rtnl)?;
+        let undo = |error: Error, begun, entry: &CacheEntry| {
+            let undone = self.undo_add(begun, entry, network);
+            error.and(undone.map_err(|undo| undo.context("cannot undo the failed ADD")))
+        };
         let success = match chain.add() {
             Ok(success) => success,
             // The interface existed before this ADD, so it belongs to another attachment. A DEL would remove it.
             Err(FailedAdd { error, changed_nothing: true }) if was_there => {
                 return Err(error.and(self.remove_files(&entry.network, &entry.at)));
             }
-            Err(FailedAdd { error, .. }) => {
-                if let Err(error) = begun.note_deleting() {
-                    warn(format_args!("{error}"));
-                }
-                return Err(self.undo_add(error, &entry, network));
-            }
+            Err(FailedAdd { error, .. }) => return Err(undo(error, begun, &entry)),
         };
-        match self.complete(begun, &success, &entry, network.version) {
-            Ok(entry) => Ok(Added { success, runtime: self, network, entry, _locks: locks }),
-            Err(error) => Err(self.undo_add(error, &entry, network)),
+        match self.complete(&mut begun, &success, &entry, network.version) {
+            Ok(entry) => Ok(Added { success, runtime: self, network, entry, begun, _locks: locks }),
+            Err(error) => Err(undo(error, begun, &entry)),
         }
     }
 
-    /// Writes the record, with the identity of the namespace, and the pending record.
+    /// Writes the record, with the identity of the namespace and the request.
     fn begin(
         &self,
         entry: &CacheEntry,
@@ -164,26 +164,20 @@ impl Runtime {
     ) -> Result<Begun> {
         let (sockets, by) = ((&Rtnl::open()?, rtnl), (Maker::Cnibox, plugins));
         let record = Record::of(&entry.network, &entry.at, netns, sockets, by)?;
-        let record = Record { starter: self.starter, ..record };
-        let begun = self.records.begin(&record)?;
-        let operation = Operation { is_del: false, generation: record.generation };
-        match self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() }) {
-            Ok(()) => Ok(begun),
-            Err(error) => Err(error.and(begun.undo())),
-        }
+        self.records.begin(&Record { starter: self.starter, request: entry.request(), ..record })
     }
 
     /// Writes the result of an ADD into the record and into the cache. Returns the cache entry.
     fn complete(
         &self,
-        begun: Begun,
+        begun: &mut Begun,
         success: &Success,
         entry: &CacheEntry,
         version: Version,
     ) -> Result<CacheEntry> {
         let result = version::print_result(success, version)?;
         let entry = CacheEntry { result, ..entry.clone() };
-        begun.finish(&Made::of(success))?;
+        begun.note_made(&Made::of(success))?;
         self.cache.write(&entry)?;
         Ok(entry)
     }
@@ -205,11 +199,14 @@ impl Runtime {
         }
     }
 
-    /// Runs DEL of the whole list after a failed ADD, whichever plugin failed. Returns `error`.
-    fn undo_add(&self, error: Error, entry: &CacheEntry, network: &Network) -> Error {
+    /// Runs DEL of the whole list after a failed ADD, whichever plugin failed.
+    fn undo_add(&self, mut begun: Begun, entry: &CacheEntry, network: &Network) -> Result<()> {
         sys::forget_interrupt();
-        let undone = self.delete(entry, network, &entry.netns);
-        error.and(undone.map_err(|undo| undo.context("cannot undo the failed ADD")))
+        // The DEL of an executed plugin does not wait for the lock of a record with this note.
+        if let Err(error) = begun.note_deleting() {
+            warn(format_args!("{error}"));
+        }
+        self.delete(entry, network, &entry.netns)
     }
 
     /// Detaches a container from a network. Idempotent: succeeds if there is no attachment.
@@ -221,8 +218,8 @@ impl Runtime {
         self.del_locked(choice, target)
     }
 
-    /// Detaches an attachment that the cache or the pending records had a moment ago. Succeeds if another process has deleted
-    /// it since: then nothing has its configuration any more, and a network of podman has no file.
+    /// Detaches an attachment that was listed a moment ago. Succeeds if another process has deleted it since: then nothing has its
+    /// configuration any more, and a network of podman has no file.
     pub fn del_listed(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let _locks = self.lock(choice.name(), &target.at.container_id)?;
         match self.is_absent(choice.name(), target.at) {
@@ -231,14 +228,21 @@ impl Runtime {
         }
     }
 
-    /// Whether an attachment has neither a cache entry nor a pending record. A file that cannot be read is not absent.
+    /// Whether there is no request for an attachment, in the cache or in a record. A file that cannot be read is not absent.
     fn is_absent(&self, network: &NetworkName, at: &Attachment) -> bool {
-        [&self.cache, &self.pending].iter().all(|cache| matches!(cache.read(network, at), Ok(None)))
+        self.cache.read(network, at) == Ok(None)
+            && self.records.read(network, at).is_ok_and(|record| {
+                record.is_none_or(|record| CacheEntry::of_record(&record).is_none())
+            })
     }
 
     fn del_locked(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let held = self.hold_for_del(choice.name(), target.at)?;
-        let known = self.cached_or_pending(choice.name(), target.at);
+        if held.as_ref().is_some_and(|held| held.record.operation().is_some()) {
+            // The records are not needed here.
+            let _ = self.sweep_files();
+        }
+        let known = self.entry_of(choice.name(), target.at);
         let network = self.network(choice, known.as_ref())?;
         if let Some(given) = target.netns
             && self.is_of_successor(choice.name(), target.at, given)?
@@ -270,26 +274,30 @@ impl Runtime {
         Err(Error::new(Code::SAME_NETNS, msg))
     }
 
-    /// The attachments of a container in the cache and in the pending records.
+    /// The attachments of a container, by the cache and by the requests in records.
     pub fn attachments_of(
         &self,
         container_id: &ContainerId,
         choice: Option<&Choice>,
         ifname: Option<&IfName>,
     ) -> Result<AttachmentsOf> {
-        let mut of = AttachmentsOf::default();
-        for cache in [&self.cache, &self.pending] {
-            let Entries { entries, damaged } = cache.of_container(container_id)?;
-            of.unreadable.extend(damaged);
-            for entry in entries {
-                let is_wanted = choice.is_none_or(|choice| *choice.name() == entry.network)
-                    && ifname.is_none_or(|ifname| entry.at.ifname == *ifname);
-                let attached = (entry.network, entry.at);
-                if is_wanted && !of.attached.contains(&attached) {
-                    of.attached.push(attached);
-                }
+        let Entries { entries: cached, damaged } = self.cache.of_container(container_id)?;
+        let mut of = AttachmentsOf { attached: Vec::new(), unreadable: damaged };
+        let AllRecords { records, unreadable } = self.records.of_container(container_id)?;
+        let requests = records.iter().filter_map(CacheEntry::of_record);
+        for entry in cached.into_iter().chain(requests) {
+            let is_wanted = choice.is_none_or(|choice| *choice.name() == entry.network)
+                && ifname.is_none_or(|ifname| entry.at.ifname == *ifname);
+            let attached = (entry.network, entry.at);
+            if is_wanted && !of.attached.contains(&attached) {
+                of.attached.push(attached);
             }
         }
+        let is_of_other = |record: &Unreadable| {
+            record.named().is_none_or(|attached| !of.attached.contains(&attached))
+        };
+        let other = unreadable.into_iter().filter(is_of_other);
+        of.unreadable.extend(other.map(|record| record.error));
         Ok(of)
     }
 
@@ -340,7 +348,7 @@ impl Runtime {
         Chain::without_parameters(&self.settings, network, Verb::Status).status().map(|()| true)
     }
 
-    /// Runs DEL of the list. Removes the cache entry and the records only if all plugins succeeded.
+    /// Runs DEL of the list. Removes the cache entry and the record only if all plugins succeeded.
     pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
         self.delete_held(entry, network, netns, None)
     }
@@ -360,14 +368,11 @@ impl Runtime {
             warn(format_args!("{error}"));
             None
         });
-        let generation = found.as_ref().map_or_else(String::new, |found| found.generation.clone());
         let record = found.filter(|record| life::is_record_of(record, entry, &self.cache));
         let verb = Verb::Del(entry.at.clone());
         let chain = Chain { record: record.as_ref(), ..self.chain(entry, network, netns, verb) };
         let chain = Chain { netns: self.netns_to_clean(&chain, entry)?, ..chain };
-        let operation = Operation { is_del: true, generation };
-        self.pending.write(&CacheEntry { operation: Some(operation), ..entry.clone() })?;
-        if let Some(Err(error)) = held.as_mut().map(|held| held.note_deleting()) {
+        if let Some(Err(error)) = held.as_mut().map(|held| held.note_deleting(&entry.request())) {
             warn(format_args!("{error}"));
             held = None;
         }
@@ -382,70 +387,66 @@ impl Runtime {
         removed
     }
 
-    /// Whether the list is the list of the ADD, as the cache entry or the pending record has it. Another list can lack a plugin
-    /// of the ADD.
+    /// Whether the list is the list of the ADD, as the cache or the record has it. Another list can lack a plugin of the ADD.
     fn is_list_of_add(&self, entry: &CacheEntry, network: &Network) -> bool {
-        [&self.cache, &self.pending].into_iter().any(|cache| {
-            let known = cache.read(&entry.network, &entry.at);
-            matches!(known, Ok(Some(known)) if known.config == network.bytes)
-        })
+        let record = || self.records.read(&entry.network, &entry.at).ok().flatten();
+        let cached = self.cache.read(&entry.network, &entry.at).ok().flatten();
+        [cached, record().as_ref().and_then(CacheEntry::of_record)]
+            .iter()
+            .flatten()
+            .any(|known| known.config == network.bytes)
     }
 
-    /// Removes the cache entry, the record, and last the pending record. After a crash in between, the pending record makes the
-    /// next call repeat the DEL.
+    /// Removes the cache entry, and last the record. After a crash in between, the record makes the next call repeat the DEL.
     pub(super) fn remove_files(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         // A file that belongs to another attachment stays. A damaged file is removed.
         if self.cache.holder(network, at)?.is_none() {
             self.cache.remove(network, at)?;
         }
-        self.records.remove(network, at)?;
-        self.pending.remove(network, at)
+        self.records.remove(network, at)
     }
 
-    /// The cache entry of an attachment, or else its pending record.
-    pub(super) fn cached_or_pending(
-        &self,
-        network: &NetworkName,
-        at: &Attachment,
-    ) -> Option<CacheEntry> {
-        read_or_warn(&self.cache, network, at).or_else(|| self.pending_of(network, at))
+    /// The cache entry of an attachment, or else the request in its record. An unreadable record has none.
+    pub(super) fn entry_of(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
+        let cached = self.cache.read(network, at).unwrap_or_else(|error| {
+            warn(format_args!("{error}; going on without it"));
+            None
+        });
+        let record = || self.records.read(network, at).ok().flatten();
+        cached.or_else(|| CacheEntry::of_record(&record()?))
     }
 
-    fn pending_of(&self, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
-        let pending = read_or_warn(&self.pending, network, at);
-        if pending.is_some() {
-            // The records are not needed here.
-            let _ = self.sweep_files();
-        }
-        pending
-    }
-
-    /// The pending record of an interrupted ADD or DEL. `None` if another runtime has attached the interface after the
-    /// interruption: then the cache entry or the generation of the record is that of the later ADD. Fails if the record or the
-    /// cache entry cannot be read. The caller holds the lock of the container.
+    /// The operation of this runtime on an attachment that was interrupted: the caller holds the lock of the container. `None` if
+    /// another runtime has attached the interface after the interruption: then the record is that of the later ADD, or the cache
+    /// entry is. Fails if the record or the cache entry cannot be read.
     pub(super) fn interrupted(
         &self,
         network: &NetworkName,
         at: &Attachment,
-    ) -> Result<Option<CacheEntry>> {
-        let Some(pending) = self.pending_of(network, at) else { return Ok(None) };
-        Ok(self.is_last(&pending)?.then_some(pending))
+    ) -> Result<Option<Operation>> {
+        let Some(record) = self.records.read(network, at)? else { return Ok(None) };
+        let Some(operation) = record.operation() else { return Ok(None) };
+        // An ADD deletes an earlier entry, and notes what it made before it writes its own.
+        let is_of_record = |entry: &CacheEntry| {
+            !record.made.is_empty() && life::is_record_of(&record, entry, &self.cache)
+        };
+        let cached = self.cache.read(network, at)?;
+        Ok(cached.as_ref().is_none_or(is_of_record).then_some(operation))
     }
 
-    /// Whether the cache or the pending records have a file for an attachment, also an unreadable one.
+    /// Whether the cache or a record has a request for an attachment. A file that cannot be read counts.
     pub fn has_entry(&self, network: &NetworkName, at: &Attachment) -> bool {
-        [&self.cache, &self.pending].iter().any(|cache| cache.read(network, at) != Ok(None))
+        !self.is_absent(network, at)
     }
 
     /// Whether there is anything of an attachment: an entry, or a record. A file that cannot be read counts.
     pub fn is_known(&self, network: &NetworkName, at: &Attachment) -> bool {
-        self.has_entry(network, at) || !matches!(self.records.read(network, at), Ok(None))
+        self.cache.read(network, at) != Ok(None) || self.records.read(network, at) != Ok(None)
     }
 
     /// Removes the temporary files of killed operations. Returns the records.
     pub(super) fn sweep_files(&self) -> Result<AllRecords> {
         self.cache.sweep();
-        self.pending.sweep();
         file::sweep(&self.state);
         self.records.sweep()
     }
@@ -510,14 +511,6 @@ impl Runtime {
         sys::survive_failed_writes();
         Ok(Some([network, container]))
     }
-}
-
-/// The entry of an attachment. Prints a warning if it cannot be used.
-fn read_or_warn(cache: &Cache, network: &NetworkName, at: &Attachment) -> Option<CacheEntry> {
-    cache.read(network, at).unwrap_or_else(|error| {
-        warn(format_args!("{error}; going on without it"));
-        None
-    })
 }
 
 /// The known entry of an attachment, with the configuration of the call, and with CNI_ARGS and the capability arguments of

@@ -51,8 +51,6 @@ const STATE: &str = "/run/cnibox";
 pub struct Runtime {
     pub settings: CallSettings,
     cache: Cache,
-    /// The pending records: one for each ADD or DEL that has begun and has not succeeded yet.
-    pending: Cache,
     records: Records,
     locks: PathBuf,
     /// /run/cnibox: the files that only this runtime reads.
@@ -79,7 +77,6 @@ impl Runtime {
         Self {
             settings,
             cache: Cache::new(below(cache::DIRECTORY.path())),
-            pending: Cache::of_cnibox(state.join("operations")),
             records: Records::in_directory(below(record::DIRECTORY.path())),
             locks: state.join("locks"),
             state,

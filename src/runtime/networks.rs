@@ -90,11 +90,9 @@ impl Runtime {
             Network::all(&self.configurations)?.into_iter().collect();
         let networks = configured?.into_iter().chain(self.others.iter().cloned());
         let mut names: Vec<NetworkName> = networks.map(|network| network.name).collect();
-        for cache in [&self.cache, &self.pending] {
-            let found = cache.all()?;
-            names.extend(found.entries.into_iter().map(|entry| entry.network));
-            found.damaged.into_iter().next().map_or(Ok(()), Err)?;
-        }
+        let found = self.cache.all()?;
+        names.extend(found.entries.into_iter().map(|entry| entry.network));
+        found.damaged.into_iter().next().map_or(Ok(()), Err)?;
         let found = self.records.all()?;
         names.extend(found.records.into_iter().map(|record| record.network));
         found.unreadable.into_iter().next().map_or(Ok(()), |unreadable| Err(unreadable.error))?;

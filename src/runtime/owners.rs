@@ -55,12 +55,14 @@ fn add_in_tables(nft: &Nft, owners: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Whether an object on the host names this owner. Unlike `on_host`, this includes veth links.
-pub fn is_on_host(owner: &str) -> Result<bool> {
+/// `on_host`, with the owners of veth links.
+pub fn with_veths() -> Result<Vec<String>> {
+    let mut owners = on_host()?;
     let links = Rtnl::open()?.links()?;
-    let is_owner = |found: &str| found == owner;
-    Ok(links.iter().filter_map(host_link::owner_of).any(is_owner)
-        || on_host()?.iter().any(|found| is_owner(found)))
+    owners.extend(links.iter().filter_map(host_link::owner_of).map(str::to_owned));
+    owners.sort_unstable();
+    owners.dedup();
+    Ok(owners)
 }
 
 impl Runtime {

@@ -1,7 +1,7 @@
 //! Lists the reservations of `host-local` on a host, and decides whether their owners are alive.
 //!
 //! A reservation is **alive** while the attachment of its owner is alive (see `plugin::life`). The attachment comes from the
-//! cache, from a pending record, or from a record without a cache entry. A reservation is **gone** with one of these proofs:
+//! cache, or from a record without a cache entry. A reservation is **gone** with one of these proofs:
 //!
 //! 1. The attachment has ended, and its ADD reserved the address. A cache entry that is older than the reservation is no such
 //!    proof: a later ADD of the same container made the reservation.
@@ -56,7 +56,7 @@ pub struct Pool {
     /// In the order of their addresses.
     pub reservations: Vec<OwnedReservation>,
     #[serde(skip)]
-    is_of_several_hosts: bool,
+    pub(super) is_of_several_hosts: bool,
 }
 
 /// A range with the numbers of its used and free addresses.
@@ -116,7 +116,7 @@ pub struct Survey {
     pub records: Vec<(Record, Life)>,
     /// The records that cannot be read.
     pub unreadable: Vec<Unreadable>,
-    /// An error for each reservation, cache entry and pending record that cannot be read.
+    /// An error for each reservation and cache entry that cannot be read.
     pub damaged: Vec<Error>,
 }
 
@@ -141,10 +141,8 @@ impl Runtime {
             of_reservations.extend(damaged.into_iter().map(|(_, error)| error));
         }
         let witness = Witness::new()?;
-        let Entries { entries: pending, mut damaged } = self.pending.all()?;
-        let cached = self.cache.all()?;
-        damaged.extend(cached.damaged);
-        let mut attachments = self.lives(&witness, cached.entries);
+        let Entries { entries: cached, damaged } = self.cache.all()?;
+        let mut attachments = self.lives(&witness, cached);
         attachments.sort_by(|(one, _), (other, _)| key(one).cmp(&key(other)));
         for (entry, _) in &attachments {
             add_ranges_of_add(entry, &mut pools);
@@ -159,11 +157,8 @@ impl Runtime {
                 records.push((record, life));
             }
         }
-        let pending: Vec<_> =
-            pending.into_iter().map(|entry| self.with_life(&witness, entry)).collect();
         let unreadable = all.unreadable;
-        let evidence =
-            Evidence { runtime: self, pending, records, unreadable, attachments, damaged };
+        let evidence = Evidence { runtime: self, records, unreadable, attachments, damaged };
         for (pool, listed) in pools.iter_mut().zip(listed) {
             let judged = listed.into_iter().map(|listed| evidence.judged(pool, listed));
             pool.reservations = judged.collect();

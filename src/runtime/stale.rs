@@ -23,7 +23,12 @@ impl Runtime {
     ) -> Result<()> {
         let witness = Witness::new()?;
         self.refuse_shared_file(&witness, new)?;
-        let pending = self.interrupted(&new.network, &new.at)?;
+        // An unreadable record or entry is no sign of one. Below they are judged.
+        let interrupted = self.interrupted(&new.network, &new.at).unwrap_or(None);
+        if interrupted.is_some() {
+            // The records are not needed here.
+            let _ = self.sweep_files();
+        }
         let entry = self.cache.read(&new.network, &new.at);
         // The list lacks the entries that it cannot read: that of this attachment may be readable now only.
         let own = entry.as_ref().ok().cloned().flatten();
@@ -49,7 +54,7 @@ impl Runtime {
             let is_of_network = other.network == new.network;
             let generation = self.generation(&other);
             match self.life_for_add(&witness, &other) {
-                _ if is_of_network && pending.is_some() => {}
+                _ if is_of_network && interrupted.is_some() => {}
                 Life::Alive => return Err(already_attached(&other)),
                 Life::Unknown(reason) if is_of_network => {
                     return Err(may_be_attached(&other, &reason));
@@ -63,7 +68,10 @@ impl Runtime {
                 self.delete_stale(&other, &other.network_of_add()?, &generation)?;
             }
         }
-        let Some(rest) = known.or(pending) else { return self.refuse_recorded(&witness, new) };
+        let unfinished = || interrupted.and_then(|_| self.entry_of(&new.network, &new.at));
+        let Some(rest) = known.or_else(unfinished) else {
+            return self.refuse_recorded(&witness, new);
+        };
         let old = rest.network_of_add();
         self.delete_stale(&rest, old.as_ref().unwrap_or(network), &judged)
     }

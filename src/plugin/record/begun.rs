@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, ErrorKind, Seek, Write};
+use std::io::{self, ErrorKind, Seek};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::kernel::flock::{self, Limit, Mode};
 use crate::kernel::sys;
 use crate::plugin::owner;
 use crate::plugin::record::files::{self, BYTES_MAX, has_reserved};
-use crate::plugin::record::{Made, Note, Record, Records, cannot, held, line, orphans};
+use crate::plugin::record::{Made, Note, Record, Records, append, cannot, held, line, orphans};
 
 /// The number of attempts to write a record. Each further attempt means that another process removed or replaced the record.
 const ATTEMPTS_MAX: u32 = 100;
@@ -76,14 +76,18 @@ impl Begun {
         self.write(&Note::of_claims(claims).line())
     }
 
-    /// Appends the `Made` line of the ADD, which has succeeded.
-    pub fn finish(mut self, made: &Made) -> Result<()> {
+    /// Appends the `Made` line of the ADD, whose plugins have succeeded.
+    pub fn note_made(&mut self, made: &Made) -> Result<()> {
         self.write(&line(made))
     }
 
+    /// Notes that the ADD of a runtime is complete.
+    pub fn note_added(&mut self) -> Result<()> {
+        self.write(&Note { added: Some(true), ..Note::default() }.line())
+    }
+
     fn write(&mut self, line: &[u8]) -> Result<()> {
-        let written = fault::file_operation().and_then(|()| self.file.write_all(line));
-        written.map_err(|error| cannot("write", &self.path, error))
+        append(&self.file, line).map_err(|error| cannot("write", &self.path, error))
     }
 
     /// Restores the file as it was before the ADD, which has failed. A record of the caller stays.

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,9 @@ use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::plugin::owner::{self, Owner, hash};
-use crate::plugin::record::{Hold, Made, Note, Record, cannot, claims, held, line, orphans};
+use crate::plugin::record::{
+    Hold, Made, Note, Record, append, cannot, claims, held, line, orphans,
+};
 
 /// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
 /// that their attachments have ended.
@@ -159,9 +161,9 @@ impl Records {
         let path = self.path(network, at);
         let mark = || -> io::Result<()> {
             fault::file_operation()?;
-            let (mut file, _) = file::open_regular(&path, file::APPEND)?;
+            let (file, _) = file::open_regular(&path, file::APPEND)?;
             flock::lock(&file, Mode::Exclusive, held::HOLD_MAX)?;
-            file.write_all(&Note::of_del().line())
+            append(&file, &Note::of_del().line())
         };
         file::found(mark()).map(drop).map_err(|error| cannot("write", &path, error))
     }
@@ -169,9 +171,8 @@ impl Records {
     fn append(&self, path: &Path, line: &[u8]) -> Result<bool> {
         let append = || -> io::Result<()> {
             fault::file_operation()?;
-            let (mut file, _) = file::open_regular(path, file::APPEND)?;
-            fault::file_operation()?;
-            file.write_all(line)
+            let (file, _) = file::open_regular(path, file::APPEND)?;
+            append(&file, line)
         };
         let appended = file::found(append()).map_err(|error| cannot("write", path, error))?;
         Ok(appended.is_some())
@@ -277,10 +278,24 @@ impl Records {
 
     /// All records. Fails if the directory cannot be read.
     pub fn all(&self) -> Result<AllRecords> {
+        self.all_with_name(|_| true)
+    }
+
+    /// The records of a container, and the unreadable ones that can be of it.
+    pub fn of_container(&self, id: &ContainerId) -> Result<AllRecords> {
+        let part = format!("{SEPARATOR}{id}{SEPARATOR}");
+        let mut all =
+            self.all_with_name(|name| name.starts_with(SEPARATOR) || name.contains(&part))?;
+        all.records.retain(|record| record.at.container_id == *id);
+        all.unreadable.retain(|unreadable| unreadable.named().is_some());
+        Ok(all)
+    }
+
+    fn all_with_name(&self, is_wanted: impl Fn(&str) -> bool) -> Result<AllRecords> {
         let mut all = AllRecords::default();
-        for file in
-            self.files().map_err(|error| cannot("read directory", &self.directory, error))?
-        {
+        let files = self.files();
+        let files = files.map_err(|error| cannot("read directory", &self.directory, error))?;
+        for file in files.into_iter().filter(|file| is_wanted(&file.to_string_lossy())) {
             match self.read_file(&file) {
                 Ok(record) => all.records.extend(record),
                 Err(error) => all.unreadable.push(Unreadable { file, error }),

@@ -4,7 +4,7 @@
 //! A file that is removed or replaced keeps its lock. So after the lock, the file must still be the one at the path.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Mode};
 use crate::names::{Attachment, NetworkName};
-use crate::plugin::record::{Note, Record, Records, cannot};
+use crate::plugin::record::{Note, Record, Records, append, cannot, request_line};
 
 /// The reason why a lock cannot be taken.
 pub(super) const BUSY: &str = "another operation has it";
@@ -28,17 +28,19 @@ pub struct Held {
 }
 
 impl Held {
-    /// Notes that GC removes the attachment, so that the DEL of an executed plugin does not wait for this lock, and `reconcile`
-    /// makes nothing.
-    pub fn note_deleting(&mut self) -> Result<()> {
-        if self.record.is_deleting {
+    /// Notes that the runtime removes the attachment, so that the DEL of an executed plugin does not wait for this lock, and
+    /// `reconcile` makes nothing. `request` is that of the DEL, see `Record::request`: that of the ADD stays.
+    pub fn note_deleting(&mut self, request: &[u8]) -> Result<()> {
+        let request = if self.record.request.is_empty() { request } else { b"" };
+        if self.record.is_deleting && !self.record.is_added && request.is_empty() {
             return Ok(());
         }
-        let line = Note::of_del().line();
-        let written = fault::file_operation().and_then(|()| self.file.write_all(&line));
+        let added = self.record.is_added.then_some(false);
+        let note = Note { added, ..Note::of_del() };
+        let written = append(&self.file, &[request_line(request), note.line()].concat());
         let Record { network, at, .. } = &self.record;
         written.map_err(|error| cannot("write", &Records::of_host().path(network, at), error))?;
-        self.record.is_deleting = true;
+        (self.record.is_deleting, self.record.is_added) = (true, false);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use crate::kernel::sys::{self, warn};
 use crate::names::Attachment;
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
-use crate::plugin::record::{Held, Hold, Maker, Record};
+use crate::plugin::record::{Held, Hold, Maker, Operation, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
@@ -51,21 +51,14 @@ impl Runtime {
     ) -> Result<CacheSummary> {
         let networks = run.choice.map(|choice| choice.name().clone()).into_iter().collect();
         let mut known = CacheSummary { networks, ..CacheSummary::default() };
-        let (cached, pending) = (self.cache.all()?, self.pending.all()?);
-        for error in cached.damaged.iter().chain(&pending.damaged) {
-            warn(format_args!("{error}"));
-        }
+        let cached = self.cache.all()?;
+        cached.damaged.iter().for_each(|error| warn(format_args!("{error}")));
         let mut entries = cached.entries;
         let titles: HashSet<String> = entries.iter().map(CacheEntry::title).collect();
-        for entry in pending.entries {
-            // For an attachment with a cache entry and a pending record, use the cache entry: only it has the result. A record of
-            // a later ADD, without a cache entry, is for `gc_of_host`.
-            if !titles.contains(&entry.title()) && self.is_last(&entry) != Ok(false) {
-                entries.push(entry);
-            } else if !run.options.is_dry_run {
-                run.collected.errors.extend(self.remove_void_operation(&entry).err());
-            }
-        }
+        // `gc` warns of the records that cannot be read.
+        let requests = self.records.all()?.records;
+        let requests = requests.iter().filter_map(CacheEntry::of_record);
+        entries.extend(requests.filter(|entry| !titles.contains(&entry.title())));
         entries.retain(|entry| run.is_of(&entry.network));
         entries.sort_by(|one, two| one.network.cmp(&two.network));
         let mut stale: Vec<Stale> = Vec::new();
@@ -114,7 +107,7 @@ impl Runtime {
             Hold::Busy(_) => return Ok(None),
         };
         // An entry that differs from the listed one belongs to a later operation, so it stays.
-        let known = self.cached_or_pending(network, at).filter(|entry| entry == listed);
+        let known = self.entry_of(network, at).filter(|entry| entry == listed);
         let Some(entry) = known else { return Ok(None) };
         let Some(Removal { reason, has_ended }) = self.removal(witness, dead, &entry) else {
             return Ok(None);
@@ -131,7 +124,7 @@ impl Runtime {
             .record_of(&entry)?
             .filter(|record| has_ended && matches!(record.maker, Maker::Cnibox | Maker::Plugin));
         if let Some(held) = held.as_mut().filter(|_| !run.options.is_dry_run) {
-            held.note_deleting()?;
+            held.note_deleting(&entry.request())?;
         }
         Ok(Some(Stale { entry, reason, ended, _held: held, _locks: locks }))
     }
@@ -180,11 +173,10 @@ impl Runtime {
     /// A text that differs for a later attachment of the same name: generation of the record, and fingerprints of the files.
     fn incarnation(&self, entry: &CacheEntry) -> String {
         let (network, at) = (&entry.network, &entry.at);
-        let files = [self.cache.path(network, at), self.pending.path(network, at)];
-        let [cached, pending] = files.map(|path| life::fingerprint(&path).unwrap_or_default());
+        let cached = life::fingerprint(&self.cache.path(network, at)).unwrap_or_default();
         let record = self.records.read(network, at).ok().flatten();
         let generation = record.map_or_else(String::new, |record| record.generation);
-        format!("{generation}|{cached}|{pending}")
+        format!("{generation}|{cached}")
     }
 
     /// The reason to remove an attachment, or `None`. `dead` has the namespaces of killed processes.
@@ -199,20 +191,8 @@ impl Runtime {
         // container is alive. Without a view of the host, DEL could delete the interface of another attachment.
         // An unreadable record or cache entry proves nothing. `gc` warns of it.
         let interrupted = self.interrupted(&entry.network, &entry.at).ok().flatten();
-        let operation = interrupted?.operation?;
-        let is_begun = operation.is_del && witness.view().is_ok();
+        let is_begun = interrupted == Some(Operation::Del) && witness.view().is_ok();
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
-    }
-
-    /// Removes a pending record if another runtime has attached the interface since.
-    fn remove_void_operation(&self, pending: &CacheEntry) -> Result<()> {
-        let (network, at) = (&pending.network, &pending.at);
-        match self.lock_if_free(network, &at.container_id)? {
-            Some(_locks) if self.interrupted(network, at)?.is_none() => {
-                self.pending.remove(network, at)
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Deletes an attachment with the configuration of its ADD. If that is unreadable, uses `chosen`, or else the directory.

@@ -75,7 +75,7 @@ impl Runtime {
         if held.record != *record {
             return Ok(None);
         }
-        if self.cached_or_pending(network, at).is_some() || has_rules_of_reference(network, at)? {
+        if self.entry_of(network, at).is_some() || has_rules_of_reference(network, at)? {
             return Ok(None);
         }
         let Life::Ended(proof) = witness.life_of_record(record) else { return Ok(None) };
@@ -84,7 +84,7 @@ impl Runtime {
             return Ok(None);
         }
         if !run.options.is_dry_run {
-            held.note_deleting()?;
+            held.note_deleting(&[])?;
         }
         Ok(Some(EndedOwner { record: record.clone(), proof, _held: held, _locks: locks }))
     }

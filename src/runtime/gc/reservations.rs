@@ -1,11 +1,16 @@
 //! Releases the reservations of ended containers that have no cache entry.
 
+use std::collections::HashSet;
+
 use crate::error::Result;
+use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
+use crate::names::{Attachment, NetworkName};
+use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{CacheSummary, GcRun};
-use crate::runtime::reservations::OwnedReservation;
+use crate::runtime::reservations::{OwnedReservation, OwnerState};
 
 const RELEASE: [&str; 2] = ["would release", "released"];
 
@@ -28,6 +33,36 @@ impl Runtime {
             }
         }
         Ok(())
+    }
+
+    /// Adds the owners of reservations that nothing shows to be alive.
+    pub(super) fn with_holders(
+        &self,
+        mut owners: HashSet<String>,
+        is_shared: bool,
+    ) -> Result<HashSet<String>> {
+        let survey = self.survey()?;
+        for pool in survey.pools.iter().filter(|pool| is_shared || !pool.is_of_several_hosts) {
+            for owned in &pool.reservations {
+                if !matches!(owned.state, OwnerState::Alive(_))
+                    && let Holder::Container { id, ifname: Some(ifname) } =
+                        owned.reservation.holder.clone()
+                {
+                    let at = Attachment { container_id: id, ifname };
+                    owners.insert(Owner::new(&owned.network, &at).to_string());
+                }
+            }
+        }
+        Ok(owners)
+    }
+
+    /// Releases the reservations of an attachment.
+    pub(super) fn release_of(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+        let survey = self.survey()?;
+        let is_its_own = |owned: &&OwnedReservation| {
+            owned.network == *network && owned.reservation.holder.is(at)
+        };
+        survey.reservations().filter(is_its_own).try_for_each(|owned| self.release(owned).map(drop))
     }
 
     fn release_remains(&self, owned: &OwnedReservation, reason: &str, run: &mut GcRun<'_>) {

@@ -18,17 +18,15 @@ fn pod(entry: &CacheEntry) -> Option<Pod> {
     Some(Pod { namespace: args.pod_namespace?.into(), name: args.pod_name?.into() })
 }
 
-/// What a host knows of its attachments: cache entries, pending records of unfinished operations, and the plugins' records of
-/// attachments without a cache entry. The state of each owner follows from these.
+/// What a host knows of its attachments: cache entries, and the records of attachments without a cache entry. The state of each owner follows from these.
 pub(super) struct Evidence<'a> {
     pub(super) runtime: &'a Runtime,
-    pub(super) pending: Vec<(CacheEntry, Life)>,
     /// The records of attachments without a cache entry, as in [`Survey`].
     pub(super) records: Vec<(Record, Life)>,
     pub(super) unreadable: Vec<Unreadable>,
     /// Sorted by `key`.
     pub(super) attachments: Vec<(CacheEntry, Life)>,
-    /// The errors of damaged cache entries and pending records.
+    /// The errors of damaged cache entries.
     pub(super) damaged: Vec<Error>,
 }
 
@@ -75,19 +73,16 @@ impl Evidence<'_> {
                 return OwnerState::Unknown("its file names no container".into());
             }
         };
-        let pending =
-            self.pending.iter().filter(|(entry, _)| is_held_by(entry, &pool.network, holder));
         let is_recorded =
             |(record, _): &&(Record, Life)| record.network == pool.network && holder.is(&record.at);
         let recorded: Vec<_> = self.records.iter().filter(is_recorded).collect();
         let mut lives: Vec<&Life> = entries.iter().map(|(_, life)| life).collect();
-        lives.extend(pending.map(|(_, life)| life));
         lives.extend(recorded.iter().map(|(_, life)| life));
         if lives.contains(&&Life::Alive) {
             return OwnerState::Alive("its network namespace exists".into());
         }
         if self.damaged.iter().any(|error| error.to_string().contains(&**id)) {
-            return OwnerState::Unknown("its cache entry or pending record is damaged".into());
+            return OwnerState::Unknown("its cache entry is damaged".into());
         }
         for life in lives {
             if let Life::Unknown(reason) = life {

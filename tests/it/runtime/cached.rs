@@ -143,17 +143,6 @@ fn a_damaged_entry_is_reported_and_stands_in_nobodys_way() {
 }
 
 #[test]
-fn a_damaged_record_of_a_pending_operation_is_passed_over() {
-    let host = Host::new();
-    host.configure("1.conflist", &network());
-    host.world.container("c1");
-    host.world.write("/run/cnibox/operations/net+c1+eth0", "{");
-    host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run().success();
-    host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
-    assert_eq!(host.kept(), [""; 0]);
-}
-
-#[test]
 fn an_attachment_of_podman_is_gone_when_its_path_leads_to_another_namespace() {
     let host = Host::new();
     attach_as_podman(&host);

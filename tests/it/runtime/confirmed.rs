@@ -151,6 +151,7 @@ fn reservations_and_rules_that_no_cache_has_are_confirmed_too() {
         "-c",
         "rm /var/lib/cni/results/net-*c1*; umount /run/netns/c1; rm /run/netns/c1",
     ]);
+    host.forget_requests();
     host.world.host(["sh", "-c", "touch -d '-2 minutes' /var/lib/cni/networks/net/10.*"]);
     host.world.eventually("the host's end is gone", || host.world.ports_of("cni0").len() == 1);
     let first = host.confirm(0);

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{Host, list};
-use crate::world::{Container, Running, World, parse, with, without};
+use crate::world::{Container, Running, World, parse};
 
 /// The runtime that attaches a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -298,18 +298,21 @@ fn a_newer_entry_makes_an_interrupted_operation_void() {
     let host = host();
     for maker in [Maker::Libcni, Maker::Go] {
         let container = host.world.container("c1");
-        host.world.write("/run/cnibox/operations/net+c1+eth0", "{}");
-        host.attach(maker, "c1", &container.netns());
+        host.attach(Maker::Cnibox, "c1", &container.netns());
+        let record = host.world.read(&host.record_of("net", "c1"));
+        host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
         // The record of an ADD that was killed before the other runtime began.
-        let operation = json!({"operation": "ADD 0123456789abcdef"});
-        let pending = with(&without(&host.cached("net-c1-eth0"), "result"), operation);
-        host.world.write("/run/cnibox/operations/net+c1+eth0", pending.to_string());
+        let is_of_begin = |line: &&str| !line.contains("macs") && !line.contains("added");
+        let begin: Vec<&str> = record.lines().filter(is_of_begin).collect();
+        host.world.write(&host.record_of("net", "c1"), begin.join("\n") + "\n");
+        assert!(host.has_interrupted());
+        host.attach(maker, "c1", &container.netns());
         let add = host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run();
         assert!(add.stderr.contains("attached already"), "{}", add.report());
         host.cnibox(&["gc"]).run().silence();
         assert_eq!((host.ids(), host.life("c1")), (vec!["c1".to_owned()], "alive".to_owned()));
-        assert!(!host.world.path("/run/cnibox/operations/net+c1+eth0").exists());
         host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+        assert_eq!(host.kept(), [""; 0]);
         container.destroy();
     }
 }

@@ -62,6 +62,7 @@ fn leaked() -> (Host, String) {
     host.cnibox(&["add", "gone", "c1", "--container-id", "c1"]).run().success();
     c1.destroy();
     host.world.host(["sh", "-ec", "rm /run/net.d/1.conflist /var/lib/cni/results/gone-*"]);
+    host.forget_requests();
     host.world.eventually("the container has ended", || {
         let survey = host.cnibox(&["ipam", "list", "--json"]).run().output();
         parse(&survey).to_string().contains("gone")

@@ -84,7 +84,7 @@ fn an_attachment_that_cannot_be_recorded_as_made_is_deleted_at_once() {
         for_every_fault(|number| {
             let outcome = host.cnibox(call).env("CNIBOX_FAIL_FILE", &number.to_string()).run();
             let is_attached = std::fs::remove_file(host.world.path("/run/attached")).is_ok();
-            let said = "cnibox: cannot remove /run/cnibox/operations/";
+            let said = "cnibox: cannot write /var/lib/cni/attachments/";
             if outcome.stderr.starts_with(said) && !is_attached {
                 met += 1;
                 assert_eq!(host.kept(), [""; 0], "{}", outcome.report());

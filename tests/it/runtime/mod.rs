@@ -161,6 +161,23 @@ impl Host {
         files.lines().map(str::to_owned).collect()
     }
 
+    /// Whether a record is of an ADD or DEL of the runtime that is not complete.
+    fn has_interrupted(&self) -> bool {
+        let all = "cd /var/lib/cni/attachments && for file in [!@]*; do test ! -f \"$file\" || tr '\\n' ' ' <\"$file\"; echo; done";
+        let records = self.world.tool(&["sh", "-c", all], None).run().stdout;
+        let is_interrupted = |record: &str| {
+            let has = |note: &str| record.contains(note);
+            has(r#"{"kind":"#) && (has(r#""added":false"#) || !has(r#""added":true"#))
+        };
+        records.lines().any(is_interrupted)
+    }
+
+    /// Removes the requests of the runtime from all records, as if only plugins had been called.
+    fn forget_requests(&self) {
+        let all = "sed -i '/^{\"kind\":/d' /var/lib/cni/attachments/[!@]*";
+        self.world.host(["sh", "-c", all]);
+    }
+
     /// Calls gc until nothing is kept: the kernel ends a namespace a moment after the last process that used it.
     #[track_caller]
     fn gc_until_nothing_is_kept(&self) {

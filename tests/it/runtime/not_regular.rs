@@ -14,11 +14,10 @@ const LIMIT: &str = "60";
 
 /// A file of the attachment `a`, `eth0` in the network `net`, and the commands that fail. A cache entry or record that cannot be read
 /// prevents no DEL; an ADD would replace an attachment that may live.
-const FILES: [(&str, &[&str]); 6] = [
+const FILES: [(&str, &[&str]); 5] = [
     ("/run/net.d/0.conflist", &[]),
     // `gc --uncached` would not keep its attachment.
     ("/var/lib/cni/results/net-a-eth0", &["add", "check", "gc"]),
-    ("/run/cnibox/operations/net+a+eth0", &[]),
     // The record of the namespace.
     (RECORDS, &["add", "check"]),
     ("/run/cnibox/locks/network-net", &["add", "check", "del", "gc"]),

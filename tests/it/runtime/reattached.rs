@@ -201,7 +201,7 @@ fn a_chained_plugin_leaves_the_record_of_ours() {
         let host = Host::new();
         let c1 = host.world.container("c1");
         let result = c1.add("bridge", &bridge(2));
-        let read = || host.world.read(&host.record_of("net", "c1"));
+        let read = || host.world.read(&host.record_of("net", "c1")).replace("\n\n", "\n");
         let record = read();
         add_chain(&c1, chain, 8080, &result);
         let names = chain.iter().map(|name| match *name {

@@ -56,6 +56,7 @@ impl Loss {
             Self::Plugins => {}
             _ => {
                 host.world.host(["rm", CACHE]);
+                host.forget_requests();
             }
         }
         match self {
@@ -258,6 +259,7 @@ fn an_interface_on_the_host_goes_with_its_container() {
     host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run().success();
     container.exec(["ip", "link", "set", "eth0", "netns", "1"]);
     host.world.host(["rm", CACHE]);
+    host.forget_requests();
     host.configure(
         "1.conflist",
         &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [{"type": "loopback"}]}),

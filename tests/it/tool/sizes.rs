@@ -43,7 +43,6 @@ fn an_attachment_with_a_huge_file_is_kept_and_so_is_the_file() {
         // A damaged record proves nothing, and gc removes the file of it.
         (record.as_str(), false),
         (reservation.as_str(), true),
-        ("/run/cnibox/operations/net+c1+eth0", true),
         ("/run/net.d/10-net.conflist", true),
     ] {
         let host = Host::new();

@@ -131,7 +131,6 @@ impl Play {
             let is_of_plugin = line.contains("alias 'cnibox n")
                 || (line.contains(" kind ifb ") && !self.model.has_go)
                 || line.contains("/results/")
-                || line.contains("/operations/")
                 || line.contains("file /var/lib/cni/attachments/")
                 || line.ends_with(".lease");
             if !is_kept

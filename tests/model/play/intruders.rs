@@ -208,7 +208,7 @@ fn litter(number: u64) -> String {
     let directory = [
         "/var/lib/cni/results",
         "/var/lib/cni/networks/n0",
-        "/run/cnibox/operations",
+        "/var/lib/cni/attachments",
         "/run/cnibox/locks",
     ];
     let directory = directory[usize::try_from(number % 4).unwrap_or_default()];

@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use super::*;
@@ -41,6 +42,8 @@ fn record(boot_and_cookie: &str) -> Record {
         starter: None,
         is_deleting: false,
         is_repeated: false,
+        request: Vec::new(),
+        is_added: false,
     }
 }
 
@@ -57,9 +60,9 @@ fn read(records: &Records) -> Option<Record> {
 #[test]
 fn a_record_has_the_addresses_of_the_add_and_the_later_ones() {
     let (dir, records) = Scratch::records("lines");
-    let begun = records.begin(&record("b 7")).unwrap();
+    let mut begun = records.begin(&record("b 7")).unwrap();
     assert_eq!(read(&records), Some(record("b 7")));
-    begun.finish(&made("10.1.0.2")).unwrap();
+    begun.note_made(&made("10.1.0.2")).unwrap();
     let whole = |addresses: &[&str]| {
         let made = addresses.iter().copied().map(made).collect();
         Some(Record { made, ..record("b 7") })
@@ -85,23 +88,29 @@ fn a_record_has_the_addresses_of_the_add_and_the_later_ones() {
 #[test]
 fn the_file_of_a_record_has_one_document_per_line() {
     let (_dir, records) = Scratch::records("format");
-    let begun = records.begin(&record("b 7")).unwrap();
+    let mut begun = records.begin(&record("b 7")).unwrap();
     let path = records.path(&record("b 7").network, &record("b 7").at);
     records.note_claims(&path, &["@10.1.0.2@cni0".into()]).unwrap();
-    begun.finish(&made("10.1.0.2")).unwrap();
+    begun.note_made(&made("10.1.0.2")).unwrap();
     let header = r#"{"version":1,"network":"net","containerID":"c1","ifname":"eth0","netns":"/run/netns/c1","identity":"b 7","observer":1,"number":1073741831,"generation":"0123456789abcdef","maker":"plugin"}"#;
     let claims = r#"{"claims":["@10.1.0.2@cni0"]}"#;
     let made = r#"{"macs":["02:00:00:00:00:07"],"addresses":["10.1.0.2"]}"#;
     let plugins = r#"{"plugins":["bridge"]}"#;
-    let all = format!("{header}\n{plugins}\n{claims}\n{made}\n");
-    assert_eq!(fs::read_to_string(path).unwrap(), all);
+    // Lines that are appended begin with a newline.
+    let all = format!("{header}\n{plugins}\n\n{claims}\n\n{made}\n");
+    assert_eq!(fs::read_to_string(&path).unwrap(), all);
+    // A full disk has cut off a line. The next one is read nevertheless.
+    let mut file = fs::File::options().append(true).open(path).unwrap();
+    file.write_all(br#"{"claims":["@10.1"#).unwrap();
+    begun.note_deleting().unwrap();
+    assert!(read(&records).unwrap().is_deleting);
 }
 
 #[test]
 fn a_record_that_is_amended_often_stays_short() {
     let (_dir, records) = Scratch::records("short");
     let Record { network, at, .. } = record("b 7");
-    records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.1")).unwrap();
+    records.begin(&record("b 7")).unwrap().note_made(&made("10.1.0.1")).unwrap();
     let file = records.file_name(&network, &at);
     for number in 2..250 {
         let address = format!("10.1.0.{number}");
@@ -123,7 +132,7 @@ fn a_failed_add_leaves_the_earlier_record() {
     fs::create_dir(&dir.0).unwrap();
     records.begin(&record("b 7")).unwrap().undo().unwrap();
     assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
-    records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.2")).unwrap();
+    records.begin(&record("b 7")).unwrap().note_made(&made("10.1.0.2")).unwrap();
     let before = read(&records);
     let Record { network, at, .. } = record("b 7");
     let path = records.path(&network, &at);
@@ -146,10 +155,11 @@ fn an_add_repeats_an_earlier_one_until_one_succeeds() {
     let begin = |identity: &str| records.begin(&record(identity)).unwrap();
     // The first ADDs are killed.
     assert!(!begin("b 7").is_repeated && !begin("b 7").is_repeated);
-    let begun = begin("b 7");
+    let mut begun = begin("b 7");
     // A plugin that this one delegates to.
     assert!(!begin("b 7").is_repeated);
-    begun.finish(&made("10.1.0.2")).unwrap();
+    begun.note_made(&made("10.1.0.2")).unwrap();
+    drop(begun);
     assert!(begin("b 7").is_repeated && begin("b 7").is_repeated);
     let begun = begin("b 7");
     assert!(begin("b 7").is_repeated, "a delegate");
@@ -162,13 +172,13 @@ fn an_add_repeats_an_earlier_one_until_one_succeeds() {
 #[test]
 fn the_record_of_a_caller_stays() {
     let (_dir, records) = Scratch::records("caller");
-    let outer = records.begin(&record("b 7")).unwrap();
+    let mut outer = records.begin(&record("b 7")).unwrap();
     let other = Record { maker: Maker::Ipam, ..record("b 7") };
     let inner = records.begin(&other).unwrap();
     inner.undo().unwrap();
     assert_eq!(read(&records), Some(record("b 7")));
-    records.begin(&other).unwrap().finish(&made("10.1.0.2")).unwrap();
-    outer.finish(&made("10.1.0.2")).unwrap();
+    records.begin(&other).unwrap().note_made(&made("10.1.0.2")).unwrap();
+    outer.note_made(&made("10.1.0.2")).unwrap();
     assert_eq!(read(&records).unwrap().maker, Maker::Plugin);
 }
 
@@ -177,8 +187,8 @@ fn a_record_lists_the_noted_ports_and_passes_them_on() {
     let (_dir, records) = Scratch::records("ports");
     let ports = |ports: &[&str]| Some(ports.iter().copied().map(str::to_owned).collect());
     let begin = |identity: &str| {
-        let begun = records.begin(&Record { ports: ports(&[]), ..record(identity) }).unwrap();
-        begun.finish(&made("10.1.0.2")).unwrap();
+        let mut begun = records.begin(&Record { ports: ports(&[]), ..record(identity) }).unwrap();
+        begun.note_made(&made("10.1.0.2")).unwrap();
         read(&records).unwrap()
     };
     let first = begin("b 7");
@@ -190,7 +200,7 @@ fn a_record_lists_the_noted_ports_and_passes_them_on() {
     assert_eq!(begin("b 8").ports, ports(&["a", "b"]));
     // An earlier release writes no ports.
     records.remove(&first.network, &first.at).unwrap();
-    records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.2")).unwrap();
+    records.begin(&record("b 7")).unwrap().note_made(&made("10.1.0.2")).unwrap();
     assert_eq!(begin("b 8").ports, None);
 }
 
@@ -220,7 +230,7 @@ fn an_unreadable_record_is_no_absence_and_stays() {
     for (damage, reason) in DAMAGES {
         let (_dir, records) = Scratch::records("unreadable");
         let Record { network, at, .. } = record("b 7");
-        records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.2")).unwrap();
+        records.begin(&record("b 7")).unwrap().note_made(&made("10.1.0.2")).unwrap();
         let path = records.path(&network, &at);
         fs::write(&path, damage).unwrap();
         let error = records.read(&network, &at).unwrap_err().to_string();
@@ -258,7 +268,7 @@ fn a_record_that_cannot_be_opened_is_no_absence() {
 fn the_claim_of_an_unreadable_record_may_be_valid() {
     let (_dir, records) = Scratch::records("claim");
     let Record { network, at, .. } = record("b 7");
-    records.begin(&record("b 7")).unwrap().finish(&made("10.1.0.2")).unwrap();
+    records.begin(&record("b 7")).unwrap().note_made(&made("10.1.0.2")).unwrap();
     let (file, claim) = (records.file_name(&network, &at), "@10.1.0.2@cni0");
     records.note_claims(&file, &[claim.into()]).unwrap();
     records.claim(claim, &file).unwrap();

@@ -119,7 +119,7 @@ fn a_damaged_entry_or_another_host_is_a_doubt() {
     host.reserve_file("10.1.0.7", "f00d42\r\neth0");
     host.world.host(["mkdir", "-p", "/var/lib/cni/results"]);
     host.world.write("/var/lib/cni/results/net-f00d42-eth0", "{");
-    assert_is(state(&host, "10.1.0.7"), "unknown", "its cache entry or pending record is damaged");
+    assert_is(state(&host, "10.1.0.7"), "unknown", "its cache entry is damaged");
     host.world.host(["rm", "/var/lib/cni/results/net-f00d42-eth0"]);
     host.configure("net", &json!([[{"subnet": "10.1.0.0/24"}]]), json!({"staleOnBoot": "keep"}));
     assert_is(state(&host, "10.1.0.7"), "unknown", "it can be a reservation of another host");
