@@ -317,7 +317,8 @@ impl Word {
         let begun = ids_with_beginning(word, &entries);
         let similar = begun.first().filter(|_| id.is_none());
         let similar = similar.map(|id| format!("no container is {word}; did you mean {id}?"));
-        let unreadable = if id.is_none() { damaged } else { Vec::new() };
+        let damaged = damaged.into_iter().map(|file| file.error);
+        let unreadable = damaged.filter(|_| id.is_none()).collect();
         Ok(Self { id, unreadable, similar })
     }
 }

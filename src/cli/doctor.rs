@@ -37,6 +37,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
 use crate::plugin::life::Life;
+use crate::plugin::life::Witness;
 use crate::runtime::Runtime;
 
 use super::output::{self, print_line, usage_error};
@@ -197,7 +198,7 @@ impl Doctor {
 
     /// Runs the checks. Returns their findings, the most harmful first, the line for a healthy host, and the ways of packets.
     fn examine(&self, runtime: &Runtime) -> Result<(Vec<Finding>, String, Vec<String>)> {
-        let mut survey = runtime.read_survey();
+        let mut survey = Witness::new().and_then(|witness| runtime.read_survey(&witness));
         let all = survey.as_ref().map_or_else(|_| Vec::new(), |survey| survey.attachments.clone());
         let only = match (&self.container, self.port) {
             (Some(container), _) => {

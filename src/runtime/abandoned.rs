@@ -42,21 +42,21 @@ struct Abandoned<'r> {
 }
 
 impl Runtime {
-    /// Removes the abandoned namespaces, and waits for their end. Returns whether there was one.
+    /// Removes the abandoned namespaces, and waits for their end: then the attachments in them have ended.
     pub(super) fn remove_abandoned_namespaces(
         &self,
         witness: &Witness,
         run: &mut GcRun<'_>,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let all = self.records.all()?;
         // The attachment of an unreadable record can be in any namespace.
         if !all.unreadable.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         let records = all.records;
         let candidates = without_starter(&records);
         let view = witness.view().ok().filter(|view| view.has_own_root());
-        let Some(view) = view.filter(|_| !candidates.is_empty()) else { return Ok(false) };
+        let Some(view) = view.filter(|_| !candidates.is_empty()) else { return Ok(()) };
         let containers: Vec<&str> = candidates.iter().flat_map(Abandoned::containers).collect();
         let uses = Uses::survey(&containers)?;
         let mut numbers = Vec::new();
@@ -73,7 +73,7 @@ impl Runtime {
             let rest = deadline.saturating_duration_since(Instant::now());
             witness.host().wait_for_end(&[*number], rest)?;
         }
-        Ok(!numbers.is_empty())
+        Ok(())
     }
 }
 

@@ -62,8 +62,21 @@ pub struct Cache {
 pub struct Entries {
     /// The content of the usable files, in the order of the file names.
     pub entries: Vec<CacheEntry>,
-    /// One error per file that cannot be used.
-    pub damaged: Vec<Error>,
+    pub damaged: Vec<Damaged>,
+}
+
+/// A file that cannot be used.
+#[derive(Debug)]
+pub struct Damaged {
+    name: String,
+    pub error: Error,
+}
+
+impl Damaged {
+    /// Whether the file can be that of an attachment of this container. A file name is ambiguous.
+    pub fn may_be_of(&self, network: &NetworkName, id: &ContainerId) -> bool {
+        self.name.starts_with(&format!("{network}-{id}-"))
+    }
 }
 
 impl CacheEntry {
@@ -308,7 +321,10 @@ impl Cache {
                 .and_then(|json| CacheEntry::parse(&json).map_err(|error| unusable(&path, error)));
             match entry {
                 Ok(entry) => all.entries.push(entry),
-                Err(error) => all.damaged.push(error),
+                Err(error) => {
+                    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    all.damaged.push(Damaged { name, error });
+                }
             }
         }
         Ok(all)

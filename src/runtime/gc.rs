@@ -2,11 +2,10 @@
 //! removes the rules, links and reservations of other owners that have ended, without a configuration.
 
 mod collect;
-mod host_objects;
+mod ordered;
 #[cfg(feature = "tool")]
 mod reservations;
 
-use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::net::IpAddr;
@@ -17,15 +16,13 @@ use serde::Serialize;
 use crate::cni::request::Verb;
 use crate::cni::version::Version;
 use crate::compat::rules as rules_of_reference;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::kernel::flock::Mode;
 use crate::kernel::sys;
-#[cfg(feature = "tool")]
-use crate::names::ContainerId;
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, ContainerId, NetworkName};
 use crate::netlink::nft::Nft;
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::life::{Life, Witness};
+use crate::plugin::life::Witness;
 use crate::plugin::owner::Owner;
 use crate::plugin::record::orphans;
 use crate::plugin::record::{AllRecords, Hold, Maker, Record, Unreadable};
@@ -100,14 +97,17 @@ pub struct Collected {
     pub errors: Vec<Error>,
 }
 
-/// The networks of a GC, with the owners and the addresses of their cache entries.
+/// What a GC has left.
 #[derive(Debug, Default)]
-pub(super) struct CacheSummary {
-    pub(super) networks: Vec<NetworkName>,
-    /// The owners of all entries, also of those that this GC removed.
-    pub(super) owners: HashSet<String>,
-    /// The addresses of the entries that stay.
-    pub(super) addresses: BTreeSet<(NetworkName, IpAddr)>,
+pub(super) struct Left {
+    /// The networks of the attachments in the cache, and that of the GC.
+    networks: Vec<NetworkName>,
+    /// The addresses of the attachments that stay.
+    addresses: BTreeSet<(NetworkName, IpAddr)>,
+    /// The owners of rules and links. `None` if they cannot be read.
+    owners: Option<HashSet<String>>,
+    /// The networks and containers of reservations. `None` if they cannot be read.
+    holders: Option<BTreeSet<(NetworkName, ContainerId)>>,
 }
 
 /// A GC in progress.
@@ -155,7 +155,8 @@ impl GcRun<'_> {
         let Some(confirmation) = &mut self.confirmation else { return true };
         let object = format!("the record of {}", record.at.title(&record.network));
         let generation = record.generation.clone();
-        let found = Candidate::new("", object.clone(), generation, "its namespace has ended");
+        let network = &record.network;
+        let found = Candidate::new(network, object.clone(), generation, "its namespace has ended");
         let is_confirmed = confirmation.seconds_until_confirmed(found) == 0;
         if is_confirmed {
             confirmation.remove(&object);
@@ -171,9 +172,8 @@ impl GcRun<'_> {
         (self.print_line)(line);
     }
 
-    fn note_failure(&mut self, entry: &CacheEntry, error: &Error) {
-        let context = format!("cannot delete {}", entry.title());
-        self.collected.errors.push(error.clone().context(context));
+    fn note_failure(&mut self, what: &str, error: Error) {
+        self.collected.errors.push(error.context(format!("cannot delete {what}")));
     }
 
     pub(super) fn note_attachment(&mut self, removed: Removed) {
@@ -223,26 +223,15 @@ impl Runtime {
         if !options.is_dry_run && !options.confirm {
             self.remove_dead_namespaces(&witness);
         }
-        let mut owners = HashSet::new();
-        let known = loop {
-            let mut known = self.gc_of_cache(&witness, &dead, &mut run)?;
-            owners.extend(std::mem::take(&mut known.owners));
-            let removed = self.remove_abandoned_namespaces(&witness, &mut run);
-            let has_removed = removed.unwrap_or_else(|error| {
-                run.collected.errors.push(error);
-                false
-            });
-            // The attachments in a removed namespace have ended now. With `--confirm`, later runs find that.
-            if !has_removed || run.options.confirm {
-                break CacheSummary { owners, ..known };
-            }
-        };
+        let removed = self.remove_abandoned_namespaces(&witness, &mut run);
+        run.collected.errors.extend(removed.err());
+        let left = self.remove_ended(&witness, &dead, &mut run)?;
         if options.uncached && !options.is_dry_run {
-            for name in &known.networks {
+            for name in &left.networks {
                 run.collected.errors.extend(self.gc_by_plugins(name, run.chosen()).err());
             }
         }
-        self.gc_of_all(&known, &mut run)?;
+        self.remove_rest(&witness, left, &mut run)?;
         let GcRun { confirmation, mut collected, .. } = run;
         if let (Some(confirmation), false) = (confirmation, options.is_dry_run) {
             let written = confirmation.write(choice.map(|choice| &**choice.name()));
@@ -253,18 +242,18 @@ impl Runtime {
 
     /// Only the driver of netavark records a starter.
     #[cfg(not(feature = "netavark"))]
-    fn remove_abandoned_namespaces(&self, _: &Witness, _: &mut GcRun<'_>) -> Result<bool> {
-        Ok(false)
+    fn remove_abandoned_namespaces(&self, _: &Witness, _: &mut GcRun<'_>) -> Result<()> {
+        Ok(())
     }
 
-    /// The part of a GC for objects that belong to no attachment in the cache.
-    fn gc_of_all(&self, known: &CacheSummary, run: &mut GcRun<'_>) -> Result<()> {
-        // The record of an owner is the proof for its rules and for its reservations. `sweep` removes it last. As in a DEL, an
-        // address is released after the rules for it are removed.
-        let of_host = self.gc_of_host(known, run);
+    /// The part of a GC for what belongs to no attachment: reservations, namespaces, files, and last the records. The record of an owner
+    /// is the proof for its rules and for its reservations. As in a DEL, an address is released after the rules for it are removed.
+    fn remove_rest(&self, witness: &Witness, left: Left, run: &mut GcRun<'_>) -> Result<()> {
         #[cfg(feature = "tool")]
-        let of_host = of_host.and_then(|()| self.release_ended(known, run));
-        run.collected.errors.extend(of_host.err());
+        let left = self.release_ended(witness, left, run);
+        // The runtime alone releases no reservations, so it needs no proofs for them.
+        #[cfg(not(feature = "tool"))]
+        let left = Left { holders: Some(BTreeSet::new()), ..left };
         if !run.options.is_dry_run {
             run.collected.errors.extend(refresh_localnet().err());
         }
@@ -272,10 +261,10 @@ impl Runtime {
             return Err(Error::internal("cannot collect garbage: interrupted"));
         }
         if run.options.confirm {
-            self.remove_confirmed_namespaces(&Witness::new()?, run);
+            self.remove_confirmed_namespaces(witness, run);
         }
         if !run.options.is_dry_run {
-            self.sweep(run)?;
+            self.sweep(witness, &left, run)?;
         }
         Ok(())
     }
@@ -296,122 +285,9 @@ impl Runtime {
         confirm::seconds_since_last_run(&self.confirmation())
     }
 
-    /// Removes an attachment that has ended or may be alive, because the operator orders it. Fails if it is provably alive.
-    pub fn remove_unknown(
-        &self,
-        network: &NetworkName,
-        at: &Attachment,
-        is_dry_run: bool,
-    ) -> Result<Removed> {
-        let _locks = self.lock(network, &at.container_id)?;
-        let cannot = || format!("cannot remove {}", at.title(network));
-        let known = self.entry_of(network, at);
-        let owner = Owner::new(network, at).to_string();
-        let life = match self.recorded_life(&Witness::new()?, known.as_ref(), network, at) {
-            Some(life) => life,
-            None if self.on_host(true)?.contains(&owner)
-                || has_rules_of_reference(network, at)? =>
-            {
-                Life::Unknown("it has no record".into())
-            }
-            None => {
-                let msg = format!("{}: it is not attached", cannot());
-                return Err(Error::new(Code::UNKNOWN_CONTAINER, msg));
-            }
-        };
-        let reason = match life {
-            Life::Alive => return Err(Error::internal(format!("{}: it is alive", cannot()))),
-            Life::Ended(reason) => reason,
-            Life::Unknown(reason) => format!("forced by the operator, although {reason}"),
-        };
-        match known {
-            _ if is_dry_run => {}
-            Some(entry) => self.delete_of_add(&entry, None)?,
-            None => {
-                self.remove_owned(network, std::slice::from_ref(at))?;
-                #[cfg(feature = "tool")]
-                self.release_of(network, at)?;
-                self.remove_files(network, at)?;
-            }
-        }
-        Ok(Removed { network: network.clone(), at: at.clone(), reason })
-    }
-
-    /// The owners that objects of the host name: links, rules and reservations. `is_shared`: also reservations that can be of another
-    /// host.
-    fn on_host(&self, is_shared: bool) -> Result<HashSet<String>> {
-        let owners = owners::with_veths()?.into_iter().collect();
-        #[cfg(feature = "tool")]
-        let owners = self.with_holders(owners, is_shared)?;
-        #[cfg(not(feature = "tool"))]
-        let _ = is_shared;
-        Ok(owners)
-    }
-
-    /// Whether an attachment is alive, by its entry or else by its record. `None` without both.
-    fn recorded_life(
-        &self,
-        witness: &Witness,
-        entry: Option<&CacheEntry>,
-        network: &NetworkName,
-        at: &Attachment,
-    ) -> Option<Life> {
-        match (entry, self.records.read(network, at)) {
-            (Some(entry), _) => Some(self.life(witness, entry)),
-            (None, Ok(record)) => record.map(|record| witness.life_of_record(&record)),
-            (None, Err(error)) => Some(Life::Unknown(error.to_string())),
-        }
-    }
-
-    /// Removes all attachments, because the operator states that none is alive, such as after the end of a node in a container.
-    /// Fails if one is provably alive.
-    pub fn remove_all(
-        &self,
-        is_dry_run: bool,
-        print_line: &mut dyn FnMut(&str),
-    ) -> Result<Collected> {
-        let witness = Witness::new()?;
-        let AllRecords { records, unreadable } = self.records.all()?;
-        let cached = self.entries()?.into_iter().map(|entry| (entry.network, entry.at));
-        let recorded = records.into_iter().map(|record| (record.network, record.at));
-        let owners = self.on_host(false)?;
-        let on_host = owners.iter().filter_map(|owner| Owner::named(owner));
-        let all: BTreeSet<(NetworkName, Attachment)> =
-            cached.chain(recorded).chain(on_host).collect();
-        for (network, at) in &all {
-            let entry = self.entry_of(network, at);
-            let life = self.recorded_life(&witness, entry.as_ref(), network, at);
-            if life == Some(Life::Alive) {
-                let title = at.title(network);
-                let msg = format!("cannot remove all attachments: {title} is alive");
-                return Err(Error::internal(msg));
-            }
-        }
-        let mut collected = Collected::default();
-        for (network, at) in &all {
-            match self.remove_unknown(network, at, is_dry_run) {
-                Ok(removed) => {
-                    print_line(&removed.line(is_dry_run));
-                    collected.removed.push(removed);
-                }
-                Err(error) => collected.errors.push(error),
-            }
-        }
-        for unreadable in unreadable {
-            let what = format!("the unreadable record {}", unreadable.file.display());
-            if !is_dry_run {
-                collected.errors.extend(self.records.remove_unreadable(&unreadable).err());
-            }
-            let reason = "forced by the operator".to_owned();
-            print_line(&format!("{} {what}: {reason}", REMOVE[usize::from(!is_dry_run)]));
-            collected.remains.push(Remainder { what, reason });
-        }
-        Ok(collected)
-    }
-
-    /// Removes the temporary files and lock files of killed processes, and the records that are not in the cache and not
-    /// needed. A failed removal has no effect on later calls.
-    fn sweep(&self, run: &mut GcRun<'_>) -> Result<()> {
+    /// Removes the temporary files and lock files of killed processes, and the records of ended attachments that have nothing left. A
+    /// failed removal has no effect on later calls.
+    fn sweep(&self, witness: &Witness, left: &Left, run: &mut GcRun<'_>) -> Result<()> {
         lock::sweep(&self.locks);
         let AllRecords { records, unreadable } = self.sweep_files()?;
         unreadable.iter().for_each(Unreadable::warn);
@@ -419,43 +295,23 @@ impl Runtime {
         for directory in ["namespaces", "pending", "operations"] {
             let _ = fs::remove_dir_all(self.state.join(directory));
         }
-        let witness = Witness::new()?;
-        let in_use = OnceCell::new();
         for record in records {
-            if self.has_entry(&record.network, &record.at) {
-                continue;
-            }
-            let mut is_ended = || {
-                witness.life_of_record(&record).is_ended()
-                    && !self.is_proof(&record, &in_use)
-                    && run.is_confirmed_record(&record)
-            };
-            if is_ended()
-                && let Some(_locks) = self.lock_if_free(&record.network, &record.at.container_id)?
-                && !self.has_entry(&record.network, &record.at)
+            let (network, at) = (&record.network, &record.at);
+            if run.is_of(network)
+                && !self.has_entry(network, at)
+                && witness.life_of_record(&record).is_ended()
+                && !left.needs(&record)
+                && run.is_confirmed_record(&record)
+                && let Some(_locks) = self.lock_if_free(network, &at.container_id)?
+                && !self.has_entry(network, at)
                 // An ADD of another runtime may have replaced the record since, or be in progress.
-                && let Ok(Hold::Held(held)) = self.records.hold_for_removal(&record.network, &record.at)
+                && let Ok(Hold::Held(held)) = self.records.hold_for_removal(network, at)
                 && held.record.generation == record.generation
             {
                 let _ = self.records.discard(&record);
             }
         }
         orphans::sweep(owners::on_host)
-    }
-
-    /// Whether a record is still needed as the proof that the owner of a reservation, a rule or a link has ended. True if the
-    /// owners cannot be read.
-    fn is_proof(&self, record: &Record, in_use: &OnceCell<Option<OwnersInUse>>) -> bool {
-        let in_use = in_use.get_or_init(|| self.owners_in_use().ok());
-        in_use.as_ref().is_none_or(|in_use| in_use.has(record))
-    }
-
-    fn owners_in_use(&self) -> Result<OwnersInUse> {
-        Ok(OwnersInUse {
-            owners: owners::on_host()?,
-            #[cfg(feature = "tool")]
-            holders: self.survey()?.holders(),
-        })
     }
 
     /// Calls GC of the plugins of a network: they remove all objects that belong to no attachment in the cache. Locks the
@@ -465,8 +321,8 @@ impl Runtime {
         let (mut keep, mut of_add) = (Vec::new(), None);
         let found = self.cache.all()?;
         // The attachment of an unreadable entry may live, and would not be in the keep set.
-        if let Some(error) = found.damaged.into_iter().next() {
-            return Err(error.context(format!("cannot call GC of network {name}")));
+        if let Some(file) = found.damaged.into_iter().next() {
+            return Err(file.error.context(format!("cannot call GC of network {name}")));
         }
         for entry in found.entries {
             if entry.network == *name {
@@ -485,23 +341,13 @@ impl Runtime {
     }
 }
 
-/// The owners of all rules, links and reservations on a host.
-struct OwnersInUse {
-    /// The owners of rules and links, sorted.
-    owners: Vec<String>,
-    /// The networks and containers of the reservations. Without the tool, the runtime releases no reservations, so it needs no
-    /// proofs for them.
-    #[cfg(feature = "tool")]
-    holders: BTreeSet<(NetworkName, ContainerId)>,
-}
-
-impl OwnersInUse {
-    /// Whether a rule, link or reservation belongs to the attachment of a record.
-    fn has(&self, Record { network, at, .. }: &Record) -> bool {
-        let is_held = self.owners.binary_search(&Owner::new(network, at).to_string()).is_ok();
-        #[cfg(feature = "tool")]
-        let is_held = is_held || self.holders.contains(&(network.clone(), at.container_id.clone()));
-        is_held
+impl Left {
+    /// Whether a record is still needed as the proof that the owner of a rule, a link or a reservation has ended.
+    fn needs(&self, Record { network, at, .. }: &Record) -> bool {
+        let holder = (network.clone(), at.container_id.clone());
+        let owner = Owner::new(network, at).to_string();
+        self.owners.as_ref().is_none_or(|owners| owners.contains(&owner))
+            || self.holders.as_ref().is_none_or(|holders| holders.contains(&holder))
     }
 }
 

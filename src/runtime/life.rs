@@ -71,7 +71,7 @@ impl Runtime {
     /// The entries of the cache. Prints a warning for each damaged entry.
     pub fn entries(&self) -> Result<Vec<CacheEntry>> {
         let found = self.cache.all()?;
-        found.damaged.iter().for_each(|error| warn(format_args!("warning: {error}")));
+        found.damaged.iter().for_each(|file| warn(format_args!("warning: {}", file.error)));
         Ok(found.entries)
     }
 

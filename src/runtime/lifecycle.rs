@@ -282,7 +282,8 @@ impl Runtime {
         ifname: Option<&IfName>,
     ) -> Result<AttachmentsOf> {
         let Entries { entries: cached, damaged } = self.cache.of_container(container_id)?;
-        let mut of = AttachmentsOf { attached: Vec::new(), unreadable: damaged };
+        let unreadable = damaged.into_iter().map(|file| file.error).collect();
+        let mut of = AttachmentsOf { attached: Vec::new(), unreadable };
         let AllRecords { records, unreadable } = self.records.of_container(container_id)?;
         let requests = records.iter().filter_map(CacheEntry::of_record);
         for entry in cached.into_iter().chain(requests) {

@@ -92,7 +92,7 @@ impl Runtime {
         let mut names: Vec<NetworkName> = networks.map(|network| network.name).collect();
         let found = self.cache.all()?;
         names.extend(found.entries.into_iter().map(|entry| entry.network));
-        found.damaged.into_iter().next().map_or(Ok(()), Err)?;
+        found.damaged.into_iter().next().map_or(Ok(()), |file| Err(file.error))?;
         let found = self.records.all()?;
         names.extend(found.records.into_iter().map(|record| record.network));
         found.unreadable.into_iter().next().map_or(Ok(()), |unreadable| Err(unreadable.error))?;

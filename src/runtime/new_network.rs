@@ -208,8 +208,9 @@ impl Runtime {
             return Err(Error::config("no file configures it"));
         };
         if !is_forced {
-            if let Some(error) = self.entries_and_damaged()?.damaged.first() {
-                return Err(Error::config(format_args!("a container may use it: {error}")));
+            if let Some(file) = self.entries_and_damaged()?.damaged.first() {
+                let why = format_args!("a container may use it: {}", file.error);
+                return Err(Error::config(why));
             }
             for (entry, life) in self.attachments()? {
                 if entry.network == *name && !life.is_ended() {

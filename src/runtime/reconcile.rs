@@ -122,7 +122,8 @@ impl Runtime {
     ) -> Result<Reconciled> {
         let found = self.cache.all()?;
         sys::catch_interrupts();
-        let mut reconciled = Reconciled { errors: found.damaged, ..Reconciled::default() };
+        let errors = found.damaged.into_iter().map(|file| file.error).collect();
+        let mut reconciled = Reconciled { errors, ..Reconciled::default() };
         let witness = Witness::new()?;
         for entry in found.entries {
             if !is_chosen(&entry.network, &entry.at) {

@@ -123,14 +123,14 @@ pub struct Survey {
 impl Runtime {
     /// `read_survey`, with a warning for each damaged file.
     pub fn survey(&self) -> Result<Survey> {
-        let survey = self.read_survey()?;
-        survey.damaged.iter().for_each(warn_of);
+        let survey = self.read_survey(&Witness::new()?)?;
+        survey.warn();
         Ok(survey)
     }
 
     /// Reads all reservations, attachments and records. The only change is a record for an attachment that is alive and has
     /// none. Prints a warning for each damaged configuration.
-    pub fn read_survey(&self) -> Result<Survey> {
+    pub fn read_survey(&self, witness: &Witness) -> Result<Survey> {
         let (mut pools, unreadable) = self.pools()?;
         unreadable.iter().for_each(warn_of);
         // Before the cache and the records: a reservation that is made later is not judged by older entries.
@@ -140,9 +140,8 @@ impl Runtime {
             listed.push(reservations);
             of_reservations.extend(damaged.into_iter().map(|(_, error)| error));
         }
-        let witness = Witness::new()?;
         let Entries { entries: cached, damaged } = self.cache.all()?;
-        let mut attachments = self.lives(&witness, cached);
+        let mut attachments = self.lives(witness, cached);
         attachments.sort_by(|(one, _), (other, _)| key(one).cmp(&key(other)));
         for (entry, _) in &attachments {
             add_ranges_of_add(entry, &mut pools);
@@ -164,8 +163,8 @@ impl Runtime {
             pool.reservations = judged.collect();
             pool.count();
         }
-        let Evidence { attachments, records, unreadable, mut damaged, .. } = evidence;
-        damaged.extend(of_reservations);
+        let Evidence { attachments, records, unreadable, damaged, .. } = evidence;
+        let damaged = damaged.into_iter().map(|file| file.error).chain(of_reservations).collect();
         Ok(Survey { pools, attachments, records, unreadable, damaged })
     }
 
@@ -245,6 +244,11 @@ impl Runtime {
 }
 
 impl Survey {
+    /// Prints a warning for each damaged file.
+    pub(super) fn warn(&self) {
+        self.damaged.iter().for_each(warn_of);
+    }
+
     pub fn reservations(&self) -> impl Iterator<Item = &OwnedReservation> {
         self.pools.iter().flat_map(|pool| &pool.reservations)
     }

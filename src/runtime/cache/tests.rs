@@ -131,7 +131,8 @@ fn a_damaged_entry_is_reported_and_the_others_are_there() {
     let Entries { entries, damaged } = cache.all().unwrap();
     assert_eq!(entries, [entry()]);
     assert_eq!(damaged.len(), broken.len(), "{damaged:?}");
-    for ((name, _), error) in broken.iter().zip(&damaged) {
+    for ((name, _), Damaged { name: damaged, error }) in broken.iter().zip(&damaged) {
+        assert_eq!(damaged, name);
         let path = dir.path().join(name);
         assert_eq!(error.msg, format!("cannot use cache entry {}", path.display()));
     }

@@ -1,4 +1,5 @@
-//! Finds and deletes the ended attachments of the cache. Attachments of one configuration are deleted together.
+//! Finds and removes the attachments that have ended: those of the cache and of requests by a DEL, those of one configuration
+//! together; of the others, which plugins recorded, the rules and links.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
-use crate::names::Attachment;
+use crate::names::{Attachment, NetworkName};
 use crate::plugin::life::{Life, Witness};
 use crate::plugin::owner::Owner;
 use crate::plugin::record::{Held, Hold, Maker, Operation, Record};
@@ -15,20 +16,30 @@ use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
 use crate::runtime::conf::Network;
 use crate::runtime::confirm::Candidate;
-use crate::runtime::gc::{CacheSummary, GcRun, PROCESS_DIED, Removed};
+use crate::runtime::gc::{GcRun, Left, PROCESS_DIED, REMOVE, Removed, has_rules_of_reference};
 use crate::runtime::life::{self, Unrecorded};
 use crate::runtime::lock::Lock;
+use crate::runtime::owners;
 
-/// The maximum number of attachments that are deleted together. The locks of each need three open files, and a process may open
+/// The maximum number of attachments that are removed together. The locks of each need three open files, and a process may open
 /// 1024. For each such group the links and the rules of the host are read once.
-pub(super) const AT_ONCE_MAX: usize = 250;
+const AT_ONCE_MAX: usize = 250;
+
+/// What tells of an attachment.
+#[derive(PartialEq)]
+enum Known {
+    /// Its cache entry, or the request in its record: a DEL removes it.
+    Request(CacheEntry),
+    /// A record of plugins, whose runtime has its own cache: its rules and links are removed without a configuration.
+    Record(Record),
+}
 
 /// An attachment to remove. Its network and its container are locked.
-struct Stale {
-    entry: CacheEntry,
+struct Ended {
+    known: Known,
     reason: String,
     /// Its record, if its namespace has ended and a plugin of this executable has made it.
-    ended: Option<Record>,
+    record: Option<Record>,
     /// The lock of its record: an ADD of another runtime waits.
     _held: Option<Box<Held>>,
     _locks: [Lock; 2],
@@ -41,167 +52,267 @@ struct Removal {
     has_ended: bool,
 }
 
+impl Known {
+    fn names(&self) -> (&NetworkName, &Attachment) {
+        match self {
+            Self::Request(CacheEntry { network, at, .. })
+            | Self::Record(Record { network, at, .. }) => (network, at),
+        }
+    }
+
+    fn owner(&self) -> String {
+        let (network, at) = self.names();
+        Owner::new(network, at).to_string()
+    }
+
+    /// What is removed, as text.
+    fn title(&self) -> String {
+        let (network, at) = self.names();
+        match self {
+            Self::Request(_) => at.title(network),
+            Self::Record(_) => format!("the rules and links of {}", at.title(network)),
+        }
+    }
+}
+
+impl Ended {
+    /// Whether two attachments can be removed together: each plugin then reads the rules and links of the host once.
+    fn is_like(&self, other: &Self) -> bool {
+        match (&self.known, &other.known) {
+            (Known::Record(one), Known::Record(other)) => one.network == other.network,
+            (Known::Request(one), Known::Request(two)) => match (&self.record, &other.record) {
+                (Some(record), Some(other)) => {
+                    record.plugins == other.plugins && one.config == two.config
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+}
+
 impl Runtime {
-    /// Deletes the attachments of one network, or of all, that have ended.
-    pub(super) fn gc_of_cache(
+    /// Removes the attachments of one network, or of all, that have ended.
+    pub(super) fn remove_ended(
         &self,
         witness: &Witness,
         dead: &[PathBuf],
         run: &mut GcRun<'_>,
-    ) -> Result<CacheSummary> {
+    ) -> Result<Left> {
         let networks = run.choice.map(|choice| choice.name().clone()).into_iter().collect();
-        let mut known = CacheSummary { networks, ..CacheSummary::default() };
-        let cached = self.cache.all()?;
-        cached.damaged.iter().for_each(|error| warn(format_args!("{error}")));
-        let mut entries = cached.entries;
-        let titles: HashSet<String> = entries.iter().map(CacheEntry::title).collect();
-        // `gc` warns of the records that cannot be read.
-        let requests = self.records.all()?.records;
-        let requests = requests.iter().filter_map(CacheEntry::of_record);
-        entries.extend(requests.filter(|entry| !titles.contains(&entry.title())));
-        entries.retain(|entry| run.is_of(&entry.network));
-        entries.sort_by(|one, two| one.network.cmp(&two.network));
-        let mut stale: Vec<Stale> = Vec::new();
-        for entry in &entries {
+        let mut left = Left { networks, ..Left::default() };
+        match owners::on_host() {
+            Ok(owners) => left.owners = Some(owners.into_iter().collect()),
+            Err(error) => run.collected.errors.push(error),
+        }
+        let mut all = self.known(left.owners.as_ref())?;
+        all.retain(|known| run.is_of(known.names().0));
+        all.sort_by(|one, two| one.names().0.cmp(two.names().0));
+        let mut ended: Vec<Ended> = Vec::new();
+        for known in &all {
             if sys::is_interrupted() {
                 return Err(Error::internal("cannot collect garbage: interrupted"));
             }
-            if known.networks.last() != Some(&entry.network) {
-                known.networks.push(entry.network.clone());
+            let (network, at) = known.names();
+            if left.networks.last() != Some(network) && matches!(known, Known::Request(_)) {
+                left.networks.push(network.clone());
             }
-            known.owners.insert(Owner::new(&entry.network, &entry.at).to_string());
             // Most attachments are alive. They need no lock.
-            if self.removal(witness, dead, entry).is_none() {
-                let addresses = entry.made().addresses.into_iter();
-                known.addresses.extend(addresses.map(|address| (entry.network.clone(), address)));
+            if self.removal(witness, dead, known).is_none() {
+                if let Known::Request(entry) = known {
+                    let addresses = entry.made().addresses.into_iter();
+                    left.addresses.extend(addresses.map(|address| (network.clone(), address)));
+                }
                 continue;
             }
-            // This process can take a container's lock only once. If an attachment in `stale` has it, delete `stale` first.
-            let has_lock = |other: &Stale| other.entry.at.container_id == entry.at.container_id;
-            if stale.len() == AT_ONCE_MAX || stale.iter().any(has_lock) {
-                self.collect(std::mem::take(&mut stale), run);
+            // This process can take a container's lock only once. If an attachment in `ended` has it, remove `ended` first.
+            let has_lock = |other: &Ended| other.known.names().1.container_id == at.container_id;
+            if ended.len() == AT_ONCE_MAX || ended.iter().any(has_lock) {
+                self.remove_locked(std::mem::take(&mut ended), &mut left, run);
             }
-            match self.stale(witness, dead, entry, run) {
-                Ok(found) => stale.extend(found),
-                Err(error) => run.note_failure(entry, &error),
+            match self.locked(witness, dead, known, run) {
+                Ok(found) => ended.extend(found),
+                Err(error) => run.note_failure(&known.title(), error),
             }
         }
-        self.collect(stale, run);
-        Ok(known)
+        self.remove_locked(ended, &mut left, run);
+        Ok(left)
+    }
+
+    /// The attachments in the cache, those of requests, and those of other records that have rules or links. Prints a warning for
+    /// each entry that cannot be read; `sweep` warns of the records.
+    fn known(&self, owners: Option<&HashSet<String>>) -> Result<Vec<Known>> {
+        let cached = self.cache.all()?;
+        cached.damaged.iter().for_each(|file| warn(format_args!("{}", file.error)));
+        let titles: HashSet<String> = cached.entries.iter().map(CacheEntry::title).collect();
+        let mut all: Vec<Known> = cached.entries.into_iter().map(Known::Request).collect();
+        for record in self.records.all()?.records {
+            let has_objects =
+                |known: &Known| owners.is_some_and(|all| all.contains(&known.owner()));
+            if titles.contains(&record.at.title(&record.network)) {
+                continue;
+            }
+            match CacheEntry::of_record(&record) {
+                Some(request) => all.push(Known::Request(request)),
+                None => all.extend(Some(Known::Record(record)).filter(has_objects)),
+            }
+        }
+        Ok(all)
     }
 
     /// Locks an attachment and checks again that it is to be removed. `None` if another process holds a lock: an operation is
     /// in progress.
-    fn stale(
+    fn locked(
         &self,
         witness: &Witness,
         dead: &[PathBuf],
-        listed: &CacheEntry,
+        listed: &Known,
         run: &mut GcRun<'_>,
-    ) -> Result<Option<Stale>> {
-        let (network, at) = (&listed.network, &listed.at);
+    ) -> Result<Option<Ended>> {
+        let (network, at) = listed.names();
         let Some(locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(None) };
         let mut held = match self.records.hold_for_removal(network, at)? {
             Hold::Held(held) => Some(held),
             Hold::Missing => None,
             Hold::Busy(_) => return Ok(None),
         };
-        // An entry that differs from the listed one belongs to a later operation, so it stays.
-        let known = self.entry_of(network, at).filter(|entry| entry == listed);
-        let Some(entry) = known else { return Ok(None) };
-        let Some(Removal { reason, has_ended }) = self.removal(witness, dead, &entry) else {
+        // What differs from the listed one belongs to a later operation, so it stays.
+        let record = || held.as_ref().map(|held| Known::Record(held.record.clone()));
+        let known = self.entry_of(network, at).map(Known::Request).or_else(record);
+        let Some(known) = known.filter(|known| known == listed) else { return Ok(None) };
+        let Some(Removal { reason, has_ended }) = self.removal(witness, dead, &known) else {
             return Ok(None);
         };
-        // If no configuration can be read, the DEL fails and reports it.
-        if self.network_for_del(&entry, run.chosen()).is_ok_and(|network| network.disable_gc) {
+        let stays = match &known {
+            // If no configuration can be read, the DEL fails and reports it.
+            Known::Request(entry) => {
+                self.network_for_del(entry, run.chosen()).is_ok_and(|network| network.disable_gc)
+            }
+            Known::Record(_) => has_rules_of_reference(network, at)?,
+        };
+        let found = || Candidate::new(network, known.title(), self.incarnation(&known), &reason);
+        if stays || !run.is_confirmed(found) {
             return Ok(None);
         }
-        let found = || Candidate::new(network, entry.title(), self.incarnation(&entry), &reason);
-        if !run.is_confirmed(found) {
-            return Ok(None);
-        }
-        let ended = self
-            .record_of(&entry)?
-            .filter(|record| has_ended && matches!(record.maker, Maker::Cnibox | Maker::Plugin));
+        let record = match &known {
+            Known::Request(entry) => self.record_of(entry)?.filter(|record| {
+                has_ended && matches!(record.maker, Maker::Cnibox | Maker::Plugin)
+            }),
+            Known::Record(_) => None,
+        };
         if let Some(held) = held.as_mut().filter(|_| !run.options.is_dry_run) {
-            held.note_deleting(&entry.request())?;
+            let request = match &known {
+                Known::Request(entry) => entry.request(),
+                Known::Record(_) => Vec::new(),
+            };
+            held.note_deleting(&request)?;
         }
-        Ok(Some(Stale { entry, reason, ended, _held: held, _locks: locks }))
+        Ok(Some(Ended { known, reason, record, _held: held, _locks: locks }))
     }
 
-    /// Deletes attachments, those of one configuration together: each plugin then reads the rules and links of the host once.
-    fn collect(&self, mut stale: Vec<Stale>, run: &mut GcRun<'_>) {
+    /// Removes attachments, as many together as possible. The records of plugins stay until `sweep`: they can be the proof for
+    /// other objects.
+    fn remove_locked(&self, mut ended: Vec<Ended>, left: &mut Left, run: &mut GcRun<'_>) {
         let is_dry_run = run.options.is_dry_run;
-        stale.sort_by(|one, two| one.entry.config.cmp(&two.entry.config));
-        let are_alike = |one: &Stale, two: &Stale| match (&one.ended, &two.ended) {
-            (Some(first), Some(second)) => {
-                first.plugins == second.plugins && one.entry.config == two.entry.config
-            }
-            _ => false,
+        let config = |ended: &Ended| match &ended.known {
+            Known::Request(entry) => entry.config.clone(),
+            Known::Record(_) => Vec::new(),
         };
-        for group in stale.chunk_by(are_alike) {
-            let are_deleted = is_dry_run || self.delete_ended(group);
-            for Stale { entry, reason, .. } in group {
-                let deleted =
-                    if are_deleted { Ok(()) } else { self.delete_of_add(entry, run.chosen()) };
-                match deleted {
-                    Ok(()) => run.note_attachment(Removed {
+        ended.sort_by_cached_key(config);
+        for group in ended.chunk_by(Ended::is_like) {
+            let are_removed = is_dry_run || self.remove_together(group);
+            for Ended { known, reason, .. } in group {
+                let removed =
+                    if are_removed { Ok(()) } else { self.remove_one(known, run.chosen()) };
+                match (removed, known) {
+                    (Ok(()), Known::Request(entry)) => run.note_attachment(Removed {
                         network: entry.network.clone(),
                         at: entry.at.clone(),
                         reason: reason.clone(),
                     }),
-                    Err(error) => run.note_failure(entry, &error),
+                    (Ok(()), Known::Record(_)) => {
+                        run.note_remainder(REMOVE, known.title(), reason.clone());
+                        left.owners.iter_mut().for_each(|owners| {
+                            owners.remove(&known.owner());
+                        });
+                    }
+                    (Err(error), _) => run.note_failure(&known.title(), error),
                 }
             }
         }
     }
 
-    /// Deletes several ended attachments of one configuration together. Returns false if a plugin is not in this executable, or
-    /// after an error: then the caller runs DEL for each attachment, which reports the error.
-    fn delete_ended(&self, ended: &[Stale]) -> bool {
-        let [first, _, ..] = ended else { return false };
-        let Ok(network) = first.entry.network_of_add() else { return false };
-        let verb = Verb::Del(first.entry.at.clone());
-        let chain = self.chain(&first.entry, &network, Path::new(""), verb);
-        let chain = Chain { record: first.ended.as_ref(), ..chain };
-        let all: Vec<Attachment> = ended.iter().map(|stale| stale.entry.at.clone()).collect();
+    /// Removes several attachments that are alike. Returns false if a plugin is not in this executable, or after an error: then the
+    /// caller removes each alone, which reports the error.
+    fn remove_together(&self, group: &[Ended]) -> bool {
+        let [first, _, ..] = group else { return false };
+        let (network, _) = first.known.names();
+        let all: Vec<Attachment> =
+            group.iter().map(|ended| ended.known.names().1.clone()).collect();
+        let Known::Request(entry) = &first.known else {
+            return self.remove_owned(network, &all).is_ok();
+        };
+        let Ok(network) = entry.network_of_add() else { return false };
+        let chain = self.chain(entry, &network, Path::new(""), Verb::Del(entry.at.clone()));
+        let chain = Chain { record: first.record.as_ref(), ..chain };
         chain.is_ours()
             && chain.remove_ended(&all).is_ok()
             && all.iter().all(|at| self.remove_files(&network.name, at).is_ok())
     }
 
-    /// A text that differs for a later attachment of the same name: generation of the record, and fingerprints of the files.
-    fn incarnation(&self, entry: &CacheEntry) -> String {
-        let (network, at) = (&entry.network, &entry.at);
-        let cached = life::fingerprint(&self.cache.path(network, at)).unwrap_or_default();
+    fn remove_one(&self, known: &Known, chosen: Option<&Network>) -> Result<()> {
+        match known {
+            Known::Request(entry) => self.delete_of_add(entry, chosen, None),
+            Known::Record(Record { network, at, .. }) => {
+                self.remove_owned(network, std::slice::from_ref(at))
+            }
+        }
+    }
+
+    /// A text that differs for a later attachment of the same name: generation of the record, and fingerprint of the cache entry.
+    fn incarnation(&self, known: &Known) -> String {
+        let (network, at) = known.names();
         let record = self.records.read(network, at).ok().flatten();
         let generation = record.map_or_else(String::new, |record| record.generation);
+        let cached = life::fingerprint(&self.cache.path(network, at)).unwrap_or_default();
         format!("{generation}|{cached}")
     }
 
     /// The reason to remove an attachment, or `None`. `dead` has the namespaces of killed processes.
-    fn removal(&self, witness: &Witness, dead: &[PathBuf], entry: &CacheEntry) -> Option<Removal> {
-        if dead.contains(&entry.netns) {
-            return Some(Removal { reason: PROCESS_DIED.into(), has_ended: false });
-        }
-        if let Life::Ended(reason) = self.life(witness, entry) {
+    fn removal(&self, witness: &Witness, dead: &[PathBuf], known: &Known) -> Option<Removal> {
+        let life = match known {
+            Known::Request(entry) if dead.contains(&entry.netns) => {
+                return Some(Removal { reason: PROCESS_DIED.into(), has_ended: false });
+            }
+            Known::Request(entry) => self.life(witness, entry),
+            Known::Record(record) => witness.life_of_record(record),
+        };
+        if let Life::Ended(reason) = life {
             return Some(Removal { reason, has_ended: true });
         }
         // Complete an interrupted DEL: its caller wanted the removal. An interrupted ADD is left to its caller while the
         // container is alive. Without a view of the host, DEL could delete the interface of another attachment.
         // An unreadable record or cache entry proves nothing. `gc` warns of it.
-        let interrupted = self.interrupted(&entry.network, &entry.at).ok().flatten();
+        let (network, at) = known.names();
+        let interrupted = self.interrupted(network, at).ok().flatten();
         let is_begun = interrupted == Some(Operation::Del) && witness.view().is_ok();
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
     }
 
-    /// Deletes an attachment with the configuration of its ADD. If that is unreadable, uses `chosen`, or else the directory.
-    pub(super) fn delete_of_add(&self, entry: &CacheEntry, chosen: Option<&Network>) -> Result<()> {
+    /// Deletes an attachment with the configuration of its ADD. If that is unreadable, uses `chosen`, or else the directory. `held` as
+    /// in `delete_held`.
+    pub(super) fn delete_of_add(
+        &self,
+        entry: &CacheEntry,
+        chosen: Option<&Network>,
+        held: Option<Box<Held>>,
+    ) -> Result<()> {
         if let (Err(error), None) = (entry.network_of_add(), chosen) {
             warn(format_args!("{error}"));
         }
         let network = self.network_for_del(entry, chosen)?;
-        self.delete(entry, &network, &self.netns_of_del(entry, Unrecorded::HasInterface))
+        let netns = self.netns_of_del(entry, Unrecorded::HasInterface);
+        self.delete_held(entry, &network, &netns, held)
     }
 
     /// The configuration of the ADD. If that is unreadable: `chosen`, or else that of the directory.

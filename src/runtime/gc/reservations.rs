@@ -1,38 +1,62 @@
 //! Releases the reservations of ended containers that have no cache entry.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
-use crate::names::{Attachment, NetworkName};
+use crate::names::{Attachment, ContainerId, NetworkName};
+use crate::plugin::life::Witness;
 use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
-use crate::runtime::gc::{CacheSummary, GcRun};
-use crate::runtime::reservations::{OwnedReservation, OwnerState};
+use crate::runtime::gc::{GcRun, Left};
+use crate::runtime::reservations::{OwnedReservation, OwnerState, Survey};
 
 const RELEASE: [&str; 2] = ["would release", "released"];
 
 impl Runtime {
-    /// Releases the reservations of owners that have ended, in one network or in all.
-    pub(super) fn release_ended(&self, known: &CacheSummary, run: &mut GcRun<'_>) -> Result<()> {
-        // The common case: each reserved address belongs to an attachment that stays.
-        if !self.has_reservation(|pool, address| {
-            run.is_of(&pool.network) && !known.addresses.contains(&(pool.network.clone(), address))
-        })? {
-            return Ok(());
+    /// Releases the reservations of owners that have ended, in one network or in all. Adds the holders of the others to `left`.
+    pub(super) fn release_ended(&self, witness: &Witness, left: Left, run: &mut GcRun<'_>) -> Left {
+        if left.owners.is_none() {
+            return left;
         }
-        let survey = self.survey()?;
-        for (owned, reason) in survey.leaks() {
-            // A GC without `--confirm` and `--dry-run` has already run the DEL of the attachment.
-            let is_left_to_del = (run.options.confirm || run.options.is_dry_run)
-                && survey.has_ended_attachment(owned);
-            if run.is_of(&owned.network) && !is_left_to_del && !sys::is_interrupted() {
-                self.release_remains(owned, reason, run);
+        match self.release_leaks(witness, &left, run) {
+            Ok(holders) => Left { holders: Some(holders), ..left },
+            Err(error) => {
+                run.collected.errors.push(error);
+                left
             }
         }
-        Ok(())
+    }
+
+    /// Returns the networks and containers of the reservations that stay, except those of attachments that stay.
+    fn release_leaks(
+        &self,
+        witness: &Witness,
+        left: &Left,
+        run: &mut GcRun<'_>,
+    ) -> Result<BTreeSet<(NetworkName, ContainerId)>> {
+        // The common case: each reserved address belongs to an attachment that stays.
+        if !self.has_reservation(|pool, address| {
+            run.is_of(&pool.network) && !left.addresses.contains(&(pool.network.clone(), address))
+        })? {
+            return Ok(BTreeSet::new());
+        }
+        let mut survey = self.read_survey(witness)?;
+        survey.warn();
+        let mut pools = std::mem::take(&mut survey.pools);
+        for owned in pools.iter_mut().map(|pool| &mut pool.reservations) {
+            owned.retain(|owned| {
+                let OwnerState::Gone(reason) = &owned.state else { return true };
+                // A GC without `--confirm` and `--dry-run` has already run the DEL of the attachment.
+                let is_left_to_del = (run.options.confirm || run.options.is_dry_run)
+                    && survey.has_ended_attachment(owned);
+                let stays = !run.is_of(&owned.network) || is_left_to_del || sys::is_interrupted();
+                stays || !self.release_remains(owned, reason, run)
+            });
+        }
+        Ok(Survey { pools, ..survey }.holders())
     }
 
     /// Adds the owners of reservations that nothing shows to be alive.
@@ -65,19 +89,24 @@ impl Runtime {
         survey.reservations().filter(is_its_own).try_for_each(|owned| self.release(owned).map(drop))
     }
 
-    fn release_remains(&self, owned: &OwnedReservation, reason: &str, run: &mut GcRun<'_>) {
+    /// Returns false if the reservation stays.
+    fn release_remains(&self, owned: &OwnedReservation, reason: &str, run: &mut GcRun<'_>) -> bool {
         let what = owned.title();
         let incarnation = || owned.reservation.incarnation();
         let found = || Candidate::new(&owned.network, what.clone(), incarnation(), reason);
         if !run.is_confirmed(found) {
-            return;
+            return false;
         }
         let is_dry_run = run.options.is_dry_run;
         match if is_dry_run { Ok(true) } else { self.release(owned) } {
             Ok(true) => run.note_remainder(RELEASE, what, reason.into()),
             // Another process has released the reservation since it was listed.
             Ok(false) => {}
-            Err(error) => run.collected.errors.push(error),
+            Err(error) => {
+                run.collected.errors.push(error);
+                return false;
+            }
         }
+        true
     }
 }

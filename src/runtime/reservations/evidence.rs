@@ -5,13 +5,12 @@ use std::time::SystemTime;
 
 use super::{OwnedReservation, OwnerState, Pod, Pool};
 use crate::cni::args::Args;
-use crate::error::Error;
 use crate::ipam::store::listed::{Holder, Reservation};
 use crate::names::{ContainerId, NetworkName};
 use crate::plugin::life::Life;
 use crate::plugin::record::{Record, Unreadable};
 use crate::runtime::Runtime;
-use crate::runtime::cache::CacheEntry;
+use crate::runtime::cache::{CacheEntry, Damaged};
 
 fn pod(entry: &CacheEntry) -> Option<Pod> {
     let args = Args::parse(&entry.args).ok()?;
@@ -26,8 +25,8 @@ pub(super) struct Evidence<'a> {
     pub(super) unreadable: Vec<Unreadable>,
     /// Sorted by `key`.
     pub(super) attachments: Vec<(CacheEntry, Life)>,
-    /// The errors of damaged cache entries.
-    pub(super) damaged: Vec<Error>,
+    /// The damaged cache entries.
+    pub(super) damaged: Vec<Damaged>,
 }
 
 impl Evidence<'_> {
@@ -81,7 +80,7 @@ impl Evidence<'_> {
         if lives.contains(&&Life::Alive) {
             return OwnerState::Alive("its network namespace exists".into());
         }
-        if self.damaged.iter().any(|error| error.to_string().contains(&**id)) {
+        if self.damaged.iter().any(|file| file.may_be_of(&pool.network, id)) {
             return OwnerState::Unknown("its cache entry is damaged".into());
         }
         for life in lives {
