@@ -95,6 +95,12 @@ impl LeaseRecord {
         self.netns_id == netns_id && self.netns_cookie.zip(cookie).is_none_or(is_same)
     }
 
+    /// Whether both records are for the same link.
+    pub fn has_link_of(&self, other: &Self) -> bool {
+        let link = |record: &Self| (record.ifindex, record.mac);
+        link(self) == link(other) && self.is_in(other.netns_id, other.netns_cookie)
+    }
+
     /// The addresses of the former leases, those of IPv6 with the prefix length 128.
     pub fn former_nets(&self) -> impl Iterator<Item = IpNet> {
         let v4 = self.former_v4.iter().map(|lease| IpNet::V4(lease.address));

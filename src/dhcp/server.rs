@@ -210,16 +210,16 @@ fn send_lease(
     request: &LeaseRequest,
     send: impl FnOnce(Answer) -> io::Result<bool>,
 ) -> io::Result<()> {
-    let acquired = match table.acquire(request) {
+    let (success, waiter) = match table.acquire(request) {
         Ok(acquired) => acquired,
         Err(error) => return send(Answer::new(Err::<(), _>(error))).map(drop),
     };
-    let printed = version::print_result(&acquired.success, Version::NEWEST);
+    let printed = version::print_result(&success, Version::NEWEST);
     let is_printed = printed.is_ok();
     let sent = send(Answer::new(printed));
-    let key = &request.key;
-    let answered = table.answered(key, acquired, is_printed && matches!(sent, Ok(true)));
-    answered.unwrap_or_else(|error| warn(format_args!("warning: {key}: {error}")));
+    if is_printed && matches!(sent, Ok(true)) {
+        waiter.received();
+    }
     sent.map(drop)
 }
 

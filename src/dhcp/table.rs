@@ -1,6 +1,6 @@
-//! The table of the leases of a daemon. Each lease has a thread of its own (`lease_thread`), which alone changes it. The threads
-//! of requests read the table, and send events to the threads of leases. No thread holds the lock of the table during a system
-//! call that can take long.
+//! The table of the leases of a daemon. Each lease has an entry, and a thread of its own (`lease_thread`), which alone changes the
+//! record in the entry. The threads of requests read the entries, and end leases. No thread holds the lock of the table or of an
+//! entry during a system call that can take long.
 
 mod lease_thread;
 
@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
-use crate::cni::success::Success;
+use crate::cni::success::{Ip, Success};
+use crate::dhcp::apply;
 use crate::dhcp::flags::Flags;
 use crate::dhcp::journal::{Journal, LeaseRecord, Listed};
 use crate::dhcp::lease::{Key, Leases};
@@ -44,8 +45,6 @@ const FAILED_PAUSE: Duration = Duration::from_millis(100);
 /// The leases, and what their threads need.
 pub struct Table {
     leases: Mutex<Entries>,
-    /// Signals an answer, and the end of a lease.
-    changed: Condvar,
     journal: Journal,
     flags: Flags,
     /// Changes the rules of the host and the cache entry of an attachment to its new address. One lease at a time: several
@@ -56,42 +55,46 @@ pub struct Table {
     has_waiting: AtomicBool,
 }
 
-/// The leases. In boxes: the map has room for twice as many entries.
-type Entries = BTreeMap<Key, Box<LeaseEntry>>;
+type Entries = BTreeMap<Key, Arc<LeaseEntry>>;
 
-/// A lease, or the attempt to get one, as its thread published it last.
+/// A lease, or the attempt to get one.
 struct LeaseEntry {
-    record: LeaseRecord,
+    key: Key,
+    /// Wakes the thread at its next deadline, and after another thread has changed the state.
+    alarm: Alarm,
+    state: Mutex<LeaseState>,
+    /// Signals a change of the phase.
+    changed: Condvar,
+}
+
+struct LeaseState {
+    /// Only the thread of the lease changes it.
+    record: Arc<LeaseRecord>,
     /// The id of the container's namespace (nsid) in the kernel's reports.
     number: Option<Nsid>,
-    /// The events that the thread has not handled yet.
-    events: Vec<LeaseEvent>,
-    /// Wakes the thread. It is set while the table is locked.
-    alarm: Arc<Alarm>,
-    /// The result of ADD, if each client has a lease; the error, if the lease has ended. Requests wait while it is `None`.
-    answer: Arc<Mutex<Option<Result<Success>>>>,
-    /// Each request that waits for the lease, or whose answer is not sent yet, has a clone.
-    requests: Arc<()>,
-    /// A plugin has received the lease.
-    is_received: bool,
-    /// The thread releases the lease, or will do so next, and then removes the entry. A new lease of the attachment waits.
-    is_ending: bool,
-}
-
-/// An event of a lease that another thread sends to its thread.
-enum LeaseEvent {
+    phase: Phase,
     /// The kernel reported an end, or the daemon missed reports: the namespace or the link may be gone. A report alone is no
     /// proof: a later namespace can have the number in it by the time that the daemon reads it.
-    Verify,
-    /// Release the lease. Requests that wait for it fail with this reason.
-    End(&'static str),
+    must_verify: bool,
+    /// The number of `Waiter`s, and of plugins that have received the lease. The thread releases a lease without holders: its
+    /// ADD has failed, and the runtime may not call DEL.
+    holders: usize,
 }
 
-/// A lease for a request. The lease ends if its answer reaches no plugin: see `Table::answered`.
-pub struct Acquired {
-    pub success: Success,
-    request: Arc<()>,
+enum Phase {
+    /// A client has no lease. Requests wait.
+    Searching,
+    /// Each client has a lease; SLAAC has these addresses.
+    Bound(Vec<Ip>),
+    /// The thread releases the lease, or will do so next. Requests wait: the RELEASE is sent through the link, which an ADD that
+    /// fails removes.
+    Ending(Error),
+    /// The file and the entry are removed. The error is the answer of the requests.
+    Ended(Error),
 }
+
+/// A request that waits for a lease, or whose answer is not sent yet.
+pub struct Waiter(Arc<LeaseEntry>);
 
 impl Table {
     /// Reads the leases of the journal, and starts their threads and the thread of `watch`.
@@ -99,7 +102,6 @@ impl Table {
         let ends = Ends::subscribe();
         let table = Arc::new(Self {
             leases: Mutex::default(),
-            changed: Condvar::new(),
             journal,
             flags,
             follow: Mutex::new(follow),
@@ -127,11 +129,8 @@ impl Table {
             if leases.contains_key(&key) {
                 continue;
             }
-            // The namespace can exist without its path. Then only its cookie tells its number.
-            let number = record.netns_cookie.map(Nsid::of_cookie);
             let adopted = LeaseThread::adopted(self, record);
-            let started =
-                adopted.and_then(|lease| self.start(&mut leases, lease, number).map(drop));
+            let started = adopted.and_then(|lease| start(&mut leases, lease));
             errors.extend(started.err().map(|error| error.context(cannot_adopt(&key))));
         }
         self.has_waiting.store(!errors.is_empty(), Relaxed);
@@ -152,17 +151,21 @@ impl Table {
                 // Without a pause the loop would use all of a core.
                 let _ = clock::readable(&[], Some(FAILED_PAUSE));
             }
-            let mut leases = self.leases.lock();
+            let leases = self.leases.lock();
             while let Some(end) = ends.next() {
-                let is_about = |entry: &LeaseEntry| match end {
-                    End::Namespace(number) => entry.number == Some(number),
+                let is_about = |state: &LeaseState| match end {
+                    End::Namespace(number) => state.number == Some(number),
                     End::Link(number, index) => {
-                        entry.number == Some(number) && entry.record.ifindex == index
+                        state.number == Some(number) && state.record.ifindex == index
                     }
                     End::Unknown => true,
                 };
-                for entry in leases.values_mut().filter(|entry| is_about(entry)) {
-                    entry.post(LeaseEvent::Verify);
+                for entry in leases.values() {
+                    let mut state = entry.state.lock();
+                    if is_about(&state) {
+                        state.must_verify = true;
+                        entry.wake();
+                    }
                 }
             }
         }
@@ -177,67 +180,33 @@ impl Table {
         Duration::from(self.flags.times.resend_timeout) + MARGIN
     }
 
-    /// Returns the lease of an attachment. Waits until there is one. Two calls for one attachment share a lease.
-    pub fn acquire(self: &Arc<Self>, request: &LeaseRequest) -> Result<Acquired> {
-        let key = &request.key;
+    /// Returns the lease of an attachment. Waits until there is one. Two calls for one attachment share a lease. The lease ends
+    /// if the waiter is dropped before a plugin has received it.
+    pub fn acquire(self: &Arc<Self>, request: &LeaseRequest) -> Result<(Success, Waiter)> {
         let deadline = Instant::now() + self.limit();
-        let (new, number) = self.inspect_link(request)?;
-        let mut leases = self.leases.lock();
-        let (answer, request) = loop {
-            self.wait_while(&mut leases, key, |leases| is_ending(leases, key))?;
-            match leases.get(key) {
-                Some(entry) if new.has_link_of(&entry.record) => {
-                    break (Arc::clone(&entry.answer), Arc::clone(&entry.requests));
-                }
-                // The lease is for another link than this call: there was no DEL for that link.
-                Some(_) => {
-                    self.end(&mut leases, key, "the interface was replaced by another link")?
-                }
-                None => {
-                    let entry = self.start(&mut leases, new, number)?;
-                    break (Arc::clone(&entry.answer), Arc::clone(&entry.requests));
-                }
+        let record = self.inspect_link(request)?;
+        let waiter = loop {
+            let mut leases = self.leases.lock();
+            let Some(entry) = leases.get(&request.key).map(Arc::clone) else {
+                let lease = LeaseThread::requested(self, record)?;
+                let waiter = Waiter::new(&lease.entry, &mut lease.entry.state.lock());
+                start(&mut leases, lease)?;
+                break waiter;
+            };
+            drop(leases);
+            let mut state = entry.state.lock();
+            if !state.is_ending() && state.record.has_link_of(&record) {
+                break Waiter::new(&entry, &mut state);
             }
+            drop(state);
+            // If the lease is not ending already: it is for another link than this call, and there was no DEL for that link.
+            end(&[entry], "the interface was replaced by another link")?;
         };
-        self.changed.wait_while_until(&mut leases, |_| answer.lock().is_none(), deadline);
-        let answer = answer.lock().clone();
-        let answer = answer.unwrap_or_else(|| Err(cannot_get(key, "the daemon is too slow")));
-        answer.map(|success| Acquired { success, request })
+        waiter.wait(deadline).map(|success| (success, waiter))
     }
 
-    /// Notes whether a plugin received the answer to `acquire`. Releases the lease if no plugin received it, and no other
-    /// request waits for it: the ADD has failed, and the runtime may not call DEL.
-    pub fn answered(&self, key: &Key, acquired: Acquired, is_received: bool) -> Result<()> {
-        let mut leases = self.leases.lock();
-        let is_of = |entry: &LeaseEntry| Arc::ptr_eq(&entry.requests, &acquired.request);
-        let Some(entry) = leases.get_mut(key).filter(|entry| is_of(entry)) else { return Ok(()) };
-        entry.is_received |= is_received;
-        // Drop the clone while the table is locked: the last one of several requests releases the lease. One is of the entry.
-        drop(acquired);
-        if entry.is_received || Arc::strong_count(&entry.requests) > 1 {
-            return Ok(());
-        }
-        self.end(&mut leases, key, RELEASED)
-    }
-
-    /// Starts the thread of a lease.
-    fn start<'a>(
-        &self,
-        leases: &'a mut Entries,
-        thread: LeaseThread,
-        number: Option<Nsid>,
-    ) -> Result<&'a LeaseEntry> {
-        let (key, entry) = (thread.key().clone(), thread.entry(number));
-        // The thread waits for the lock of the table before it reads its entry.
-        spawn(thread, LeaseThread::run)?;
-        Ok(leases.entry(key).or_insert_with(|| Box::new(entry)))
-    }
-
-    /// Prepares a lease for the container's link, and sets the link up. Also returns the id of its namespace.
-    fn inspect_link(
-        self: &Arc<Self>,
-        request: &LeaseRequest,
-    ) -> Result<(LeaseThread, Option<Nsid>)> {
+    /// Makes the record of a new lease for the container's link, and sets the link up.
+    fn inspect_link(&self, request: &LeaseRequest) -> Result<LeaseRecord> {
         let name = &request.key.at.ifname;
         let netns = self.own_netns.open(&file::below(&self.flags.hostprefix, &request.netns))?;
         let rtnl = netns.rtnl()?;
@@ -253,7 +222,7 @@ impl Table {
         // All ipvlan links have the MAC address of their master, which delivers a frame by the IP address of its packet. A
         // client without an address receives broadcasts only.
         request.settings.broadcast |= link.kind.as_deref() == Some("ipvlan");
-        let record = LeaseRecord {
+        Ok(LeaseRecord {
             request,
             netns_id: netns.identity()?,
             netns_cookie: rtnl.netns_cookie(),
@@ -265,9 +234,7 @@ impl Table {
             former_v4: Vec::new(),
             former_v6: Vec::new(),
             is_released: false,
-        };
-        let number = host.ensure_nsid(&netns, record.netns_cookie).ok();
-        Ok((LeaseThread::requested(self, record)?, number))
+        })
     }
 
     /// Fails if the attachment has no lease, or if its link is gone.
@@ -277,14 +244,13 @@ impl Table {
             let msg = format!("cannot find a lease for {ifname} in network {network}");
             Error::internal(msg).with_details(reason)
         };
-        let leases = self.leases.lock();
-        let entry = leases.get(key).filter(|entry| !entry.is_ending);
-        let entry = entry.ok_or_else(|| cannot("the daemon has none"))?;
-        if entry.answer.lock().is_none() {
-            return Err(cannot("the lease was lost"));
+        let entry = self.find(key).ok_or_else(|| cannot("the daemon has none"))?;
+        match entry.state.lock().phase {
+            Phase::Bound(_) => {}
+            Phase::Searching => return Err(cannot("the lease was lost")),
+            Phase::Ending(_) | Phase::Ended(_) => return Err(cannot("the daemon has none")),
         }
-        let record = entry.record.clone();
-        drop(leases);
+        let record = entry.record();
         match self.site(&record).verify() {
             Ok(_) => Ok(()),
             Err(SiteError::Gone(reason)) => Err(cannot(reason)),
@@ -292,39 +258,38 @@ impl Table {
         }
     }
 
+    fn find(&self, key: &Key) -> Option<Arc<LeaseEntry>> {
+        self.leases.lock().get(key).map(Arc::clone)
+    }
+
     /// Releases the lease of an attachment, if it has one. Returns when the lease and its file are removed.
     pub fn release(&self, key: &Key) -> Result<()> {
-        let mut leases = self.leases.lock();
-        self.end(&mut leases, key, RELEASED)?;
-        // An earlier removal can have failed. The file of a new lease stays; the lock keeps an ADD from writing it meanwhile.
-        if leases.contains_key(key) { Ok(()) } else { self.forget(key) }
+        end(self.find(key).as_slice(), RELEASED)?;
+        self.forget(key)
     }
 
     /// Releases the leases of a network, except those of the attachments in `keep`, and removes their files.
     pub fn retain(&self, network: &NetworkName, keep: &[Attachment]) -> Result<()> {
         let is_stale = |key: &Key| key.network == *network && !keep.contains(&key.at);
-        let mut leases = self.leases.lock();
-        let stale = leases.iter_mut().filter(|(key, _)| is_stale(key));
-        let ended: Vec<_> = stale.map(|(key, entry)| (key.clone(), entry.end(RELEASED))).collect();
-        // On timeout, go on: the threads release the remaining leases soon.
-        let is_left =
-            |leases: &mut Entries| ended.iter().any(|(key, ended)| ended.is_in(leases, key));
-        self.changed.wait_while_for(&mut leases, is_left, RELEASE_TIMEOUT);
-        for record in MutexGuard::unlocked(&mut leases, || self.journal.read_all())? {
+        let mut stale: Vec<Arc<LeaseEntry>> = self.leases.lock().values().map(Arc::clone).collect();
+        stale.retain(|entry| is_stale(&entry.key));
+        let ended = end(&stale, RELEASED);
+        for record in self.journal.read_all()? {
             let key = &record.request.key;
             if is_stale(key) {
-                self.wait_while(&mut leases, key, |leases| is_ending(leases, key))?;
-                if !leases.contains_key(key) {
-                    self.forget(key)?;
-                }
+                self.forget(key)?;
             }
         }
-        Ok(())
+        ended
     }
 
-    /// Removes the file of a lease without a thread. If it can wait for a thread, marks it: its thread sends the RELEASE.
+    /// Removes the file of a lease without a thread: an earlier removal can have failed. If the lease can wait for a thread,
+    /// marks it: its thread sends the RELEASE. The file of a lease with a thread stays.
     fn forget(&self, key: &Key) -> Result<()> {
+        // The lock keeps an ADD from writing the file of a new lease meanwhile.
+        let leases = self.leases.lock();
         match self.has_waiting() {
+            _ if leases.contains_key(key) => Ok(()),
             true => self.journal.mark(key).map(drop),
             false => self.journal.remove(key),
         }
@@ -339,74 +304,103 @@ impl Table {
     pub fn list(&self) -> Vec<Listed> {
         let now = Time::now();
         let is_past = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        let listed = |entry: &LeaseEntry| {
-            let state = match &entry.record.leases {
-                _ if entry.answer.lock().is_none() => "searching",
-                leases if is_past(leases.rebind_at()) => "rebinding",
-                leases if is_past(leases.renew_at()) => "renewing",
+        let listed = |entry: &Arc<LeaseEntry>| {
+            let state = entry.state.lock();
+            let name = match (&state.phase, &state.record.leases) {
+                (Phase::Ending(_) | Phase::Ended(_), _) => return None,
+                (Phase::Searching, _) => "searching",
+                (_, leases) if is_past(leases.rebind_at()) => "rebinding",
+                (_, leases) if is_past(leases.renew_at()) => "renewing",
                 _ => "bound",
             };
-            Listed { record: entry.record.clone(), state }
+            Some(Listed { record: LeaseRecord::clone(&state.record), state: name })
         };
-        let leases = self.leases.lock();
-        leases.values().filter(|entry| !entry.is_ending).map(|entry| listed(entry)).collect()
+        self.leases.lock().values().filter_map(listed).collect()
     }
+}
 
-    /// Ends a lease, if there is one, and waits until it is removed.
-    fn end(
-        &self,
-        leases: &mut MutexGuard<'_, Entries>,
-        key: &Key,
-        reason: &'static str,
-    ) -> Result<()> {
-        let Some(entry) = leases.get_mut(key) else { return Ok(()) };
-        let ended = entry.end(reason);
-        self.wait_while(leases, key, |leases| ended.is_in(leases, key))
+/// Starts the thread of a lease, and adds its entry. Until then the lock of the table keeps the thread from removing it.
+fn start(leases: &mut Entries, lease: LeaseThread) -> Result<()> {
+    let entry = Arc::clone(&lease.entry);
+    spawn(lease, LeaseThread::run)?;
+    leases.insert(entry.key.clone(), entry);
+    Ok(())
+}
+
+/// Ends leases, and waits until their files and entries are removed. Fails after 5 s.
+fn end(entries: &[Arc<LeaseEntry>], reason: &str) -> Result<()> {
+    for entry in entries {
+        entry.state.lock().end(cannot_get(&entry.key, reason));
+        entry.wake();
     }
-
-    /// Waits while the condition is true. Fails after 5 s.
-    fn wait_while(
-        &self,
-        leases: &mut MutexGuard<'_, Entries>,
-        key: &Key,
-        condition: impl Fn(&Entries) -> bool,
-    ) -> Result<()> {
-        self.changed.wait_while_for(leases, |leases| condition(leases), RELEASE_TIMEOUT);
-        if condition(leases) {
-            return Err(cannot_get(key, "an earlier lease is still being released"));
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
+    entries.iter().try_for_each(|entry| {
+        let is_left = |state: &mut LeaseState| !matches!(state.phase, Phase::Ended(_));
+        let mut state = entry.state.lock();
+        entry.changed.wait_while_until(&mut state, is_left, deadline);
+        match is_left(&mut state) {
+            true => Err(cannot_get(&entry.key, "an earlier lease is still being released")),
+            false => Ok(()),
         }
-        Ok(())
+    })
+}
+
+impl LeaseState {
+    fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Ending(_) | Phase::Ended(_))
+    }
+
+    /// Ends the lease, if it is not ending already.
+    fn end(&mut self, error: Error) {
+        if !self.is_ending() {
+            self.phase = Phase::Ending(error);
+        }
     }
 }
 
 impl LeaseEntry {
-    /// Lets the thread release the lease. No request gets the lease any more.
-    fn end(&mut self, reason: &'static str) -> Ended {
-        self.is_ending = true;
-        self.post(LeaseEvent::End(reason));
-        Ended(Arc::clone(&self.alarm))
+    fn record(&self) -> Arc<LeaseRecord> {
+        Arc::clone(&self.state.lock().record)
     }
 
-    /// Sends an event to the thread of the lease.
-    fn post(&mut self, event: LeaseEvent) {
-        self.events.push(event);
-        // If this fails, the thread handles the event at its next deadline.
+    /// Lets the thread see that the state was changed.
+    fn wake(&self) {
+        // If this fails, the thread sees it at its next deadline.
         let _ = self.alarm.set(Some(Duration::ZERO));
     }
 }
 
-/// A lease that ends: its alarm, which no other lease of the attachment has.
-struct Ended(Arc<Alarm>);
+impl Waiter {
+    fn new(entry: &Arc<LeaseEntry>, state: &mut LeaseState) -> Self {
+        state.holders += 1;
+        Self(Arc::clone(entry))
+    }
 
-impl Ended {
-    fn is_in(&self, entries: &Entries, key: &Key) -> bool {
-        entries.get(key).is_some_and(|entry| Arc::ptr_eq(&entry.alarm, &self.0))
+    /// Waits for the result of ADD.
+    fn wait(&self, deadline: Instant) -> Result<Success> {
+        let Self(entry) = self;
+        let mut state = entry.state.lock();
+        let waits =
+            |state: &mut LeaseState| matches!(state.phase, Phase::Searching | Phase::Ending(_));
+        entry.changed.wait_while_until(&mut state, waits, deadline);
+        match &state.phase {
+            Phase::Bound(slaac) => Ok(apply::success(&state.record, slaac)),
+            Phase::Ended(error) => Err(error.clone()),
+            _ => Err(cannot_get(&entry.key, "the daemon is too slow")),
+        }
+    }
+
+    /// Notes that a plugin received the lease.
+    pub fn received(&self) {
+        self.0.state.lock().holders += 1;
     }
 }
 
-/// Whether an earlier lease of the attachment is being released.
-fn is_ending(leases: &Entries, key: &Key) -> bool {
-    leases.get(key).is_some_and(|entry| entry.is_ending)
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.0.state.lock().holders -= 1;
+        self.0.wake();
+    }
 }
 
 /// The stack of a thread, in bytes. Its pages are used only as far as the calls go.

@@ -6,12 +6,13 @@
 //! them.
 
 use std::convert::Infallible;
+use std::mem;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::cni::success::Success;
 use crate::dhcp::admission;
@@ -22,7 +23,9 @@ use crate::dhcp::exchange::ClientEvent;
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::lease::{Key, Leases, v4, v6};
 use crate::dhcp::site::SiteError;
-use crate::dhcp::table::{FAILED_PAUSE, LeaseEntry, LeaseEvent, Table, cannot_get, log};
+use crate::dhcp::table::{
+    FAILED_PAUSE, LeaseEntry, LeaseState, Phase, RELEASED, Table, cannot_get, log,
+};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Error, Result};
@@ -37,16 +40,12 @@ const PAUSE_DOUBLINGS_MAX: u32 = 6;
 /// The pause while the host is changed for another lease.
 const BUSY_PAUSE: Time = Time::from_millis(200);
 
-/// A lease, or the attempt to get one, as its thread has it.
+/// A lease with what its thread alone uses.
 pub(super) struct LeaseThread {
     table: Arc<Table>,
-    /// Rings at the next deadline, or when another thread has an event for this one.
-    alarm: Arc<Alarm>,
-    record: LeaseRecord,
+    pub entry: Arc<LeaseEntry>,
     clients: Clients,
-    /// The daemon found the lease in the journal.
-    is_adopted: bool,
-    /// The clients never had all leases.
+    /// The lease is not of the journal, and the clients never had all leases.
     is_new: bool,
     following: Following,
 }
@@ -75,13 +74,22 @@ impl Following {
 impl LeaseThread {
     /// For a lease that an ADD requests.
     pub(super) fn requested(table: &Arc<Table>, record: LeaseRecord) -> Result<Self> {
+        let clients = Clients::new(&record, &table.flags)?;
         let alarm = Alarm::new().map_err(sys::failed("cannot make a timer"))?;
+        let key = record.request.key.clone();
+        let state = LeaseState {
+            // The namespace can exist without its path. Then only its cookie tells its number.
+            number: record.netns_cookie.map(Nsid::of_cookie),
+            phase: if record.is_complete() { Phase::Bound(Vec::new()) } else { Phase::Searching },
+            record: Arc::new(record),
+            must_verify: false,
+            holders: 0,
+        };
+        let (state, changed) = (Mutex::new(state), Condvar::new());
         Ok(Self {
-            clients: Clients::new(&record, &table.flags)?,
             table: Arc::clone(table),
-            alarm: Arc::new(alarm),
-            record,
-            is_adopted: false,
+            entry: Arc::new(LeaseEntry { key, alarm, state, changed }),
+            clients,
             is_new: true,
             following: Following::default(),
         })
@@ -91,130 +99,98 @@ impl LeaseThread {
     pub(super) fn adopted(table: &Arc<Table>, record: LeaseRecord) -> Result<Self> {
         let following = Following::of(&record);
         let new = Self::requested(table, record)?;
-        Ok(Self { is_adopted: true, is_new: false, following, ..new })
+        new.entry.state.lock().holders = 1;
+        Ok(Self { is_new: false, following, ..new })
     }
 
-    pub(super) fn key(&self) -> &Key {
-        &self.record.request.key
-    }
-
-    /// Whether the lease is for the link of the record.
-    pub(super) fn has_link_of(&self, other: &LeaseRecord) -> bool {
-        let link = |record: &LeaseRecord| (record.ifindex, record.mac);
-        link(&self.record) == link(other) && self.record.is_in(other.netns_id, other.netns_cookie)
-    }
-
-    /// The entry of the table for this lease.
-    pub(super) fn entry(&self, number: Option<Nsid>) -> LeaseEntry {
-        let is_bound = self.is_adopted && self.record.is_complete();
-        let bound = is_bound.then(|| apply::success(&self.record, &[]));
-        LeaseEntry {
-            record: self.record.clone(),
-            number,
-            events: Vec::new(),
-            alarm: Arc::clone(&self.alarm),
-            answer: Arc::new(Mutex::new(bound.map(Ok))),
-            requests: Arc::default(),
-            is_received: self.is_adopted,
-            is_ending: false,
-        }
+    fn key(&self) -> &Key {
+        &self.entry.key
     }
 
     /// Runs until the lease has ended.
     pub(super) fn run(mut self) {
-        let Err(reason) = self.keep();
-        self.release(reason);
+        let Err(error) = self.keep();
+        self.entry.state.lock().end(error);
+        self.release();
     }
 
     /// Gets and renews the lease. Returns the error for the requests that wait for it when it ends.
     fn keep(&mut self) -> Result<Infallible> {
-        self.start()?;
+        if let Err(error) = self.verify() {
+            // Give the clients their leases, because a client without a lease sends no RELEASE.
+            self.clients.resume_to_release(&self.entry.record(), Time::now());
+            return Err(error);
+        }
+        if !self.is_new {
+            log(self.key(), "the lease is adopted");
+        }
+        self.clients.start(&self.table.site(&self.entry.record()), Time::now());
         loop {
             for event in self.clients.take_events() {
                 self.handle(event)?;
             }
             self.follow();
-            for event in self.wait() {
-                match event {
-                    LeaseEvent::Verify => {
-                        let found = self.table.site(&self.record).verify();
-                        if let Err(SiteError::Gone(reason)) = found {
-                            return Err(self.gone(reason));
-                        }
-                    }
-                    LeaseEvent::End(reason) => return Err(cannot_get(self.key(), reason)),
-                }
+            if self.publish()? {
+                self.verify()?;
             }
-            self.clients.run(&self.table.site(&self.record), Time::now());
+            self.wait();
+            self.clients.run(&self.table.site(&self.entry.record()), Time::now());
         }
     }
 
-    fn start(&mut self) -> Result<()> {
-        if self.is_adopted {
-            if let Err(SiteError::Gone(reason)) = self.verify() {
-                // Give the clients their leases, because a client without a lease sends no RELEASE.
-                self.clients.resume_to_release(&self.record, Time::now());
-                return Err(self.gone(reason));
+    /// Fails if the namespace or the link does not exist any more, or if the lease of the journal has a mark. The entry has the
+    /// id of the namespace before the link is looked up, so that no report of a removed link is missed.
+    fn verify(&self) -> Result<()> {
+        let record = self.entry.record();
+        let site = self.table.site(&record);
+        let verify = || {
+            if record.is_released {
+                return Err(SiteError::Gone("it was released while no daemon ran"));
             }
-            log(self.key(), "the lease is adopted");
+            let netns = site.open()?;
+            if let Ok(number) = Rtnl::open()?.ensure_nsid(&netns, record.netns_cookie) {
+                self.entry.state.lock().number = Some(number);
+            }
+            site.verify()
+        };
+        match verify() {
+            Err(SiteError::Gone(reason)) => Err(self.gone(reason)),
+            Err(SiteError::Failed(_)) | Ok(_) => Ok(()),
         }
-        self.clients.start(&self.table.site(&self.record), Time::now());
-        Ok(())
     }
 
-    /// Checks that the namespace and the link of an adopted lease still exist, and that it has no mark. The entry has the id of
-    /// the namespace before the link is looked up, so that no report of a removed link is missed.
-    fn verify(&self) -> Result<(), SiteError> {
-        if self.record.is_released {
-            return Err(SiteError::Gone("it was released while no daemon ran"));
+    /// Sets the phase and the alarm. Returns whether the link must be verified. Fails if the lease must be released.
+    fn publish(&self) -> Result<bool> {
+        let mut state = self.entry.state.lock();
+        if state.holders == 0 {
+            state.end(cannot_get(self.key(), RELEASED));
         }
-        let site = self.table.site(&self.record);
-        let netns = site.open()?;
-        let cookie = netns.rtnl()?.netns_cookie();
-        if let Ok(number) = Rtnl::open()?.ensure_nsid(&netns, cookie) {
-            self.with_entry(|entry| entry.number = Some(number));
+        if let Phase::Ending(error) = &state.phase {
+            return Err(error.clone());
         }
-        site.verify().map(drop)
+        let slaac = self.clients.slaac.as_ref().map(|slaac| slaac.ips.clone());
+        state.phase = match !self.is_new && self.clients.are_bound() {
+            true => Phase::Bound(slaac.unwrap_or_default()),
+            false => Phase::Searching,
+        };
+        self.entry.changed.notify_all();
+        // Under the lock: another thread changes the state first, and then sets the alarm.
+        let next = Time::first(self.clients.deadline(), self.following.at);
+        if let Err(error) = self.entry.alarm.set(next.map(Duration::from)) {
+            log(self.key(), &format!("cannot set the timer: {}", sys::reason(&error)));
+        }
+        Ok(mem::take(&mut state.must_verify))
     }
 
-    /// Publishes the lease. Waits for the next event, packet or deadline, and returns the events.
-    fn wait(&mut self) -> Vec<LeaseEvent> {
-        self.publish();
-        let mut files = vec![self.alarm.as_fd()];
+    /// Waits for the next packet or deadline, or for another thread.
+    fn wait(&self) {
+        let mut files = vec![self.entry.alarm.as_fd()];
         self.clients.add_sockets(&mut files);
         if let Err(error) = clock::readable(&files, None) {
             log(self.key(), &format!("cannot wait for packets: {}", sys::reason(&error)));
             // Without a pause the loop would use all of a core.
             let _ = clock::readable(&[], Some(FAILED_PAUSE));
         }
-        self.with_entry(|entry| std::mem::take(&mut entry.events)).unwrap_or_default()
-    }
-
-    /// Writes the lease to the table, answers the requests that wait for it, and sets the alarm.
-    fn publish(&mut self) {
-        let slaac = self.clients.slaac.as_ref();
-        let slaac = slaac.map(|slaac| slaac.ips.as_slice()).unwrap_or_default();
-        let is_bound = !self.is_new && self.clients.are_bound();
-        let bound = is_bound.then(|| apply::success(&self.record, slaac));
-        let next = Time::first(self.clients.deadline(), self.following.at);
-        let record = self.record.clone();
-        self.with_entry(|entry| {
-            entry.record = record;
-            let had_answer = entry.answer.lock().is_some();
-            *entry.answer.lock() = bound.map(Ok);
-            if is_bound && !had_answer {
-                self.table.changed.notify_all();
-            }
-            let at = if entry.events.is_empty() { next } else { Some(Time::ZERO) };
-            if let Err(error) = self.alarm.set(at.map(Duration::from)) {
-                log(self.key(), &format!("cannot set the timer: {}", sys::reason(&error)));
-            }
-        });
-    }
-
-    /// Calls the closure with the entry of the table. The entry exists until this thread removes it.
-    fn with_entry<T>(&self, f: impl FnOnce(&mut LeaseEntry) -> T) -> Option<T> {
-        self.table.leases.lock().get_mut(self.key()).map(|entry| f(entry))
     }
 
     /// Handles an event of a client. Returns an error if the lease ends.
@@ -245,16 +221,17 @@ impl LeaseThread {
             self.save_or_log();
             return Ok(());
         }
-        self.table.journal.save(&self.record)?;
+        let record = self.entry.record();
+        self.table.journal.save(&record)?;
         if self.clients.are_bound() {
             self.is_new = false;
-            self.following = Following::of(&self.record);
+            self.following = Following::of(&record);
         }
         Ok(())
     }
 
     fn save_or_log(&self) {
-        let saved = self.table.journal.save(&self.record);
+        let saved = self.table.journal.save(&self.entry.record());
         saved.unwrap_or_else(|error| log(self.key(), &error.to_string()));
     }
 
@@ -264,17 +241,19 @@ impl LeaseThread {
         let v4 = self.clients.v4.as_ref().and_then(|v4| v4.client.lease()).cloned();
         let v6 = self.clients.v6.as_ref().and_then(|v6| v6.client.lease()).cloned();
         let new = Leases { v4, v6 };
-        if !self.is_new && !self.record.leases.same_terms(&new) {
-            self.record.keep_former(self.record.leases.clone(), &new);
+        let mut state = self.entry.state.lock();
+        let record = Arc::make_mut(&mut state.record);
+        if !self.is_new && !record.leases.same_terms(&new) {
             self.following.at = Some(Time::now());
+            record.keep_former(record.leases.clone(), &new);
         }
         for subnet in admission::subnets(&new) {
             let is_of_family = |net: &IpNet| net.addr().is_ipv4() == subnet.addr().is_ipv4();
-            if !self.record.subnets.iter().any(is_of_family) {
-                self.record.subnets.push(subnet);
+            if !record.subnets.iter().any(is_of_family) {
+                record.subnets.push(subnet);
             }
         }
-        self.record.leases = new;
+        record.leases = new;
     }
 
     /// Changes the interface and the host to the current leases, if that is due. Logs the first error of several, and schedules
@@ -295,12 +274,13 @@ impl LeaseThread {
     }
 
     fn change_interface(&mut self) -> Result<()> {
-        let leases = &self.record.leases;
+        let record = self.entry.record();
+        let leases = &record.leases;
         let applied = self.following.applied.as_ref();
         if applied.is_some_and(|applied| applied.same_terms(leases)) {
             return Ok(());
         }
-        let (site, unknown) = (self.table.site(&self.record), Leases::default());
+        let (site, unknown) = (self.table.site(&record), Leases::default());
         let before = applied.unwrap_or(&unknown);
         match apply::change(&site, before, &|text| log(self.key(), text)) {
             Ok(()) => self.following.applied = Some(leases.clone()),
@@ -313,21 +293,21 @@ impl LeaseThread {
 
     /// Changes the rules of the host and the cache entry. Then the former leases have no trace any more.
     fn change_host(&mut self) -> Result<()> {
-        let record = &self.record;
+        let record = self.entry.record();
         // Do not wait: this thread also renews the lease, and releases it for a DEL.
         let Some(follow) = self.table.follow.try_lock() else {
             self.following.at = Some(Time::now() + BUSY_PAUSE);
             return Ok(());
         };
-        let moved = follow(&self.table.flags.hostprefix, &change(record))?;
+        let moved = follow(&self.table.flags.hostprefix, &change(&record))?;
         drop(follow);
         if !moved.is_empty() {
-            let nets = apply::success(record, &[]).nets();
+            let nets = apply::success(&record, &[]).nets();
             let nets = nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(" and ");
             log(self.key(), &format!("moved to {nets}: {moved}"));
         }
         (self.following.at, self.following.failures) = (None, 0);
-        self.record.forget_former();
+        Arc::make_mut(&mut self.entry.state.lock().record).forget_former();
         self.save_or_log();
         Ok(())
     }
@@ -338,35 +318,35 @@ impl LeaseThread {
         cannot_get(self.key(), reason)
     }
 
-    /// Sends the RELEASE, removes the file and the entry, and answers the waiting requests with the error. The answer comes last:
-    /// the RELEASE is sent through the link, which an ADD that fails removes.
-    fn release(mut self, error: Error) {
-        self.with_entry(|entry| entry.is_ending = true);
+    /// Sends the RELEASE, and removes the file and the entry.
+    fn release(mut self) {
+        let record = self.entry.record();
+        let key = &record.request.key;
         let packets = self.clients.release(Time::now());
         if !packets.is_empty() {
             // Because of the mark, the next daemon sends the RELEASE if this one is killed before.
-            let marked = self.table.journal.mark(self.key()).map(drop);
-            marked.unwrap_or_else(|error| log(self.key(), &error.to_string()));
-            match self.send(&packets) {
-                Ok(()) => log(self.key(), "the lease is released"),
-                Err(error) => log(self.key(), &format!("cannot release the lease: {error}")),
+            let marked = self.table.journal.mark(key).map(drop);
+            marked.unwrap_or_else(|error| log(key, &error.to_string()));
+            match self.send(&packets, &record) {
+                Ok(()) => log(key, "the lease is released"),
+                Err(error) => log(key, &format!("cannot release the lease: {error}")),
             }
         }
-        let Self { table, record, clients, .. } = self;
-        // Close the sockets: a DEL returns when the entry is removed.
+        let Self { table, entry, clients, .. } = self;
+        // Close the sockets: a DEL returns when the lease has ended.
         drop(clients);
-        let key = &record.request.key;
-        let removed = table.journal.remove(key);
-        removed.unwrap_or_else(|error| log(key, &error.to_string()));
-        if let Some(entry) = table.leases.lock().remove(key) {
-            *entry.answer.lock() = Some(Err(error));
+        table.journal.remove(key).unwrap_or_else(|error| log(key, &error.to_string()));
+        table.leases.lock().remove(key);
+        let mut state = entry.state.lock();
+        if let Phase::Ending(error) = &state.phase {
+            state.phase = Phase::Ended(error.clone());
         }
-        table.changed.notify_all();
+        entry.changed.notify_all();
     }
 
     /// Sends the packets of a RELEASE.
-    fn send(&self, packets: &[ReleasePacket]) -> Result<()> {
-        let site = self.table.site(&self.record);
+    fn send(&self, packets: &[ReleasePacket], record: &LeaseRecord) -> Result<()> {
+        let site = self.table.site(record);
         let has_link = || !matches!(site.verify(), Err(SiteError::Gone(_)));
         let mut result = Ok(());
         for packet in packets {
@@ -374,7 +354,7 @@ impl LeaseThread {
             let send = || packet.send(&site).or_else(|_| packet.send(&site)).is_ok();
             // While the kernel removes a link, it drops packets without an error.
             if !(has_link() && send() && has_link()) {
-                let LeaseRecord { uplink, mac, .. } = &self.record;
+                let LeaseRecord { uplink, mac, .. } = record;
                 let sent = Rtnl::open()
                     .and_then(|host| uplink::release(&host, uplink.as_ref(), *mac, packet));
                 result = result.and(sent);
