@@ -9,6 +9,7 @@
 mod cli;
 pub mod cni;
 mod compat;
+mod daemon;
 mod dhcp;
 pub mod error;
 mod fault;

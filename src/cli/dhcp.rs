@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::cni::json;
+use crate::daemon;
 use crate::dhcp::flags::{Flags, SOCKET, USAGE};
 use crate::dhcp::protocol::Request;
-use crate::dhcp::server;
 use crate::dhcp::socket;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{warn, warn_lines};
@@ -52,8 +52,9 @@ pub fn run(args: &[OsString]) -> u8 {
                 return 0;
             }
             Ok(Some(flags)) => {
-                let follow = lease_change::follower(std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS"));
-                ("dhcp daemon", server::run(&flags, passed_sockets(), follow))
+                let bus_address = std::env::var_os("DBUS_SYSTEM_BUS_ADDRESS");
+                let host = lease_change::runtime(&flags.hostprefix, bus_address);
+                ("dhcp daemon", daemon::run(&flags, passed_sockets(), host))
             }
             Err(error) => {
                 warn(format_args!("dhcp daemon: {error}"));

@@ -8,19 +8,19 @@ use crate::cni::json;
 use crate::kernel::unix::Stream;
 
 /// Reads lines from a stream.
-pub(super) struct Lines(BufReader<Stream>);
+pub struct Lines(BufReader<Stream>);
 
 impl Lines {
-    pub(super) fn new(stream: Stream) -> Self {
+    pub fn new(stream: Stream) -> Self {
         Self(BufReader::new(stream))
     }
 
-    pub(super) fn stream(&mut self) -> &mut Stream {
+    pub fn stream(&mut self) -> &mut Stream {
         self.0.get_mut()
     }
 
     /// Reads to the next newline, or to the end of the stream. The newline is not part of the line.
-    pub(super) fn next(&mut self, bytes_max: u64) -> io::Result<Vec<u8>> {
+    pub fn next(&mut self, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         let count = (&mut self.0).take(bytes_max).read_until(b'\n', &mut line)?;
         match line.pop_if(|byte| *byte == b'\n') {
@@ -32,7 +32,7 @@ impl Lines {
     }
 }
 
-pub(super) fn write_line(stream: &mut Stream, document: &impl Serialize) -> io::Result<()> {
+pub fn write_line(stream: &mut Stream, document: &impl Serialize) -> io::Result<()> {
     let mut line = json::compact(document);
     line.push('\n');
     stream.write_all(line.as_bytes())

@@ -9,11 +9,14 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::cni::request::Verb;
 use crate::cni::success::{Dns, Success};
 use crate::cni::version::{self, Version};
 use crate::error::{Error, Result};
 use crate::kernel::file;
+use crate::names::{Attachment, NetworkName};
 use crate::plugin::parts::Parts;
 use crate::plugin::record::{Hold, Record, Records};
 use crate::runtime::Runtime;
@@ -21,7 +24,6 @@ use crate::runtime::cache::{Cache, CacheEntry};
 use crate::runtime::chain::{CallSettings, Chain, PATH};
 use crate::runtime::conf;
 use crate::runtime::lock::Lock;
-use crate::steps::lease_change::{Follow, LeaseChange};
 
 /// The timeout of an executed plugin. None is executed here: what a plugin of another executable made stays.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,25 +31,39 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The directory in which libcni has the cache of Multus.
 const MULTUS: &str = "/var/lib/cni/multus/results";
 
-/// The function that the daemon calls after a change of address. `bus_address` is the address of the system D-Bus; `None` is the
-/// default.
-pub fn follower(bus_address: Option<OsString>) -> Follow {
-    let bus_address = bus_address.filter(|address| !address.is_empty());
-    Box::new(move |prefix, change| {
-        let settings = CallSettings {
-            // Only for attachments whose record does not name the plugins.
-            path: PATH.split(':').map(|path| file::below(prefix, Path::new(path))).collect(),
-            timeout: TIMEOUT,
-            netns_override: false,
-            bus_address: bus_address.clone(),
-            turns: Default::default(),
-            log: None,
-        };
-        follow(&Runtime::below(prefix, settings, conf::DIRECTORY.into()), prefix, change)
-    })
+/// The change of one attachment's addresses.
+pub struct LeaseChange {
+    pub network: NetworkName,
+    pub at: Attachment,
+    /// Pairs of results: of an earlier lease, and of the current lease of the same family. Each has one address.
+    pub leases: Vec<(Success, Success)>,
 }
 
-fn follow(runtime: &Runtime, prefix: &Path, change: &LeaseChange) -> Result<String> {
+impl LeaseChange {
+    /// One pair of the earlier and the current address for each member of `leases`.
+    fn address_pairs(&self) -> Vec<(IpNet, IpNet)> {
+        let net = |success: &Success| success.ips.first().map(|ip| ip.address);
+        self.leases.iter().filter_map(|(old, new)| Some((net(old)?, net(new)?))).collect()
+    }
+}
+
+/// The runtime for `follow`. `bus_address` is the address of the system D-Bus; `None` is the default.
+pub fn runtime(prefix: &Path, bus_address: Option<OsString>) -> Runtime {
+    let settings = CallSettings {
+        // Only for attachments whose record does not name the plugins.
+        path: PATH.split(':').map(|path| file::below(prefix, Path::new(path))).collect(),
+        timeout: TIMEOUT,
+        netns_override: false,
+        bus_address: bus_address.filter(|address| !address.is_empty()),
+        turns: Default::default(),
+        log: None,
+    };
+    Runtime::below(prefix, settings, conf::DIRECTORY.into())
+}
+
+/// Makes the host and the cache entry follow a change. Idempotent, also after a partial update. Returns a text about what was
+/// changed. `prefix` is put in front of all paths of the host.
+pub fn follow(runtime: &Runtime, prefix: &Path, change: &LeaseChange) -> Result<String> {
     let LeaseChange { network, at, leases } = change;
     let _lock = Lock::container_if_free(&runtime.locks, &at.container_id)?;
     // The record comes before the cache entry, so the record still belongs to the entry.

@@ -1,7 +1,6 @@
 //! Steps that several plugins use. The head of a module says which verbs remove the objects that it creates.
 
 pub mod delegate;
-pub mod lease_change;
 pub mod link;
 pub mod nft;
 pub mod orphans;

@@ -35,7 +35,7 @@ const ONLY_IN: [(&str, &[&str]); 13] = [
     ("nix::", &["kernel/", "netlink/"]),
     ("libc::", &["kernel/", "netlink/"]),
     ("fd_lock", &["kernel/flock.rs"]),
-    ("parking_lot", &["kernel/flock/turns.rs", "dhcp/"]),
+    ("parking_lot", &["kernel/flock/turns.rs", "daemon/"]),
     ("argh::", &["cli/"]),
     ("regex_lite::", &["plugins/tuning/pattern.rs"]),
     ("println!(", &["lib.rs", "serve.rs", "cli/"]),

@@ -15,6 +15,9 @@ use ipnet::IpNet;
 use parking_lot::{Condvar, Mutex};
 
 use crate::cni::success::Success;
+use crate::daemon::table::{
+    FAILED_PAUSE, LeaseEntry, LeaseState, Phase, RELEASED, Table, cannot_get, log,
+};
 use crate::dhcp::admission;
 use crate::dhcp::apply;
 use crate::dhcp::client::Client;
@@ -23,16 +26,13 @@ use crate::dhcp::exchange::ClientEvent;
 use crate::dhcp::journal::LeaseRecord;
 use crate::dhcp::lease::{Key, Leases, v4, v6};
 use crate::dhcp::site::SiteError;
-use crate::dhcp::table::{
-    FAILED_PAUSE, LeaseEntry, LeaseState, Phase, RELEASED, Table, cannot_get, log,
-};
 use crate::dhcp::time::Time;
 use crate::dhcp::uplink;
 use crate::error::{Error, Result};
 use crate::kernel::clock::{self, Alarm};
 use crate::kernel::sys;
 use crate::netlink::rtnl::{Nsid, Rtnl};
-use crate::steps::lease_change::LeaseChange;
+use crate::runtime::lease_change::{self, LeaseChange};
 
 /// The pause after a failed change of the host. It doubles with each failure, at most this many times.
 const PAUSE: Time = Time::from_secs(1);
@@ -295,12 +295,13 @@ impl LeaseThread {
     fn change_host(&mut self) -> Result<()> {
         let record = self.entry.record();
         // Do not wait: this thread also renews the lease, and releases it for a DEL.
-        let Some(follow) = self.table.follow.try_lock() else {
+        let Some(host) = self.table.host.try_lock() else {
             self.following.at = Some(Time::now() + BUSY_PAUSE);
             return Ok(());
         };
-        let moved = follow(&self.table.flags.hostprefix, &change(&record))?;
-        drop(follow);
+        let prefix = &self.table.flags.hostprefix;
+        let moved = lease_change::follow(&host, prefix, &change(&record))?;
+        drop(host);
         if !moved.is_empty() {
             let nets = apply::success(&record, &[]).nets();
             let nets = nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(" and ");

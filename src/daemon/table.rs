@@ -29,7 +29,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, thread, warn};
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::rtnl::{End, Ends, LinkChange, Nsid, Rtnl};
-use crate::steps::lease_change::Follow;
+use crate::runtime::Runtime;
 
 use lease_thread::LeaseThread;
 
@@ -49,7 +49,7 @@ pub struct Table {
     flags: Flags,
     /// Changes the rules of the host and the cache entry of an attachment to its new address. One lease at a time: several
     /// writers of nf_tables would only repeat their transactions.
-    follow: Mutex<Follow>,
+    host: Mutex<Runtime>,
     own_netns: NetNs,
     /// A lease of the journal has no thread, because none could be started: it waits for `adopt`.
     has_waiting: AtomicBool,
@@ -98,13 +98,13 @@ pub struct Waiter(Arc<LeaseEntry>);
 
 impl Table {
     /// Reads the leases of the journal, and starts their threads and the thread of `watch`.
-    pub fn open(journal: Journal, flags: Flags, follow: Follow) -> Result<Arc<Self>> {
+    pub fn open(journal: Journal, flags: Flags, host: Runtime) -> Result<Arc<Self>> {
         let ends = Ends::subscribe();
         let table = Arc::new(Self {
             leases: Mutex::default(),
             journal,
             flags,
-            follow: Mutex::new(follow),
+            host: Mutex::new(host),
             own_netns: NetNs::own()?,
             has_waiting: AtomicBool::new(false),
         });

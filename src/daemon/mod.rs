@@ -1,4 +1,6 @@
-//! The daemon: serves each request on its socket in a separate thread, until a signal ends it. The leases are in `Table`.
+//! The daemon of `dhcp`: serves each request on its socket in a separate thread, until a signal ends it. The leases are in `Table`.
+
+mod table;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -14,14 +16,15 @@ use crate::dhcp::journal::Journal;
 use crate::dhcp::journal::Listed;
 use crate::dhcp::line::{Lines, write_line};
 use crate::dhcp::protocol::{Answer, LeaseRequest, REQUEST_BYTES_MAX, Request};
-use crate::dhcp::table::Table;
 use crate::dhcp::time::Time;
 use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 use crate::kernel::listener::{Arrival, Listener, Signals, write_public};
 use crate::kernel::sys::{self, thread, warn};
 use crate::kernel::unix::Stream;
-use crate::steps::lease_change::Follow;
+use crate::runtime::Runtime;
+
+use table::Table;
 
 /// The timeout for a client to send its request, and to read the answer.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,9 +42,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause after a failed `accept`: the process has no free descriptor, for example.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs the daemon until a signal ends it. The leases are not released. `follow` changes the rules of the host and the cache
-/// entry of an attachment to another address. `passed` is the number of sockets that the service manager passes to this process.
-pub fn run(flags: &Flags, passed: u32, follow: Follow) -> Result<()> {
+/// Runs the daemon until a signal ends it. The leases are not released. `passed` is the number of sockets that the service
+/// manager passes to this process.
+pub fn run(flags: &Flags, passed: u32, host: Runtime) -> Result<()> {
     // Block the signals before the first thread starts: threads inherit the signal mask.
     let signals = Signals::block()?;
     sys::survive_failed_writes();
@@ -59,7 +62,7 @@ pub fn run(flags: &Flags, passed: u32, follow: Follow) -> Result<()> {
     // Write the file before the socket accepts connections: a script that can connect then finds the id of the process, too.
     let _pidfile = flags.pidfile.as_deref().map(Pidfile::write).transpose()?;
     let listener = inherited.map_or_else(|| Listener::create(&path), Ok)?;
-    let served = serve(flags, &listener, &signals, journal, follow);
+    let served = serve(flags, &listener, &signals, journal, host);
     listener.remove();
     served
 }
@@ -69,12 +72,12 @@ fn serve(
     listener: &Listener,
     signals: &Signals,
     journal: Journal,
-    follow: Follow,
+    host: Runtime,
 ) -> Result<()> {
     let log = journal.directory().join(".log");
     // 500 attachments at once have as many connections and sockets.
     sys::raise_file_limit();
-    let table = Table::open(journal, flags.clone(), follow)?;
+    let table = Table::open(journal, flags.clone(), host)?;
     if flags.until_idle {
         // The plugin that started this daemon waits until the daemon's stderr is closed. From now on, stderr is the log.
         file::redirect_stderr(&log).map_err(|error| {
