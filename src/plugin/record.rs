@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::cni::json;
+use crate::cni::json::{self, Json};
 use crate::cni::request::Request;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
@@ -293,9 +293,12 @@ impl Record {
 
     /// The operation of the runtime of cnibox that is in progress or was interrupted.
     pub fn operation(&self) -> Option<Operation> {
+        // A release up to 0.2.0 wrote no request.
+        let is_of_runtime =
+            !self.request.is_empty() || matches!(self.maker, Maker::Cnibox) && self.made.is_empty();
         // The DEL of a plugin alone, which somebody else calls, is no operation of the runtime.
         match self.is_deleting {
-            _ if self.request.is_empty() || self.is_added => None,
+            _ if !is_of_runtime || self.is_added => None,
             true => Some(Operation::Del),
             false => Some(Operation::Add),
         }
@@ -336,11 +339,13 @@ impl Record {
         let first = first.ok_or_else(|| Error::internal("it is empty"))?;
         let mut record: Self = json::read(first).map_err(Error::internal)?;
         for line in lines {
+            // Skip an incomplete line: its writer was killed, or the disk is full.
             if line.starts_with(REQUEST) {
-                record.request = line.to_vec();
+                if Json::parse(line).is_ok() {
+                    record.request = line.to_vec();
+                }
                 continue;
             }
-            // Skip an incomplete line: its writer was killed.
             record.made.extend(json::read::<Made>(line));
             let Ok(note) = json::read::<Note>(line) else { continue };
             record.claims.extend(note.claims);

@@ -144,7 +144,7 @@ impl Runtime {
             Ok(success) => success,
             // The interface existed before this ADD, so it belongs to another attachment. A DEL would remove it.
             Err(FailedAdd { error, changed_nothing: true }) if was_there => {
-                return Err(error.and(self.remove_files(&entry.network, &entry.at)));
+                return Err(error.and(begun.undo()));
             }
             Err(FailedAdd { error, .. }) => return Err(undo(error, begun, &entry)),
         };
@@ -164,7 +164,11 @@ impl Runtime {
     ) -> Result<Begun> {
         let (sockets, by) = ((&Rtnl::open()?, rtnl), (Maker::Cnibox, plugins));
         let record = Record::of(&entry.network, &entry.at, netns, sockets, by)?;
-        self.records.begin(&Record { starter: self.starter, request: entry.request(), ..record })
+        self.records.begin_of_runtime(&Record {
+            starter: self.starter,
+            request: entry.request(),
+            ..record
+        })
     }
 
     /// Writes the result of an ADD into the record and into the cache. Returns the cache entry.

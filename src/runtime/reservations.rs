@@ -270,12 +270,19 @@ impl Survey {
         self.reservations().filter_map(holder).collect()
     }
 
-    /// Whether the cache has an ended attachment of a holder. Its DEL releases the reservation.
-    pub(super) fn has_ended_attachment(&self, owned: &OwnedReservation) -> bool {
+    /// Whether there is the request of an ended attachment of a holder, of which GC has not run the DEL, or it failed. The DEL releases
+    /// the reservation.
+    pub(super) fn is_left_to_del(&self, owned: &OwnedReservation) -> bool {
         let Holder::Container { id, .. } = &owned.reservation.holder else { return false };
-        self.attachments.iter().any(|(entry, life)| {
-            entry.network == owned.network && entry.at.container_id == *id && life.is_ended()
-        })
+        let is_its_own = |network: &NetworkName, at: &Attachment| {
+            *network == owned.network && at.container_id == *id
+        };
+        let mut requested = self.records.iter().filter(|(record, _)| !record.request.is_empty());
+        self.attachments
+            .iter()
+            .any(|(entry, life)| life.is_ended() && is_its_own(&entry.network, &entry.at))
+            || requested
+                .any(|(record, life)| life.is_ended() && is_its_own(&record.network, &record.at))
     }
 
     /// The attachments in the cache, and those that only a record names, each with its life.

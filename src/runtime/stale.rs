@@ -5,12 +5,25 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
 use crate::plugin::life::{Life, Witness};
-use crate::plugin::record::Record;
+use crate::plugin::record::{Operation, Record};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
 use crate::runtime::life::Unrecorded;
 use crate::runtime::lock::Lock;
+
+/// The generation of a record, and its operation: by the time of the lock, another process can have completed it.
+#[derive(Default, PartialEq)]
+struct Judged {
+    generation: String,
+    operation: Option<Operation>,
+}
+
+impl Judged {
+    fn of(record: &Record) -> Self {
+        Self { generation: record.generation.clone(), operation: record.operation() }
+    }
+}
 
 impl Runtime {
     /// Deletes the remains of ended attachments of the interface, to any network, and of an interrupted operation. Fails if an
@@ -23,6 +36,7 @@ impl Runtime {
     ) -> Result<()> {
         let witness = Witness::new()?;
         self.refuse_shared_file(&witness, new)?;
+        let judged = self.judged(new);
         // An unreadable record or entry is no sign of one. Below they are judged.
         let interrupted = self.interrupted(&new.network, &new.at).unwrap_or(None);
         if interrupted.is_some() {
@@ -46,29 +60,30 @@ impl Runtime {
                 Some(new.clone())
             }
         };
-        let judged = self.generation(new);
         let mut gone = Vec::new();
         let mut others = self.cache.of_interface(&new.at)?;
         others.retain(|other| other.network != new.network);
         for other in own.into_iter().chain(others) {
             let is_of_network = other.network == new.network;
-            let generation = self.generation(&other);
+            let judged = self.judged(&other);
             match self.life_for_add(&witness, &other) {
                 _ if is_of_network && interrupted.is_some() => {}
                 Life::Alive => return Err(already_attached(&other)),
                 Life::Unknown(reason) if is_of_network => {
                     return Err(may_be_attached(&other, &reason));
                 }
-                Life::Ended(_) if !is_of_network => gone.push((other, generation)),
+                Life::Ended(_) if !is_of_network => gone.push((other, judged)),
                 Life::Unknown(_) | Life::Ended(_) => {}
             }
         }
-        for (other, generation) in gone {
+        for (other, judged) in gone {
             if let Some(_lock) = Lock::network_without_gc(&self.locks, &other.network)? {
-                self.delete_stale(&other, &other.network_of_add()?, &generation)?;
+                self.delete_stale(&other, &other.network_of_add()?, &judged)?;
             }
         }
-        let unfinished = || interrupted.and_then(|_| self.entry_of(&new.network, &new.at));
+        // A release up to 0.2.0 wrote no request into the record.
+        let request = || self.entry_of(&new.network, &new.at).unwrap_or_else(|| new.clone());
+        let unfinished = || interrupted.map(|_| request());
         let Some(rest) = known.or_else(unfinished) else {
             return self.refuse_recorded(&witness, new);
         };
@@ -76,10 +91,10 @@ impl Runtime {
         self.delete_stale(&rest, old.as_ref().unwrap_or(network), &judged)
     }
 
-    /// The generation of the record of an attachment. Empty if it has none, or an unreadable one.
-    fn generation(&self, of: &CacheEntry) -> String {
+    /// The record of an attachment, as it is judged. Default if it has none, or an unreadable one.
+    fn judged(&self, of: &CacheEntry) -> Judged {
         let record = self.records.read(&of.network, &of.at).ok().flatten();
-        record.map_or_else(String::new, |record| record.generation)
+        record.as_ref().map(Judged::of).unwrap_or_default()
     }
 
     /// Fails if the attachment lives that another runtime has made: only a record tells of it. A failing ADD would delete it.
@@ -122,10 +137,10 @@ impl Runtime {
         Err(Error::internal(msg).with_details(path.display().to_string()))
     }
 
-    /// Deletes the remains of an attachment that has ended. `judged` is the generation of the record that was judged.
-    fn delete_stale(&self, rest: &CacheEntry, network: &Network, judged: &str) -> Result<()> {
+    /// Deletes the remains of an attachment that has ended, or of an interrupted operation.
+    fn delete_stale(&self, rest: &CacheEntry, network: &Network, judged: &Judged) -> Result<()> {
         let held = self.hold_for_del(&rest.network, &rest.at)?;
-        if held.as_ref().is_some_and(|held| held.record.generation != judged) {
+        if held.as_ref().is_some_and(|held| Judged::of(&held.record) != *judged) {
             let msg = format!("cannot add {}: another ADD has just attached it", rest.title());
             return Err(Error::new(Code::TRY_AGAIN_LATER, msg));
         }

@@ -14,7 +14,7 @@ use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Mode};
 use crate::kernel::sys;
 use crate::plugin::owner;
-use crate::plugin::record::files::{self, BYTES_MAX, has_reserved};
+use crate::plugin::record::files::{self, BYTES_MAX, NEW_BYTES_MAX, has_reserved};
 use crate::plugin::record::{Made, Note, Record, Records, append, cannot, held, line, orphans};
 
 /// The number of attempts to write a record. Each further attempt means that another process removed or replaced the record.
@@ -112,6 +112,12 @@ impl Records {
         self.create(record, Some(&Limit::new(held::HOLD_MAX)))
     }
 
+    /// `begin` for a runtime, which nobody calls. Fails with code 11 while another ADD of the attachment is in progress.
+    pub fn begin_of_runtime(&self, record: &Record) -> Result<Begun> {
+        let begun = self.begin(record)?;
+        if begun.is_of_caller { Err(held::busy(&begun.path)) } else { Ok(begun) }
+    }
+
     /// `begin` for a reconcile, which holds the present record.
     pub fn renew(&self, record: &Record) -> Result<Begun> {
         self.create(record, None)
@@ -151,6 +157,9 @@ fn restore(path: &Path, content: &[u8], modified: Option<SystemTime>) -> io::Res
 /// caller has it.
 fn create(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Begun> {
     let content = record.content();
+    if content.len() > NEW_BYTES_MAX {
+        return Err(file::too_long(NEW_BYTES_MAX));
+    }
     let mut directories = Vec::new();
     for _ in 0..ATTEMPTS_MAX {
         match create_new(path, &content, &mut directories) {
@@ -179,10 +188,11 @@ fn replace(record: &Record, path: &Path, limit: Option<&Limit>) -> io::Result<Op
             file::read_open(&file, BYTES_MAX).map_err(|error| unknown(&sys::reason(&error)))?;
         Record::parse(&content).map(|known| (known, content)).map_err(|error| unknown(&error))
     };
-    // The writer of a record holds the lock until its ADD ends. A reconcile has a shared lock.
+    // The writer of a record holds the lock until its ADD ends. A reconcile has a shared lock. Who removes the attachment has noted
+    // that.
     let (known, _) = read()?;
     let is_same = known.identity.is(&record.identity);
-    if is_same && !flock::try_lock(&file, Mode::Shared)? {
+    if is_same && !known.is_deleting && !flock::try_lock(&file, Mode::Shared)? {
         let is_repeated = known.is_repeated;
         return Ok(Some(Begun { is_of_caller: true, is_repeated, ..Begun::new(path, file) }));
     }

@@ -186,8 +186,8 @@ pub fn former_addresses(cx: &Context<'_>, at: &Attachment, success: &Success) ->
 
 /// Notes that the DEL of an attachment has begun, before it removes anything.
 pub(in crate::plugin) fn mark(cx: &Context<'_>, at: &Attachment) {
-    let network = &cx.request.network;
-    if cx.or_warn(cx.session.record(network, at)).is_some_and(|record| !record.is_deleting) {
-        cx.or_warn(Records::of_host().mark_deleting(network, at));
+    let record = cx.or_warn(cx.session.record(&cx.request.network, at));
+    if let Some(record) = record.filter(|record| !record.is_deleting) {
+        cx.or_warn(Records::of_host().mark_deleting(&record));
     }
 }

@@ -14,7 +14,7 @@ use crate::cni::json;
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::file;
-use crate::kernel::flock::{self, Mode};
+use crate::kernel::flock::{self, Limit, Mode};
 use crate::kernel::identity::Identity;
 use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
@@ -38,9 +38,12 @@ const SEPARATOR: char = '+';
 /// The longest file name of a record: NAME_MAX (255, linux/limits.h) less the bytes that the name of a temporary file adds.
 const NAME_BYTES_MAX: usize = 200;
 
-/// The size limit of a record's file. The names and the path have 5 KiB at most, and an attachment has few addresses. All ports of
-/// a protocol have 380 KiB in each family.
-pub(super) const BYTES_MAX: usize = 2 << 20;
+/// The size limit of a record's file that can be read. All ports of a protocol have 380 KiB in each family, and a list of 4 MiB has
+/// 5.4 MiB in a request.
+pub(super) const BYTES_MAX: usize = file::BYTES_MAX;
+
+/// The size limit of a new record: the rest is for what is appended.
+pub(super) const NEW_BYTES_MAX: usize = BYTES_MAX / 2;
 
 /// The maximum number of `Made` lines: with each renewal a DHCP server can give a new address. A line more replaces the file by
 /// a shorter one, see `Record::shortened`.
@@ -144,7 +147,9 @@ impl Records {
     /// Notes that a plugin is one of those of the ADD, the ports that it publishes, and that the attachment has an ADD after a DEL.
     pub fn note_add(&self, record: &Record, plugin: &str, ports: Vec<String>) -> Result<()> {
         let deleting = record.is_deleting.then_some(false);
-        let mut note = Note { ports, deleting, ..Note::default() };
+        // The attachment has this ADD, which is none of the runtime.
+        let added = deleting.map(|_| true);
+        let mut note = Note { ports, deleting, added, ..Note::default() };
         if record.plugins.iter().all(|known| known != plugin) {
             note.plugins.push(plugin.into());
         }
@@ -157,13 +162,23 @@ impl Records {
     /// Notes that the DEL of the attachment has begun. First waits until a reconcile of the attachment has ended, so that it
     /// makes nothing that the DEL has removed. After the timeout the DEL goes on: the lock can be that of an ADD which calls
     /// this DEL to undo itself.
-    pub(super) fn mark_deleting(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
-        let path = self.path(network, at);
+    pub(super) fn mark_deleting(&self, record: &Record) -> Result<()> {
+        let path = self.path(&record.network, &record.at);
+        let limit = Limit::new(held::HOLD_MAX);
         let mark = || -> io::Result<()> {
-            fault::file_operation()?;
-            let (file, _) = file::open_regular(&path, file::APPEND)?;
-            flock::lock(&file, Mode::Exclusive, held::HOLD_MAX)?;
-            append(&file, &Note::of_del().line())
+            loop {
+                fault::file_operation()?;
+                let (file, open) = file::open_regular(&path, file::APPEND)?;
+                flock::lock_within(&file, Mode::Exclusive, &limit)?;
+                if file::is_at(&open, &path)? {
+                    return append(&file, &Note::of_del().line());
+                }
+                // The process that had the lock has replaced the file: by a shorter one, or for a later ADD.
+                match self.read(&record.network, &record.at) {
+                    Ok(Some(now)) if now.generation == record.generation => {}
+                    _ => return Ok(()),
+                }
+            }
         };
         file::found(mark()).map(drop).map_err(|error| cannot("write", &path, error))
     }

@@ -37,7 +37,7 @@ impl Held {
         }
         let added = self.record.is_added.then_some(false);
         let note = Note { added, ..Note::of_del() };
-        let written = append(&self.file, &[request_line(request), note.line()].concat());
+        let written = append(&self.file, &[note.line(), request_line(request)].concat());
         let Record { network, at, .. } = &self.record;
         written.map_err(|error| cannot("write", &Records::of_host().path(network, at), error))?;
         (self.record.is_deleting, self.record.is_added) = (true, false);

@@ -49,10 +49,9 @@ impl Runtime {
         for owned in pools.iter_mut().map(|pool| &mut pool.reservations) {
             owned.retain(|owned| {
                 let OwnerState::Gone(reason) = &owned.state else { return true };
-                // A GC without `--confirm` and `--dry-run` has already run the DEL of the attachment.
-                let is_left_to_del = (run.options.confirm || run.options.is_dry_run)
-                    && survey.has_ended_attachment(owned);
-                let stays = !run.is_of(&owned.network) || is_left_to_del || sys::is_interrupted();
+                let stays = !run.is_of(&owned.network)
+                    || survey.is_left_to_del(owned)
+                    || sys::is_interrupted();
                 stays || !self.release_remains(owned, reason, run)
             });
         }
@@ -83,8 +82,11 @@ impl Runtime {
     /// Releases the reservations of an attachment.
     pub(super) fn release_of(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         let survey = self.survey()?;
+        // An old reservation names no interface, and can be of another one.
         let is_its_own = |owned: &&OwnedReservation| {
-            owned.network == *network && owned.reservation.holder.is(at)
+            owned.network == *network
+                && owned.reservation.holder.is(at)
+                && !matches!(owned.state, OwnerState::Alive(_))
         };
         survey.reservations().filter(is_its_own).try_for_each(|owned| self.release(owned).map(drop))
     }

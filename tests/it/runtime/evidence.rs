@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{Host, list};
-use crate::world::{Container, Running, World, parse};
+use crate::world::{Container, Running, World, parse, with};
 
 /// The runtime that attaches a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -315,6 +315,62 @@ fn a_newer_entry_makes_an_interrupted_operation_void() {
         assert_eq!(host.kept(), [""; 0]);
         container.destroy();
     }
+}
+
+/// A release up to 0.2.0 noted the request in /run/cnibox.
+#[test]
+fn an_interrupted_add_of_an_earlier_release_is_deleted_by_the_next_one() {
+    let host = host();
+    let container = host.world.container("c1");
+    let add = || host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run();
+    add().success();
+    host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+    let before = host.state();
+    host.attach(Maker::Cnibox, "c1", &container.netns());
+    let path = host.record_of("net", "c1");
+    host.world.host(["sed", "-i", "/macs/d; /added/d; /^{\"kind\"/d", &path]);
+    host.world.host(["rm", "/var/lib/cni/results/net-c1-eth0"]);
+    host.cnibox(&["gc"]).run().silence();
+    assert!(host.world.path(&path).exists());
+    add().success();
+    host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+    before.assert_same(&host.state(), "del");
+}
+
+#[test]
+fn the_removal_of_one_interface_leaves_the_address_of_another_one() {
+    let host = host();
+    let container = host.world.container("c1");
+    host.attach(Maker::Cnibox, "c1", &container.netns());
+    let address = "/var/lib/cni/networks/net/10.1.0.2";
+    // As old releases of the reference wrote it.
+    host.world.write(address, "c1");
+    let number = r#"s/eth0/eth1/; s/"number":[0-9]*,//; s/ [0-9]*","observer/ 1","observer/; /^{"kind"/d; /macs/d"#;
+    let copy = "cd /var/lib/cni/attachments && sed \"$0\" net+c1+eth0 >net+c1+eth1";
+    host.world.host(["sh", "-c", copy, number]);
+    host.cnibox(&["gc", "--unknown", "net/c1/eth1"]).run().output();
+    assert!(!host.world.path("/var/lib/cni/attachments/net+c1+eth1").exists());
+    assert!(host.world.path(address).exists());
+}
+
+#[test]
+fn a_gc_that_is_disabled_releases_no_address() {
+    let host = host();
+    let network = with(&network(), json!({"disableGC": true}));
+    host.configure("1.conflist", &network);
+    let containers = ["c1", "c2"].map(|name| host.world.container(name));
+    for container in containers {
+        host.attach(Maker::Cnibox, &container.name, &container.netns());
+        container.destroy();
+    }
+    // Only the record of this one has the list.
+    host.world.host(["rm", "/var/lib/cni/results/net-c2-eth0"]);
+    let before = host.state();
+    host.cnibox(&["gc"]).run().silence();
+    host.cnibox(&["gc", "--dry-run"]).run().silence();
+    before.assert_same(&host.state(), "gc");
+    assert_eq!(host.kept().len(), 5, "{:?}", host.kept());
 }
 
 #[test]

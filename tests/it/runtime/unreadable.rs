@@ -10,7 +10,7 @@ use crate::world::{Container, Running, parse, with};
 const DAMAGES: [(&str, &str); 6] = [
     ("truncate -s 0 \"$0\"", "it is empty"),
     ("head -c 60 \"$0\" >/run/cut; mv /run/cut \"$0\"", "EOF"),
-    ("truncate -s 3M \"$0\"", "more than 2097152 bytes"),
+    ("truncate -s 17M \"$0\"", "more than 16777216 bytes"),
     (r#"sed -i 's/"maker":"[a-z]*"/"maker":"cnibox2"/' "$0""#, "cnibox2"),
     (r#"sed -i 's/"version":1/"version":2/' "$0""#, "its form has version 2"),
     ("rm \"$0\"; mkdir \"$0\"", "it is a directory"),

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 use super::*;
 use crate::names::{ContainerId, IfName, Mac};
 use crate::netlink::rtnl::Nsid;
-use crate::plugin::record::{Maker, Version};
+use crate::plugin::record::{Maker, Operation, Version};
 
 struct Scratch(PathBuf);
 
@@ -283,4 +283,38 @@ fn the_claim_of_an_unreadable_record_may_be_valid() {
         (records.holder(claim), records.directory().join(claim).is_symlink()),
         (Ok(None), false)
     );
+}
+
+#[test]
+fn a_record_tells_which_operation_was_interrupted() {
+    let (_dir, records) = Scratch::records("operation");
+    let Record { network, at, .. } = record("b 7");
+    let request = br#"{"kind":"cniCacheV1","config":"e30="}"#.to_vec();
+    let operation = || read(&records).unwrap().operation();
+    let new = Record { maker: Maker::Cnibox, request: request.clone(), ..record("b 7") };
+    let mut begun = records.begin(&new).unwrap();
+    assert_eq!(operation(), Some(Operation::Add));
+    begun.note_made(&made("10.1.0.2")).unwrap();
+    assert_eq!(operation(), Some(Operation::Add), "the caller has no result yet");
+    begun.note_added().unwrap();
+    drop(begun);
+    assert_eq!(operation(), None);
+    // The DEL of a plugin.
+    records.mark_deleting(&read(&records).unwrap()).unwrap();
+    assert_eq!(operation(), None);
+    let Hold::Held(mut held) = records.hold_for_removal(&network, &at).unwrap() else { panic!() };
+    held.note_deleting(b"").unwrap();
+    assert_eq!(operation(), Some(Operation::Del));
+    // The ADD of a chained plugin.
+    records.note_add(&read(&records).unwrap(), "portmap", Vec::new()).unwrap();
+    assert_eq!(operation(), None);
+    assert_eq!(read(&records).unwrap().request, request);
+    // A request that a full disk cut off.
+    let path = records.path(&network, &at);
+    fs::write(&path, [read(&records).unwrap().content(), request[..20].to_vec()].concat()).unwrap();
+    assert_eq!(read(&records).unwrap().request, request);
+    // A release up to 0.2.0 wrote no request.
+    let old = Record { request: Vec::new(), ..new };
+    fs::write(&path, old.content()).unwrap();
+    assert_eq!(operation(), Some(Operation::Add));
 }
