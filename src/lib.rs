@@ -6,9 +6,9 @@
 // A build with fewer features does not use all code of the shared modules.
 #![cfg_attr(not(feature = "default"), allow(dead_code, unused_imports))]
 
+pub mod attachments;
 mod cli;
 pub mod cni;
-mod compat;
 mod daemon;
 mod dhcp;
 pub mod error;
@@ -19,6 +19,7 @@ pub mod names;
 pub mod netlink;
 pub mod plugin;
 pub mod plugins;
+mod rules;
 pub mod runtime;
 mod serve;
 mod steps;

@@ -1,18 +1,19 @@
 //! The interface of a plugin: its configuration, and a method for each CNI verb.
 
 pub(crate) mod assignable;
-pub(crate) mod claims;
+pub(crate) mod claim;
 pub(crate) mod execute;
-pub(crate) mod life;
 pub(crate) mod log;
-pub(crate) mod owner;
 pub(crate) mod parts;
-pub(crate) mod record;
+pub(crate) mod records;
 mod session;
 
 use std::fmt::Display;
 use std::path::Path;
 
+use crate::attachments::life::{Life, Witness};
+use crate::attachments::owner::Owners;
+use crate::attachments::record::{Begun, Made, Maker, Replaced};
 use crate::cni::json::{Json, Read};
 use crate::cni::request::{Parameters, Request, Verb};
 use crate::cni::success::{Interface, Ip, Success};
@@ -24,11 +25,10 @@ use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{Batch, Nft};
 
+pub use crate::attachments::owner::Scope;
 pub use session::Session;
 
-use life::{Life, Witness};
 use parts::Parts;
-use record::{Begun, Made, Maker, Replaced};
 
 /// The version in the banner of a plugin: the compatible release of the reference plugins, then the release of cnibox. Runtimes
 /// compare the part before `+`.
@@ -87,36 +87,6 @@ impl Expected {
         // All choices for one address have the same family.
         let mut first = choices.iter().filter_map(|ips| ips.first());
         Self { has_v6: first.any(|ip| ip.address.addr().is_ipv6()), choices }
-    }
-}
-
-/// The attachments that a call removes.
-#[derive(Clone, Copy, Debug)]
-pub enum Scope<'a> {
-    /// DEL: this attachment.
-    One(&'a Attachment),
-    /// `cnibox gc`: these attachments, whose namespaces have ended.
-    Each(&'a [Attachment]),
-    /// GC: all attachments of the network except these.
-    AllExcept(&'a [Attachment]),
-}
-
-impl<'a> Scope<'a> {
-    /// The attachment of a DEL; `None` for the other scopes.
-    pub fn one(self) -> Option<&'a Attachment> {
-        match self {
-            Self::One(at) => Some(at),
-            Self::Each(_) | Self::AllExcept(_) => None,
-        }
-    }
-
-    /// The verbs with which a delegate is called for this scope, one call each.
-    pub fn verbs(self) -> Vec<Verb> {
-        match self {
-            Self::One(at) => vec![Verb::Del(at.clone())],
-            Self::Each(all) => all.iter().cloned().map(Verb::Del).collect(),
-            Self::AllExcept(keep) => vec![Verb::Gc(keep.to_vec())],
-        }
     }
 }
 
@@ -221,7 +191,7 @@ impl Entry {
         let maker = self.maker().filter(|_| !cx.session.is_recorded);
         match (verb, &maker) {
             (Verb::Add(at), Some(maker)) => {
-                let begun = record::begin(cx, at, maker.clone(), self.name)?;
+                let begun = records::begin(cx, at, maker.clone(), self.name)?;
                 begun.iter().filter_map(Begun::replaced).for_each(|earlier| {
                     cx.or_warn(cx.remove_replaced(earlier));
                 });
@@ -237,7 +207,7 @@ impl Entry {
                 return Ok(None);
             }
             (Verb::Del(at), _) if !self.is_ipam && !cx.session.is_recorded => {
-                record::mark(cx, at);
+                records::mark(cx, at);
             }
             _ => {}
         }
@@ -256,11 +226,11 @@ impl Entry {
             }
             (Ok(Some(success)), None) if self.is_chained && !cx.session.is_recorded => {
                 if let Verb::Add(at) = verb {
-                    record::amend(cx, at, self.name, success);
+                    records::amend(cx, at, self.name, success);
                 }
             }
             (Ok(_), None) => {
-                maker.map_or(Ok(()), |maker| record::clean(cx, verb, &maker))?;
+                maker.map_or(Ok(()), |maker| records::clean(cx, verb, &maker))?;
             }
             (Err(_), Some(begun)) => cx.or_warn(begun.undo()),
             _ => {}
@@ -335,7 +305,7 @@ impl Entry {
     /// Writes the record of the attachment, unless it has a record of the present namespace. The record can be of an earlier
     /// container of the same name: plugins that write no record attached the present container before cnibox replaced them.
     fn renew_record(&self, cx: &Context<'_>, at: &Attachment) {
-        let begun = record::renew(cx, at, Maker::Chained(self.name.into()));
+        let begun = records::renew(cx, at, Maker::Chained(self.name.into()));
         if let Some(mut begun) = cx.or_warn(begun) {
             let made = cx.request.prev_result().ok().flatten();
             let made = made.as_ref().map(Made::of).unwrap_or_default();
@@ -381,6 +351,11 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// The owners in a scope, in the network of the request.
+    pub fn owners(&self, scope: Scope<'_>) -> Owners {
+        Owners::of(&self.request.network, scope)
+    }
+
     /// Writes a warning to stderr, in one line.
     pub fn warn(&self, text: impl Display) {
         sys::warn(format_args!("{}: {text}", self.request.conf.kind));

@@ -11,10 +11,10 @@ use crate::kernel::sandbox;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName};
 use crate::runtime::Runtime;
+use crate::runtime::attachments::{container_like, container_of, ids_with_beginning};
 use crate::runtime::cache::Entries;
 use crate::runtime::conf::Network;
 use crate::runtime::container_id_of;
-use crate::runtime::life::{container_like, container_of, ids_with_beginning};
 use crate::runtime::lifecycle::{AttachmentsOf, Choice, NewAttachment, Target};
 use crate::runtime::netns_lock::Purpose;
 

@@ -6,16 +6,16 @@ use argh::{ArgsInfo, FromArgs};
 use ipnet::IpNet;
 use serde::Serialize;
 
+use crate::attachments::life::Life;
+use crate::attachments::record::as_text;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, NetworkName};
-use crate::plugin::life::Life;
-use crate::plugin::record::as_text;
 use crate::runtime::Runtime;
+use crate::runtime::attachments::container_like;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
-use crate::runtime::life::container_like;
 
 use super::output::print_json_list;
 use super::parameters::{self, TIMEOUT_S};

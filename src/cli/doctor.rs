@@ -34,10 +34,10 @@ use std::os::unix::fs::MetadataExt;
 use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
+use crate::attachments::life::Life;
+use crate::attachments::life::Witness;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
-use crate::plugin::life::Life;
-use crate::plugin::life::Witness;
 use crate::runtime::Runtime;
 
 use super::output::{self, print_line, usage_error};

@@ -10,13 +10,13 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
 
+use crate::attachments::life::Witness;
+use crate::attachments::record::{self, Record, Records, Unreadable};
 use crate::dhcp::lease::Leases;
 use crate::dhcp::site::Site;
 use crate::kernel::file;
 use crate::names::reserved::{self, reserved};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::life::Witness;
-use crate::plugin::record::{self, Record, Records, Unreadable};
 
 /// The prefix length of an IPv6 subnet (RFC 4291, section 2.5.4). A DHCPv6 lease has no prefix length.
 const SUBNET_BITS_V6: u8 = 64;

@@ -29,13 +29,13 @@
 //!   files are read the next time.
 
 mod address_files;
+mod content;
 mod files;
 pub mod held;
 #[cfg(feature = "tool")]
 pub mod listed;
 mod lock;
 mod locked;
-mod owner;
 mod owners;
 mod sticky;
 #[cfg(test)]

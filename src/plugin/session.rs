@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::attachments::life;
+use crate::attachments::record::{self, Begun, Made, Record, Records, Replaced};
 use crate::cni::request::{Request, Verb};
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::Turns;
@@ -17,8 +19,6 @@ use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{self, Nft};
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::life;
-use crate::plugin::record::{self, Begun, Made, Record, Records, Replaced};
 
 /// The container's network namespace.
 enum Namespace {

@@ -49,7 +49,6 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::owner::Owners;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::link::chained;
@@ -153,7 +152,7 @@ impl Plugin for Bandwidth {
             (Some(at), Some(_)) => return clear(cx, at),
             // Without the namespace, the kernel has removed the veth pair with the limits, or will remove it soon.
             (Some(at), None) => Ifbs::of(cx, at)?.find(None)?,
-            (None, _) => host_link::all_of(cx.session.host()?, IFB, &Owners::of(cx, scope))?,
+            (None, _) => host_link::all_of(cx.session.host()?, IFB, &cx.owners(scope))?,
         };
         delete_later(cx, ifbs);
         Ok(())

@@ -80,6 +80,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::attachments::owner::Owner;
 use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
@@ -88,16 +89,15 @@ use crate::kernel::netns::{Lock, NetNs};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
+use crate::rules::{internal, masquerade, spoof_check};
 use crate::steps::delegate;
 use crate::steps::link::inside::Inside;
 use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;
 use crate::steps::link::{configure, host_link, veth};
-use crate::steps::nft::rules::Rules;
-use crate::steps::nft::{internal, masquerade, spoof_check};
+use crate::steps::rules::Rules;
 use crate::steps::undo::{Failures, Undo};
 use vlan::{Trunk, Vlans};
 
@@ -271,7 +271,7 @@ impl Plugin for Bridge {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        let owners = Owners::of(cx, scope);
+        let owners = cx.owners(scope);
         let mut failures = Failures::default();
         failures.note(veth::clean(cx, scope, netns, &owners));
         failures.note(self.remove_host_routes(cx));

@@ -79,23 +79,23 @@ mod strict;
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
+use crate::attachments::owner::{Owner, Owners};
 #[cfg(feature = "tool")]
 use crate::cni::json::Json;
 use crate::cni::json::keys;
 use crate::cni::success::Success;
-use crate::compat::forward_rules;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IpFamily};
 use crate::netlink::nft::{Batch, Comment, Family, Feature, Nft};
 use crate::netlink::xtables;
-use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
-use crate::plugin::record;
+use crate::plugin::records;
 use crate::plugin::{Context, Entry, Plugin, Scope};
+use crate::rules::compat::forward_rules;
+use crate::rules::shared_rules;
+use crate::rules::shared_set::SharedSet;
 use crate::steps::link::chained;
-use crate::steps::nft::shared_rules;
-use crate::steps::nft::shared_set::SharedSet;
 use crate::steps::undo::Undo;
 use firewalld::{Firewalld, FirewalldState};
 use forward::Accept;
@@ -151,7 +151,7 @@ impl Plugin for Firewall {
 
     fn add(&self, cx: &Context<'_>, at: &Attachment, _: &NetNs) -> Result<Success> {
         let mut wanted = self.wanted(cx, at)?;
-        wanted.former = record::former_addresses(cx, at, &wanted.result);
+        wanted.former = records::former_addresses(cx, at, &wanted.result);
         if wanted.addresses.is_empty() {
             cx.warn("prevResult has no addresses: no rule is added");
         }
@@ -202,7 +202,7 @@ impl Plugin for Firewall {
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, _: Option<&NetNs>) -> Result<()> {
         let reference_addresses: Vec<IpAddr> =
             scope.one().map_or_else(Vec::new, |_| addresses(&cx.prev_result_of_del()));
-        let owners = Owners::of(cx, scope);
+        let owners = cx.owners(scope);
         let (remaining, removed) = match cx.session.nft_if_supported()? {
             Some(nft) => {
                 let others = self.sources_of_reference(nft, &reference_addresses)?;
@@ -415,7 +415,7 @@ impl Wanted<'_> {
         if self.former.is_empty() {
             return Ok(());
         }
-        let owners = Owners::of(cx, Scope::One(at));
+        let owners = cx.owners(Scope::One(at));
         let mut recorded = sources::recorded(cx.session.nft()?, &owners)?;
         recorded.retain(|source| self.former.contains(&source.address));
         let mut recorded = recorded.iter();

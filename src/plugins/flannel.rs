@@ -44,7 +44,6 @@ use crate::cni::success::{Route, Success};
 use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
-use crate::plugin::owner::Owners;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::delegate;
@@ -156,7 +155,7 @@ impl Flannel {
 
     fn gc(&self, cx: &Context<'_>, scope: Scope<'_>, verb: &Verb) -> Result<()> {
         let mut failures = Failures::default();
-        let files = saved_conf::all(cx, &self.data_dir, &Owners::of(cx, scope), &mut failures)?;
+        let files = saved_conf::all(cx, &self.data_dir, &cx.owners(scope), &mut failures)?;
         let mut called = Vec::new();
         let call = |config: Json, called: &mut Vec<Json>| {
             self.call(cx, config.clone(), verb).map(|()| called.push(config))

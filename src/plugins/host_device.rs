@@ -52,6 +52,7 @@ mod transfer;
 
 use self::records::{DeviceRecord, Records};
 use self::saved_state::SavedState;
+use crate::attachments::owner::{Owner, Owners};
 use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
@@ -59,7 +60,6 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
-use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::delegate;
@@ -158,7 +158,7 @@ impl Plugin for HostDevice {
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         interface::release(cx, scope, &|| match scope.one() {
             Some(at) => self.return_device(cx, at, netns),
-            None => collect_garbage(cx.session.host()?, &Owners::of(cx, scope)),
+            None => collect_garbage(cx.session.host()?, &cx.owners(scope)),
         })
     }
 

@@ -14,13 +14,13 @@
 //! - **GC** has nothing to do: the kernel removes `lo` with the namespace.
 //! - **STATUS** always succeeds.
 
+use crate::attachments::owner::Owner;
 use crate::cni::json::keys;
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IpFamily, Mac};
 use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
-use crate::plugin::owner::Owner;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::link::{host_link, veth};
 

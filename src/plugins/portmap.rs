@@ -69,8 +69,8 @@ use std::rc::Rc;
 
 use ipnet::IpNet;
 
+use crate::attachments::owner::Owners;
 use crate::cni::success::Success;
-use crate::compat::rules as rules_of_reference;
 use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
@@ -78,13 +78,13 @@ use crate::names::{Attachment, IpFamily};
 use crate::netlink::conntrack::{Conntrack, FlowFilter};
 use crate::netlink::nft::{Batch, Family, Feature, Nft};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::owner::Owners;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
-use crate::steps::link::chained;
+use crate::rules::compat::rules as rules_of_reference;
 #[cfg(feature = "tool")]
-use crate::steps::nft::shared_set::OWNERS_OF;
-use crate::steps::nft::{localnet, shared_rules};
+use crate::rules::shared_set::OWNERS_OF;
+use crate::rules::{localnet, shared_rules};
+use crate::steps::link::chained;
 use crate::steps::undo::Undo;
 pub use config::{Mapping, Portmap};
 use ports::Ports;
@@ -181,7 +181,7 @@ impl Plugin for Portmap {
         // `record::mark` warns of an unreadable record. Without the record, the maps are read.
         let record = |at| cx.session.record(&cx.request.network, at).ok().flatten();
         let noted = scope.one().and_then(record).and_then(|record| record.ports);
-        let owners = Owners::of(cx, scope);
+        let owners = cx.owners(scope);
         let flows = Rc::new(RefCell::new(Vec::new()));
         let found = Rc::clone(&flows);
         let build = move |nft: &Nft, batch: &mut Batch| {

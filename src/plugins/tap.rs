@@ -33,6 +33,7 @@
 
 use std::ops::RangeInclusive;
 
+use crate::attachments::owner::Owner;
 use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
@@ -41,7 +42,6 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::tun::{self, NewTap};
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, Rtnl};
-use crate::plugin::owner::Owner;
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::delegate;

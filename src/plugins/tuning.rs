@@ -59,6 +59,7 @@ mod tuned;
 
 use std::collections::{HashMap, HashSet};
 
+use crate::attachments::owner::Owner;
 use crate::cni::args::Args;
 use crate::cni::json::{Json, keys};
 use crate::cni::success::{Ip, Success};
@@ -67,7 +68,6 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Entry, Plugin, Scope};
 use crate::steps::link::tuned::{DIR, record};
 use crate::steps::link::{chained, host_link, mtu};
@@ -142,7 +142,7 @@ impl Plugin for Tuning {
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
         cx.or_warn(wanted(cx, "IFNAME"));
         let Some(at) = scope.one() else {
-            return backup::collect(&self.data_dir, &Owners::of(cx, scope));
+            return backup::collect(&self.data_dir, &cx.owners(scope));
         };
         let record = record(&self.data_dir, at);
         let owner = Owner::new(&cx.request.network, at);

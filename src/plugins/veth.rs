@@ -33,6 +33,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::attachments::owner::Owner;
 use crate::cni::json::keys;
 use crate::cni::request::Verb;
 use crate::cni::success::{Ip, Success};
@@ -40,16 +41,15 @@ use crate::error::{Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IfName, Mac};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, NewAddress, Route, Rtnl};
-use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Entry, Expected, Plugin, Scope};
+use crate::rules::{localnet, masquerade};
 use crate::steps::delegate;
 use crate::steps::link::inside::Inside;
 use crate::steps::link::routes::{self, Routes};
 use crate::steps::link::verify;
 use crate::steps::link::{chained, configure, forwarding, gateway, host_link, veth};
-use crate::steps::nft::rules::Rules;
-use crate::steps::nft::{localnet, masquerade};
+use crate::steps::rules::Rules;
 use crate::steps::undo::Undo;
 
 /// The scope of the routes of the host end: RT_SCOPE_HOST (linux/rtnetlink.h).
@@ -157,7 +157,7 @@ impl Plugin for Veth {
     }
 
     fn clean(&self, cx: &Context<'_>, scope: Scope<'_>, netns: Option<&NetNs>) -> Result<()> {
-        let owners = Owners::of(cx, scope);
+        let owners = cx.owners(scope);
         if let Some((_, owner)) = owners.one() {
             // `portmap` added the link to the set. Its DEL does not remove it, because it runs while the link still exists.
             let link = IfName::new(veth::host_name(owner))?;

@@ -15,13 +15,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::attachments::life::{Life, Witness};
+use crate::attachments::record::Record;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::process::Process;
 use crate::kernel::sandbox;
 use crate::netlink::rtnl::Nsid;
-use crate::plugin::life::{Life, Witness};
-use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{GcRun, REMOVE, Removed};

@@ -11,6 +11,7 @@ use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use serde::Serialize;
 
+use crate::attachments::record::{Made, Record};
 use crate::cni::json::{self, Json, keys};
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
@@ -19,7 +20,6 @@ use crate::fault;
 use crate::kernel::file;
 use crate::kernel::state_directory::StateDirectory;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::record::{Made, Record};
 use crate::runtime::conf::Network;
 
 /// The directory of libcni's cache.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::attachments::record::Record;
 use crate::cni::json::Json;
 use crate::cni::request::{Parameters, Request, Verb, missing_variables};
 use crate::cni::success::Success;
@@ -18,7 +19,6 @@ use crate::names::Attachment;
 use crate::plugin::execute::{Program, execute, supported_versions};
 use crate::plugin::log::{Call, Log};
 use crate::plugin::parts::Parts;
-use crate::plugin::record::Record;
 use crate::plugin::{Context, Session};
 use crate::plugins::{self, PLUGINS};
 use crate::runtime::conf::{self, Network};

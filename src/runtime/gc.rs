@@ -1,4 +1,4 @@
-//! GC: deletes the attachments of the cache that have ended (see `plugin::life`) by a DEL with the list of their ADD. Then
+//! GC: deletes the attachments of the cache that have ended (see `attachments::life`) by a DEL with the list of their ADD. Then
 //! removes the rules, links and reservations of other owners that have ended, without a configuration.
 
 mod collect;
@@ -13,28 +13,28 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::attachments::life::Witness;
+use crate::attachments::owner::Owner;
+use crate::attachments::record::orphans;
+use crate::attachments::record::{AllRecords, Hold, Maker, Record, Unreadable};
 use crate::cni::request::Verb;
 use crate::cni::version::Version;
-use crate::compat::rules as rules_of_reference;
 use crate::error::{Error, Result};
 use crate::kernel::flock::Mode;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, NetworkName};
 use crate::netlink::nft::Nft;
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::life::Witness;
-use crate::plugin::owner::Owner;
-use crate::plugin::record::orphans;
-use crate::plugin::record::{AllRecords, Hold, Maker, Record, Unreadable};
+use crate::rules::compat::rules as rules_of_reference;
+use crate::rules::localnet;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
 use crate::runtime::conf::Network;
 use crate::runtime::confirm::{self, Candidate, Confirmation};
+use crate::runtime::host_objects;
 use crate::runtime::lifecycle::Choice;
 use crate::runtime::lock::{self, Lock};
-use crate::runtime::owners;
-use crate::steps::nft::localnet;
 
 /// Options of GC.
 #[derive(Clone, Copy, Debug, Default)]
@@ -311,7 +311,7 @@ impl Runtime {
                 let _ = self.records.discard(&record);
             }
         }
-        orphans::sweep(owners::on_host)
+        orphans::sweep(host_objects::on_host)
     }
 
     /// Calls GC of the plugins of a network: they remove all objects that belong to no attachment in the cache. Locks the
@@ -351,7 +351,7 @@ impl Left {
     }
 }
 
-/// Updates the set of `steps::nft::localnet`. GC does this itself, because it calls no plugin if nothing is to be removed.
+/// Updates the set of `rules::localnet`. GC does this itself, because it calls no plugin if nothing is to be removed.
 fn refresh_localnet() -> Result<()> {
     let Some(nft) = Nft::open_if_supported()? else { return Ok(()) };
     let host = Rtnl::open()?;

@@ -11,11 +11,11 @@
 
 use std::path::Path;
 
+use crate::attachments::life::{Life, Witness};
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::kernel::process::{Process, Processes};
 use crate::netlink::rtnl::{Link, Nsid};
-use crate::plugin::life::{Life, Witness};
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::attachments::record::{Hold, Record, Records};
 use crate::cni::request::Verb;
 use crate::cni::success::{Dns, Success};
 use crate::cni::version::{self, Version};
@@ -18,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::parts::Parts;
-use crate::plugin::record::{Hold, Record, Records};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry};
 use crate::runtime::chain::{CallSettings, Chain, PATH};

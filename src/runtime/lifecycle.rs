@@ -8,6 +8,9 @@
 
 use std::path::Path;
 
+use crate::attachments::record::{
+    AllRecords, Begun, Held, Hold, Made, Maker, Operation, Record, Unreadable,
+};
 use crate::cni::json::Json;
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
@@ -19,14 +22,11 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::record::{
-    AllRecords, Begun, Held, Hold, Made, Maker, Operation, Record, Unreadable,
-};
 use crate::runtime::Runtime;
+use crate::runtime::attachments::{self, Unrecorded};
 use crate::runtime::cache::{CacheEntry, Entries};
 use crate::runtime::chain::{Chain, FailedAdd};
 use crate::runtime::conf::Network;
-use crate::runtime::life::{self, Unrecorded};
 use crate::runtime::lock::Lock;
 
 /// The network of an operation.
@@ -373,7 +373,7 @@ impl Runtime {
             warn(format_args!("{error}"));
             None
         });
-        let record = found.filter(|record| life::is_record_of(record, entry, &self.cache));
+        let record = found.filter(|record| attachments::is_record_of(record, entry, &self.cache));
         let verb = Verb::Del(entry.at.clone());
         let chain = Chain { record: record.as_ref(), ..self.chain(entry, network, netns, verb) };
         let chain = Chain { netns: self.netns_to_clean(&chain, entry)?, ..chain };
@@ -421,7 +421,7 @@ impl Runtime {
         cached.or_else(|| CacheEntry::of_record(&record()?))
     }
 
-    /// The operation of this runtime on an attachment that was interrupted: the caller holds the lock of the container. `None` if
+    /// The operation of this runtime on an attachment that was interrupted, if no process has the lock of the container. `None` if
     /// another runtime has attached the interface after the interruption: then the record is that of the later ADD, or the cache
     /// entry is. Fails if the record or the cache entry cannot be read.
     pub(super) fn interrupted(
@@ -433,7 +433,7 @@ impl Runtime {
         let Some(operation) = record.operation() else { return Ok(None) };
         // An ADD deletes an earlier entry, and notes what it made before it writes its own.
         let is_of_record = |entry: &CacheEntry| {
-            !record.made.is_empty() && life::is_record_of(&record, entry, &self.cache)
+            !record.made.is_empty() && attachments::is_record_of(&record, entry, &self.cache)
         };
         let cached = self.cache.read(network, at)?;
         Ok(cached.as_ref().is_none_or(is_of_record).then_some(operation))

@@ -3,21 +3,21 @@
 
 #[cfg(feature = "netavark")]
 mod abandoned;
+pub(crate) mod attachments;
 pub(crate) mod cache;
 pub mod chain;
 pub mod conf;
 mod confirm;
 pub(crate) mod gc;
+pub(crate) mod host_objects;
 mod in_use;
 pub(crate) mod lease_change;
-pub(crate) mod life;
 pub mod lifecycle;
 mod lock;
 pub(crate) mod multi_attach;
 pub(crate) mod netns_lock;
 pub(crate) mod networks;
 pub(crate) mod new_network;
-pub(crate) mod owners;
 pub(crate) mod podman;
 pub(crate) mod reconcile;
 pub mod request;
@@ -31,11 +31,11 @@ use std::path::{Path, PathBuf};
 
 use hmac_sha512::Hash;
 
+use crate::attachments::record::{self, Records};
 use crate::error::Result;
 use crate::kernel::file;
 use crate::kernel::process::Process;
 use crate::names::{ContainerId, hex};
-use crate::plugin::record::{self, Records};
 
 use cache::Cache;
 use chain::CallSettings;

@@ -51,7 +51,7 @@ impl Runtime {
         Error::joined(detached.filter_map(Result::err).collect())
     }
 
-    /// Detaches a container from all networks of the cache and of the pending records, or one interface of it. Several processes
+    /// Detaches a container from all networks of the cache and of requests in records, or one interface of it. Several processes
     /// can do that at once. Continues after an error, and returns all errors.
     pub fn detach_all(
         &self,

@@ -7,12 +7,12 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::attachments::life::Witness;
 use crate::error::{Error, Result};
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sandbox;
 use crate::kernel::sys::warn;
-use crate::plugin::life::Witness;
 use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;

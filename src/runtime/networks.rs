@@ -13,11 +13,11 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use serde::Serialize;
 
+use crate::attachments::record::as_text;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::names::NetworkName;
 use crate::plugin::execute::Program;
-use crate::plugin::record::as_text;
 use crate::plugins::{PLUGINS, bridge};
 use crate::runtime::Runtime;
 use crate::runtime::conf::{self, Network};

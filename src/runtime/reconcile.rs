@@ -1,6 +1,6 @@
 //! Restores objects of living attachments on the host, such as rules and routes, that other programs removed.
 //!
-//! Only attachments that are alive by `plugin::life` and have a cache entry are restored, with the request in that entry.
+//! Only attachments that are alive by `attachments::life` and have a cache entry are restored, with the request in that entry.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
@@ -8,19 +8,19 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
+use crate::attachments::life::{Life, Witness};
+use crate::attachments::record::Hold;
 use crate::cni::json::Json;
 use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::conntrack::Conntrack;
-use crate::plugin::life::{Life, Witness};
 use crate::plugin::parts::{Parts, object_of};
-use crate::plugin::record::Hold;
 use crate::runtime::Runtime;
+use crate::runtime::attachments;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
-use crate::runtime::life;
 
 /// What is done with an attachment while there is an operation of its container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +196,7 @@ impl Runtime {
             return Ok(());
         }
         // The record of an earlier ADD says nothing about the namespace and the plugins of the present one.
-        let record = record.filter(|record| life::is_record_of(record, &entry, &self.cache));
+        let record = record.filter(|record| attachments::is_record_of(record, &entry, &self.cache));
         let network = match entry.network_of_add() {
             Ok(network) => network,
             Err(error) => {

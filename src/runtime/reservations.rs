@@ -1,6 +1,6 @@
 //! Lists the reservations of `host-local` on a host, and decides whether their owners are alive.
 //!
-//! A reservation is **alive** while the attachment of its owner is alive (see `plugin::life`). The attachment comes from the
+//! A reservation is **alive** while the attachment of its owner is alive (see `attachments::life`). The attachment comes from the
 //! cache, or from a record without a cache entry. A reservation is **gone** with one of these proofs:
 //!
 //! 1. The attachment has ended, and its ADD reserved the address. A cache entry that is older than the reservation is no such
@@ -22,6 +22,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::attachments::life::{Life, Witness};
+use crate::attachments::owner::Owner;
+use crate::attachments::record::{Record, Unreadable, as_text};
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::ipam::range::{Range, RangeSet};
@@ -30,15 +33,12 @@ use crate::ipam::store::listed::{self, Holder, Reservation};
 use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, ContainerId, NetworkName};
-use crate::plugin::life::{Life, Witness};
-use crate::plugin::owner::Owner;
-use crate::plugin::record::{Record, Unreadable, as_text};
 use crate::plugins::flannel;
 use crate::plugins::host_local::{self, DATA_DIR};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{CacheEntry, Entries};
 use crate::runtime::conf::{self, Network};
-use crate::runtime::owners;
+use crate::runtime::host_objects;
 use evidence::{Evidence, key};
 
 /// The addresses of a network in one data directory. This is also the output of `cnibox ipam list --json`.
@@ -304,7 +304,7 @@ impl Survey {
         let ended: HashMap<String, &Record> = ended
             .map(|(record, _)| (Owner::new(&record.network, &record.at).to_string(), record))
             .collect();
-        Ok(owners::on_host()?.iter().filter_map(|owner| ended.get(owner).copied()).collect())
+        Ok(host_objects::on_host()?.iter().filter_map(|owner| ended.get(owner).copied()).collect())
     }
 }
 

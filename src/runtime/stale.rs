@@ -1,15 +1,15 @@
 //! What an ADD does about earlier attachments of the interface: it deletes the remains of those that have ended, and fails if one
 //! may be alive.
 
+use crate::attachments::life::{Life, Witness};
+use crate::attachments::record::{Operation, Record};
 use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
-use crate::plugin::life::{Life, Witness};
-use crate::plugin::record::{Operation, Record};
 use crate::runtime::Runtime;
+use crate::runtime::attachments::Unrecorded;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
-use crate::runtime::life::Unrecorded;
 use crate::runtime::lock::Lock;
 
 /// The generation of a record, and its operation: by the time of the lock, another process can have completed it.

@@ -5,7 +5,7 @@ use crate::cni::success::Success;
 use crate::error::{Code, Error, Result};
 use crate::kernel::sys;
 use crate::names::Attachment;
-use crate::plugin::claims;
+use crate::plugin::claim;
 use crate::plugin::execute::{Program, execute};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Expected, Scope};
@@ -62,7 +62,7 @@ const ADDRESSES_MAX: usize = 8;
 
 /// Takes the addresses of an ADD on a link. Fails if another container on the link has one of them.
 fn take(cx: &Context<'_>, at: &Attachment, link: &str, success: &Success) -> Result<()> {
-    claims::claim(cx, at, link, success)?;
+    claim::claim(cx, at, link, success)?;
     orphans::take_over(cx, at, link, success)
 }
 
@@ -120,7 +120,7 @@ pub fn reconcile(cx: &Context<'_>, kind: &str, at: &Attachment, parts: &mut Part
 /// DEL and GC: removes the claims, and calls DEL or GC of the IPAM plugin, if the network has one.
 pub fn clean_ipam(cx: &Context<'_>, scope: Scope<'_>) -> Result<()> {
     // Release the claims first: after the DEL of the IPAM plugin, another container can get an address immediately.
-    claims::release(cx, scope)?;
+    claim::release(cx, scope)?;
     if let Scope::Each(all) = scope
         && let Some(kind) = ipam(cx)?
         && let Program::Ours(entry) = find(cx, kind)?

@@ -2,7 +2,7 @@
 
 pub mod delegate;
 pub mod link;
-pub mod nft;
 pub mod orphans;
+pub mod rules;
 pub mod state;
 pub mod undo;

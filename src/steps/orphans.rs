@@ -2,17 +2,17 @@
 
 use std::net::IpAddr;
 
+use crate::attachments::owner::Owners;
+use crate::attachments::record::Records;
+use crate::attachments::record::orphans::{self, Orphan};
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::kernel::who_has::{self, Answer};
 use crate::names::Attachment;
 use crate::netlink::rtnl::Link;
-use crate::plugin::owner::Owners;
-use crate::plugin::record::Records;
-use crate::plugin::record::orphans::{self, Orphan};
 use crate::plugin::{Context, Scope};
-use crate::steps::nft::masquerade;
+use crate::rules::masquerade;
 
 /// Removes the rules of other attachments of the network that lead to an address of this ADD, if these have no record. The IPAM plugin
 /// says that the address is free, so this first asks the link (empty: the routes of the host), and fails if somebody answers for it or
@@ -40,7 +40,7 @@ pub fn take_over(cx: &Context<'_>, at: &Attachment, link: &str, success: &Succes
     }
     for Orphan { at: of, address, .. } in orphans.iter().filter(|orphan| orphan.at != *at) {
         cx.remove_rules(network, of)?;
-        let owners = Owners::in_network(network, Scope::One(of));
+        let owners = Owners::of(network, Scope::One(of));
         if let Some(nft) = cx.session.nft_if_supported()? {
             nft.transact(|nft, batch| masquerade::remove(nft, batch, &owners))?;
         }

@@ -9,12 +9,12 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::attachments::owner::hash;
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::ipam::store;
 use crate::kernel::file;
 use crate::kernel::flock;
-use crate::plugin::owner::hash;
 
 /// The longest wait for the lock of a directory. A holder reads and writes one file, which takes milliseconds.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);

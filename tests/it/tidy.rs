@@ -178,7 +178,7 @@ fn nothing_is_read_of_other_processes_but_their_namespaces() {
             }
         }
     }
-    report(&broken, "src/plugin/life.rs asks the kernel");
+    report(&broken, "src/attachments/life.rs asks the kernel");
 }
 
 #[test]

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
+use crate::attachments::life::Life;
+use crate::attachments::owner::Owner;
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::netns::NetNs;
 use crate::names::{IpFamily, NetworkName};
 use crate::netlink::rtnl::{Address, Link, Rtnl};
-use crate::plugin::life::Life;
-use crate::plugin::owner::Owner;
 use crate::plugins::firewall::passage::Passage;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;

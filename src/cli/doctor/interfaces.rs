@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::attachments::life::Life;
 use crate::cni::success::Success;
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Address, Link, Route, Rtnl};
-use crate::plugin::life::Life;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
 use crate::runtime::networks;

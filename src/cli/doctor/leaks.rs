@@ -1,11 +1,11 @@
 //! Attachments, reservations, rules and links of containers that have ended, and their removal.
 
+use crate::attachments::life::Life;
+use crate::attachments::owner;
+use crate::attachments::record::Record;
 use crate::error::{Error, Result};
 use crate::ipam::store::listed::Holder;
 use crate::names::{Attachment, NetworkName};
-use crate::plugin::life::Life;
-use crate::plugin::owner;
-use crate::plugin::record::Record;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::gc::Options;

@@ -1,10 +1,10 @@
 //! The links that packets of containers pass on the host.
 
+use crate::attachments::owner::Owner;
 use crate::cni::json::Json;
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Link, RT_TABLE_MAIN};
-use crate::plugin::owner::Owner;
 
 use super::host::{ConfiguredNetwork, Host};
 

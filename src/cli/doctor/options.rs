@@ -1,10 +1,10 @@
 //! What `cnibox doctor` examines.
 
+use crate::attachments::life::Life;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, NetworkName};
-use crate::plugin::life::Life;
+use crate::runtime::attachments::container_like;
 use crate::runtime::cache::CacheEntry;
-use crate::runtime::life::container_like;
 use crate::runtime::reservations::Survey;
 
 use super::published::mappings;

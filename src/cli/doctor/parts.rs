@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::attachments::life::Life;
 use crate::error::Result;
 use crate::names::NetworkName;
-use crate::plugin::life::Life;
 use crate::plugin::parts::{InContainer, Parts};
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::reconcile::{Busy, Difference, Failed};

@@ -14,13 +14,13 @@ mod risks;
 
 use std::collections::BTreeSet;
 
+use crate::attachments::life::Life;
 use crate::error::Result;
 use crate::kernel::sysctl;
 use crate::names::IpFamily;
 use crate::netlink::nft::{Nft, Trap};
 use crate::netlink::rtnl::Link;
 use crate::netlink::xtables;
-use crate::plugin::life::Life;
 use crate::runtime::cache::CacheEntry;
 
 use super::counted;

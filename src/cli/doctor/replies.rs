@@ -1,8 +1,8 @@
 //! Finds published ports of living containers that do not answer other hosts, and those that a program of the host uses, too.
 
+use crate::attachments::life::Life;
 use crate::cni::json::Json;
 use crate::error::Result;
-use crate::plugin::life::Life;
 use crate::plugins::portmap::return_path;
 use crate::plugins::portmap::shadowed::{HostPorts, Sockets};
 use crate::runtime::cache::CacheEntry;

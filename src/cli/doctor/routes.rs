@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use crate::attachments::life::Life;
 use crate::cni::success::Success;
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::Link;
-use crate::plugin::life::Life;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
 use crate::runtime::networks;

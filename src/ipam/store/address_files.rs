@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::owner::Owner;
+use super::content::Owner;
 use super::{failed, files};
 use crate::error::{Error, Result};
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use super::content::{self, Owner};
 use super::locked::Locked;
-use super::owner::{self, Owner};
 use super::{StorePaths, failed, files};
 use crate::error::{Code, Error, Result};
 use crate::kernel::flock::{self, Limit, Mode};
@@ -34,7 +34,7 @@ pub fn read(data_dir: &Path, network: &NetworkName, address: IpAddr) -> Option<H
     let path = data_dir.join(&**network).join(address.to_string());
     let (content, identity) = files::read_identified(&path).ok()?;
     let Owner::Text(text) = Owner::parse(&content) else { return None };
-    let (container_id, ifname) = owner::attachment_in(&text)?;
+    let (container_id, ifname) = content::attachment_in(&text)?;
     Some(Held {
         address,
         at: Attachment { container_id, ifname: ifname? },

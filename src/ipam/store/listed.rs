@@ -9,8 +9,8 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::address_files::AddressFiles;
+use super::content::{self, Owner};
 use super::locked::Locked;
-use super::owner::{self, Owner};
 use super::{StorePaths, failed, files};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, ContainerId, IfName, NetworkName, hash};
@@ -72,7 +72,7 @@ impl Holder {
     }
 
     fn parse(text: &str) -> Self {
-        match owner::attachment_in(text) {
+        match content::attachment_in(text) {
             _ if text == OF_OPERATOR => Self::Operator,
             Some((id, ifname)) => Self::Container { id, ifname },
             None => Self::Other { owner: text.into() },

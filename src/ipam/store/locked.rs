@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::address_files::{AddressFile, AddressFiles, Known};
-use super::owner::{self, Owner, attachment_in};
+use super::content::{self, Owner, attachment_in};
 use super::{ASIDE, StorePaths, failed, files};
 use crate::cni::text;
 use crate::error::{Error, Result};
@@ -121,7 +121,7 @@ impl<'a> Locked<'a> {
     }
 
     fn held(&mut self, at: &Attachment) -> Result<Vec<HeldAddress>> {
-        match self.held_by_owner(&owner::content(at))? {
+        match self.held_by_owner(&content::content(at))? {
             none if none.is_empty() => self.held_by_owner(&at.container_id),
             held => Ok(held),
         }

@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::address_files::{AddressFiles, Known};
+use super::content::{LINE_BREAK, attachment_in};
 use super::files;
-use super::owner::{LINE_BREAK, attachment_in};
 use crate::kernel::boot;
 use crate::kernel::file;
 use crate::names::hash;

@@ -1,12 +1,12 @@
 //! The ifb of an attachment, to which the host end of its pair redirects the packets of the container.
 
 use super::limits::Limit;
-use crate::compat::rules;
+use crate::attachments::owner::Owner;
 use crate::error::{Error, Result};
 use crate::names::Attachment;
 use crate::netlink::rtnl::{Link, LinkChange, NewLink, Rtnl, Traffic};
 use crate::plugin::Context;
-use crate::plugin::owner::Owner;
+use crate::rules::compat::rules;
 use crate::steps::link::kind;
 
 pub const IFB: &str = "ifb";

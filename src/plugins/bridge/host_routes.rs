@@ -4,13 +4,13 @@
 //! Their protocol tells these routes from those of an administrator. The claim of the address tells which attachment needs a route.
 
 use super::{Addressing, Bridge, REMOVAL_TIMEOUT};
+use crate::attachments::record::{Records, claims};
 use crate::cni::success::{Ip, Success};
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
 use crate::plugin::parts::Parts;
-use crate::plugin::record::{Records, claims};
 use crate::steps::delegate;
 use crate::steps::link::routing_tables::{MAIN, SCOPE_LINK};
 use crate::steps::link::{configure, routes, verify};

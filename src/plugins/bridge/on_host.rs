@@ -4,16 +4,16 @@
 use ipnet::IpNet;
 
 use super::{Bridge, HostState, LOCK_TIMEOUT, Validated, vlan_gateway};
+use crate::attachments::owner::Owner;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IfName, Mac};
 use crate::netlink::rtnl::Link;
 use crate::plugin::Context;
-use crate::plugin::owner::Owner;
 use crate::plugin::parts::Parts;
+use crate::rules::internal;
 use crate::steps::link::{chained, forwarding, host_link, verify};
-use crate::steps::nft::internal;
-use crate::steps::nft::rules::Rules;
+use crate::steps::rules::Rules;
 use crate::steps::undo::Undo;
 
 impl Bridge {

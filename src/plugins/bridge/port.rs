@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{Bridge, vlan::Vlans};
+use crate::attachments::owner::Owner;
 use crate::error::{Error, Result};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, PortState, Rtnl, SpanningTree};
-use crate::plugin::owner::Owner;
 use crate::steps::link::{host_link, veth};
 
 /// The timeout of ADD until a new port forwards. A port usually forwards some 100 us after both ends are up, and later on a

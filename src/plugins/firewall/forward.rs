@@ -31,8 +31,8 @@ use crate::netlink::nft::{
     Base, Batch, Comment, Datum, Expr, Family, Feature, Field, Hook, Lookup, NewChain, NewRule,
     Nft, Object, Rule, Table, Verdict,
 };
-use crate::steps::nft::shared_rules::{self, SharedRules};
-use crate::steps::nft::shared_set::{SharedSet, accepted};
+use crate::rules::shared_rules::{self, SharedRules};
+use crate::rules::shared_set::{SharedSet, accepted};
 
 pub(super) const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::source_links;
+use crate::attachments::owner::Owners;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::nft::{
@@ -11,9 +12,8 @@ use crate::netlink::nft::{
 };
 use crate::netlink::rtnl::{Link, Rtnl};
 use crate::plugin::Context;
-use crate::plugin::owner::Owners;
+use crate::rules::shared_rules::{self, Chain, SharedRules, rule};
 use crate::steps::link::{host_link, uplinks, veth};
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {

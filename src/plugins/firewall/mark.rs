@@ -10,8 +10,8 @@ use crate::netlink::nft::{
     Base, Condition, CtState, Expr, Field, Hook, Nft, Rule, Table, Verdict, change_mark, in_set,
     xt_mark,
 };
-use crate::steps::nft::shared_rules::{self, Chain};
-use crate::steps::nft::targets;
+use crate::rules::shared_rules::{self, Chain};
+use crate::rules::targets;
 
 /// The number of the bit without `markAcceptBit`. `portmap` uses 13, kube-proxy 14 and 15, Calico and Tailscale 16 and more.
 const BIT: i64 = 12;

@@ -61,6 +61,7 @@ use super::ingress::{CHAIN, Policy, PolicyLinks};
 use super::mark::{ADDRESSES, Mark, PUBLISHED};
 use super::source_links::{self, Bridges};
 use super::strict;
+use crate::attachments::owner::{Owners, hash};
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::{
@@ -68,10 +69,9 @@ use crate::netlink::nft::{
     Type, Value, Verdict, in_set, pack,
 };
 use crate::netlink::{ip_of, octets};
-use crate::plugin::owner::{Owners, hash};
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
-use crate::steps::nft::shared_set::{Changed, SharedSet};
-use crate::steps::nft::targets;
+use crate::rules::shared_rules::{self, Chain, SharedRules, rule};
+use crate::rules::shared_set::{Changed, SharedSet};
+use crate::rules::targets;
 
 /// The maps from an address to its bridge, one map for each policy.
 const MAPS: [(&str, Policy); 3] = [

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::names::IfName;
 use crate::netlink::nft::{Batch, Condition, Expr, Field, NewRule, Nft, Rule, Table, Verdict};
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::steps::nft::shared_rules::{Chain, rule};
+use crate::rules::shared_rules::{Chain, rule};
 
 pub(super) const CHAIN: &str = "firewall-sources";
 

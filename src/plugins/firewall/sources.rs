@@ -13,15 +13,15 @@ use std::net::IpAddr;
 
 use super::firewalld::{Firewalld, FirewalldState};
 use super::ruleset::Listing;
+use crate::attachments::owner::Owners;
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::address_in;
 use crate::netlink::nft::{Batch, Element, NewSet, Nft, Type};
 use crate::netlink::octets;
-use crate::plugin::owner::Owners;
 use crate::plugin::{Context, Scope};
-use crate::steps::nft::shared_rules::{self, SharedRules};
-use crate::steps::nft::shared_set::SharedSet;
+use crate::rules::shared_rules::{self, SharedRules};
+use crate::rules::shared_set::SharedSet;
 
 const PREFIX: &str = "firewall-zone-";
 

@@ -30,7 +30,7 @@ use crate::netlink::nft::{
     Batch, Condition, Element, Expr, Field, NewRule, NewSet, Nft, Rule, Table, Type, Value,
     Verdict, in_set, not_in_set, pack,
 };
-use crate::steps::nft::shared_rules::rule;
+use crate::rules::shared_rules::rule;
 
 /// The set of bridges with the policy.
 pub(super) const APART: &str = "firewall-apart";

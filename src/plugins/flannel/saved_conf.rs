@@ -10,12 +10,12 @@
 //! remove it after the delegate succeeded.
 
 use super::ConfigObject;
+use crate::attachments::owner::{Owner, Owners};
 use crate::cni::json::Json;
 use crate::cni::request::Request;
 use crate::error::{Error, Result};
 use crate::names::Attachment;
 use crate::plugin::Context;
-use crate::plugin::owner::{Owner, Owners};
 use crate::steps::state::{self, StateFile};
 use crate::steps::undo::Failures;
 

@@ -11,11 +11,11 @@
 
 use std::fmt::{self, Display};
 
+use crate::attachments::owner::{Owner, Owners, hash};
 use crate::error::Result;
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::rtnl::{Link, LinkChange, Nsid, Rtnl};
-use crate::plugin::owner::{Owner, Owners, hash};
 use crate::steps::link::host_link::MARK;
 
 /// The saved state of a device. As a text it has at most 91 bytes; an alternative name has room for 127.

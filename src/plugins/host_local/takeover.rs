@@ -1,5 +1,5 @@
 //! Takes the addresses of containers that have ended without a DEL. An ADD that would be refused because of a reservation asks the
-//! kernel whether the holder has ended (see `plugin::life`), removes the rules and links of such a holder as `cnibox gc` does, and
+//! kernel whether the holder has ended (see `attachments::life`), removes the rules and links of such a holder as `cnibox gc` does, and
 //! gets its address. The record of the holder stays: it is the proof for what other networks and runtimes have of it.
 //!
 //! The holder is judged outside of the store's lock. Then its record is locked, which is only tried, and compared with the judged one:
@@ -8,14 +8,14 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use crate::attachments::life::{END_TIMEOUT, Life, Witness};
+use crate::attachments::record::{Hold, Record, Records};
 use crate::error::{Error, Result};
 use crate::ipam::store::held::{self, Held, Search};
 use crate::ipam::store::{Locked, Store};
 use crate::ipam::{self, Allocated, AllocationRequest, InTheWay};
 use crate::names::Attachment;
 use crate::plugin::Context;
-use crate::plugin::life::{END_TIMEOUT, Life, Witness};
-use crate::plugin::record::{Hold, Record, Records};
 
 /// The maximum number of holders for whose end one ADD waits.
 const ENDING_MAX: usize = 16;

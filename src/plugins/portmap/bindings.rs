@@ -7,17 +7,17 @@ use ipnet::IpNet;
 
 use super::config::{Mapping, Settings, Snat};
 use super::rules::{self, Group, Rules, port_element, port_key, port_of};
-use crate::compat::host_ports::{self, HostPort};
+use crate::attachments::life;
+use crate::attachments::owner::Owner;
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::nft::{Batch, Comment, Datum, Element, Nft, Value, pack};
 use crate::netlink::octets;
-use crate::plugin::life;
-use crate::plugin::owner::Owner;
-use crate::steps::nft::hairpin::{self, Sources};
-use crate::steps::nft::shared_rules;
-use crate::steps::nft::shared_set::SharedSet;
-use crate::steps::nft::{localnet, targets};
+use crate::rules::compat::host_ports::{self, HostPort};
+use crate::rules::hairpin::{self, Sources};
+use crate::rules::shared_rules;
+use crate::rules::shared_set::SharedSet;
+use crate::rules::{localnet, targets};
 
 /// The port bindings of one attachment in one family.
 #[derive(Clone)]

@@ -8,11 +8,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::attachments::owner;
 use crate::error::{Error, Result};
 use crate::names::{IfName, IpFamily};
 use crate::netlink::nft::{Condition, Expr, Family, Field, Transport, in_range, not_in_range};
 use crate::netlink::octets;
-use crate::plugin::owner;
 
 /// The parsed list `conditionsV4` or `conditionsV6`.
 pub struct Conditions {

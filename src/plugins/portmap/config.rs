@@ -9,7 +9,7 @@ use crate::cni::text::parse_ip;
 use crate::error::{Error, Result};
 use crate::names::IpFamily;
 use crate::netlink::nft::Transport;
-use crate::steps::nft::hairpin::MARK_BIT;
+use crate::rules::hairpin::MARK_BIT;
 
 keys! {
     /// The keys of the configuration, not validated.

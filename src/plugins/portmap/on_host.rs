@@ -4,14 +4,14 @@
 use super::bindings::PortBindings;
 use super::shadowed::{self, HostPorts, Shadowed};
 use super::{Portmap, container_address};
+use crate::attachments::life;
+use crate::attachments::owner::Owner;
 use crate::cni::json::Json;
 use crate::cni::success::Success;
 use crate::error::Result;
 use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::nft::Nft;
-use crate::plugin::life;
-use crate::plugin::owner::Owner;
-use crate::steps::nft::shared_rules;
+use crate::rules::shared_rules;
 
 /// Fails as the ADD would fail in the network namespace of this thread: a port is taken. Returns what its warning names: a port on
 /// which a program waits. `config` is the configuration of the ADD, and `result` that of the plugin before.

@@ -12,8 +12,10 @@ use super::removal::Removal;
 #[cfg(feature = "tool")]
 use super::shadowed::{self, HostPorts};
 use super::{ENTRY, container_address, delete_flows, noted, remove, return_path, rules};
+use crate::attachments::life;
+use crate::attachments::owner::{Owner, Owners};
+use crate::attachments::record::{Record, Records};
 use crate::cni::success::Success;
-use crate::compat::rules as rules_of_reference;
 use crate::error::{Code, Error, Result};
 use crate::kernel::netns::NetNs;
 use crate::kernel::sysctl;
@@ -21,10 +23,9 @@ use crate::names::{Attachment, IfName, IpFamily};
 use crate::netlink::conntrack::FlowFilter;
 use crate::netlink::nft::{Comment, Nft, Transport};
 use crate::netlink::rtnl::Link;
-use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::record::{Record, Records};
-use crate::plugin::{Context, Scope, life};
-use crate::steps::nft::{localnet, shared_rules};
+use crate::plugin::{Context, Scope};
+use crate::rules::compat::rules as rules_of_reference;
+use crate::rules::{localnet, shared_rules};
 
 pub struct Ports<'a> {
     cx: &'a Context<'a>,
@@ -66,7 +67,7 @@ impl<'a> Ports<'a> {
             cx,
             at,
             owner: shared_rules::comment(&Owner::new(&cx.request.network, at))?,
-            owners: Owners::of(cx, Scope::One(at)),
+            owners: cx.owners(Scope::One(at)),
             record,
             addresses: addresses.collect(),
             settings,
@@ -165,7 +166,7 @@ impl<'a> Ports<'a> {
                 // A new container can have the same owner name by now. Its ADD writes the record before the rules; if the rules
                 // follow during this transaction, the transaction runs again.
                 let Some(record) = life::ended(owner) else { return Ok(()) };
-                let owners = Owners::in_network(&record.network, Scope::One(&record.at));
+                let owners = Owners::of(&record.network, Scope::One(&record.at));
                 flows = remove(nft, batch, &owners, record.ports.as_deref())?;
                 Ok(())
             })?;

@@ -6,16 +6,16 @@ use std::net::IpAddr;
 use super::bindings::{is_of, is_shared, set_names, source_key};
 use super::noted::{self, Keys};
 use super::rules::{self, FORMER_OWNERS, Group, port_element, port_of, sources_of};
+use crate::attachments::owner::Owners;
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::address_in;
 use crate::netlink::conntrack::FlowFilter;
 use crate::netlink::nft::{Batch, Datum, Element, Nft, Transport};
-use crate::plugin::owner::Owners;
-use crate::steps::nft::hairpin::{self, Sources};
-use crate::steps::nft::shared_rules;
-use crate::steps::nft::shared_set::{PORT_BYTES, SharedSet};
-use crate::steps::nft::targets;
+use crate::rules::hairpin::{self, Sources};
+use crate::rules::shared_rules;
+use crate::rules::shared_set::{PORT_BYTES, SharedSet};
+use crate::rules::targets;
 
 /// The deletion of the port bindings of owners, in one family.
 pub struct Removal<'a> {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Packets are looked up in `published` (ports of all host addresses) and `published-on` (ports of one host address), and in
-//! the sets of `steps::nft::hairpin` and `steps::nft::localnet`. `unmasqueraded` has the ports of all addresses without `snat`:
+//! the sets of `rules::hairpin` and `rules::localnet`. `unmasqueraded` has the ports of all addresses without `snat`:
 //! packets from 127.0.0.1 to them stay on the host. Only the plugin reads `published-on-ports`: it shows in one lookup whether a
 //! port is published on any single address. Its element has the owner as comment, and none if several owners publish, or published,
 //! the port on different addresses.
@@ -24,18 +24,18 @@ use ipnet::{IpNet, Ipv6Net};
 
 use super::conditions::Conditions;
 use super::config::{Mapping, Settings, Snat};
+use crate::attachments::owner;
 use crate::error::Result;
 use crate::names::IpFamily;
 use crate::netlink::nft::{
     Base, Batch, COMMENT_BYTES_MAX_IN_NFT, Comment, Condition, Element, Expr, Field, Hook, NewSet,
     Nft, Type, Value, Verdict, dnat_to_map, in_set, pack,
 };
-use crate::plugin::owner;
-use crate::steps::nft::hairpin::{self, Sources};
-use crate::steps::nft::localnet;
-pub use crate::steps::nft::shared_rules::table;
-use crate::steps::nft::shared_rules::{Chain, SharedRules, rule};
-use crate::steps::nft::shared_set::PORT_BYTES;
+use crate::rules::hairpin::{self, Sources};
+use crate::rules::localnet;
+pub use crate::rules::shared_rules::table;
+use crate::rules::shared_rules::{Chain, SharedRules, rule};
+use crate::rules::shared_set::PORT_BYTES;
 
 /// A group: the maps, sets and chain for published ports with the same conditions. It has the suffixes of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

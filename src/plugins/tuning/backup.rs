@@ -5,12 +5,12 @@
 //! the reference has no owner.
 
 use super::tuned::Tuned;
+use crate::attachments::owner::{Owner, Owners};
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::boot;
 use crate::kernel::netns::NetNs;
 use crate::netlink::rtnl::Rtnl;
-use crate::plugin::owner::{Owner, Owners};
 use crate::steps::state::{self, StateFile};
 use crate::steps::undo::Failures;
 

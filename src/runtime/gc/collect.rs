@@ -4,22 +4,22 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use crate::attachments::life::{Life, Witness};
+use crate::attachments::owner::Owner;
+use crate::attachments::record::{Held, Hold, Maker, Operation, Record};
 use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
 use crate::names::{Attachment, NetworkName};
-use crate::plugin::life::{Life, Witness};
-use crate::plugin::owner::Owner;
-use crate::plugin::record::{Held, Hold, Maker, Operation, Record};
 use crate::runtime::Runtime;
+use crate::runtime::attachments::{self, Unrecorded};
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::chain::Chain;
 use crate::runtime::conf::Network;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{GcRun, Left, PROCESS_DIED, REMOVE, Removed, has_rules_of_reference};
-use crate::runtime::life::{self, Unrecorded};
+use crate::runtime::host_objects;
 use crate::runtime::lock::Lock;
-use crate::runtime::owners;
 
 /// The maximum number of attachments that are removed together. The locks of each need three open files, and a process may open
 /// 1024. For each such group the links and the rules of the host are read once.
@@ -101,7 +101,7 @@ impl Runtime {
     ) -> Result<Left> {
         let networks = run.choice.map(|choice| choice.name().clone()).into_iter().collect();
         let mut left = Left { networks, ..Left::default() };
-        match owners::on_host() {
+        match host_objects::on_host() {
             Ok(owners) => left.owners = Some(owners.into_iter().collect()),
             Err(error) => run.collected.errors.push(error),
         }
@@ -274,7 +274,7 @@ impl Runtime {
         let (network, at) = known.names();
         let record = self.records.read(network, at).ok().flatten();
         let generation = record.map_or_else(String::new, |record| record.generation);
-        let cached = life::fingerprint(&self.cache.path(network, at)).unwrap_or_default();
+        let cached = attachments::fingerprint(&self.cache.path(network, at)).unwrap_or_default();
         format!("{generation}|{cached}")
     }
 

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use crate::attachments::life::{Life, Witness};
+use crate::attachments::owner::Owner;
+use crate::attachments::record::AllRecords;
 use crate::error::{Code, Error, Result};
 use crate::names::{Attachment, NetworkName};
-use crate::plugin::life::{Life, Witness};
-use crate::plugin::owner::Owner;
-use crate::plugin::record::AllRecords;
 use crate::runtime::Runtime;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::gc::{Collected, REMOVE, Remainder, Removed, has_rules_of_reference};
-use crate::runtime::owners;
+use crate::runtime::host_objects;
 
 impl Runtime {
     /// Removes an attachment that has ended or may be alive, because the operator orders it. Fails if it is provably alive.
@@ -59,7 +59,7 @@ impl Runtime {
     /// The owners that objects of the host name: links, rules and reservations. `is_shared`: also reservations that can be of another
     /// host.
     fn on_host(&self, is_shared: bool) -> Result<HashSet<String>> {
-        let owners = owners::with_veths()?.into_iter().collect();
+        let owners = host_objects::with_veths()?.into_iter().collect();
         #[cfg(feature = "tool")]
         let owners = self.with_holders(owners, is_shared)?;
         #[cfg(not(feature = "tool"))]

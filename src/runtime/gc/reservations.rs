@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use crate::attachments::life::Witness;
+use crate::attachments::owner::Owner;
 use crate::error::Result;
 use crate::ipam::store::listed::Holder;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, NetworkName};
-use crate::plugin::life::Witness;
-use crate::plugin::owner::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{GcRun, Left};

@@ -4,11 +4,11 @@ use std::fs;
 use std::time::SystemTime;
 
 use super::{OwnedReservation, OwnerState, Pod, Pool};
+use crate::attachments::life::Life;
+use crate::attachments::record::{Record, Unreadable};
 use crate::cni::args::Args;
 use crate::ipam::store::listed::{Holder, Reservation};
 use crate::names::{ContainerId, NetworkName};
-use crate::plugin::life::Life;
-use crate::plugin::record::{Record, Unreadable};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{CacheEntry, Damaged};
 

@@ -12,7 +12,7 @@ use crate::kernel::sys::warn;
 use crate::netlink::nft::{
     Base, Batch, Condition, CtState, Family, Hook, NewChain, NewRule, Nft, Object, Table,
 };
-use crate::steps::nft::shared_rules;
+use crate::rules::shared_rules;
 
 /// The name of the tables.
 const NAME: &str = "cnibox-guard";

@@ -2,12 +2,12 @@
 
 use ipnet::IpNet;
 
+use crate::attachments::owner::Owner;
 use crate::cni::success::{Ip, Success};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IpFamily};
 use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
-use crate::plugin::owner::Owner;
 use crate::steps::link::routing_tables::MAIN;
 use crate::steps::link::{host_link, veth};
 

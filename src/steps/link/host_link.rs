@@ -1,11 +1,11 @@
 //! Links of attachments: their entry in a result, their owner in the alias, and IPv6 settings of links on the host.
 
+use crate::attachments::owner::{Owner, Owners, hash};
 use crate::cni::success::Interface;
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 use crate::names::{Attachment, IpFamily, Mac};
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::owner::{Owner, Owners, hash};
 use crate::plugin::parts::Parts;
 
 /// A link of the host, as a result lists it.

@@ -6,6 +6,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::attachments::owner::Owner;
 use crate::cni::conf;
 use crate::cni::json::Read;
 use crate::cni::request::Verb;
@@ -15,7 +16,6 @@ use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, Mac};
 use crate::netlink;
 use crate::netlink::rtnl::{Link, LinkChange, LinkProperty, NewLink, Rtnl};
-use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Plugin, Scope};
 use crate::steps::delegate;
@@ -264,7 +264,7 @@ pub fn clean(
             }
         }
         let host = cx.session.host()?;
-        let moved = host_link::all_of(host, kind, &Owners::of(cx, scope))?;
+        let moved = host_link::all_of(host, kind, &cx.owners(scope))?;
         moved.iter().try_for_each(|link| host.del_link(link.index))
     })
 }

@@ -3,12 +3,12 @@
 //! Without `master` in the configuration, it is the interface of the previous plugin, or that of the default route. Routes
 //! change, so the alias of the new interface then records the parent for CHECK.
 
+use crate::attachments::owner::Owner;
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::names::{IpFamily, LinkName};
 use crate::netlink::rtnl::{Link, Route, Rtnl};
 use crate::plugin::Context;
-use crate::plugin::owner::Owner;
 use crate::steps::link::routing_tables;
 
 /// The parent that a configuration requests.

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::attachments::life::{Life, Witness};
+use crate::attachments::record::{Record, Records};
 use crate::error::{Error, Result};
 use crate::kernel::clock;
 use crate::kernel::identity::Identity;
@@ -10,8 +12,6 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 use crate::names::Mac;
 use crate::netlink::rtnl::{Link, LinkChange, Rtnl};
-use crate::plugin::life::{Life, Witness};
-use crate::plugin::record::{Record, Records};
 
 /// The longest wait for the end of the interface that has the MAC address.
 const ENDING_MAX: Duration = Duration::from_secs(5);

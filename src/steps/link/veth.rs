@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::attachments::owner::{Owner, Owners};
 use crate::cni::conf;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
@@ -14,10 +15,9 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 use crate::names::{Attachment, IfName, Mac};
 use crate::netlink::rtnl::{Batch, Link, LinkChange, LinkProperty, NewLink, Rtnl, VETH};
-use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::{Context, Scope};
 use crate::steps::link::{host_link, interface, mtu, tuned};
-use crate::steps::nft::rules::Rules;
+use crate::steps::rules::Rules;
 use crate::steps::undo::{Failures, Undo};
 
 /// The maximum number of names to try. An attempt fails only if another link on the host has the name.

@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+use crate::attachments::life::Life;
 use crate::error::Result;
 use crate::names::{IpFamily, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::netlink::rtnl::Link;
 use crate::netlink::sock_diag;
-use crate::plugin::life::Life;
 use crate::plugins::firewall::passage::Passage;
 use crate::plugins::portmap::Mapping;
 use crate::runtime::cache::CacheEntry;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{HeldAddress, Locked, Source};
 use crate::error::{Error, Result};
 use crate::ipam::store::address_files::{AddressFile, Known};
-use crate::ipam::store::owner::{self, KeepSet, Owner};
+use crate::ipam::store::content::{self, KeepSet, Owner};
 use crate::ipam::store::owners::Owners;
 use crate::ipam::store::{ASIDE, failed, files};
 use crate::names::Attachment;
@@ -24,7 +24,7 @@ pub(in crate::ipam::store) enum Placed {
 impl Locked<'_> {
     /// Reserves an address. Returns false if it is taken.
     pub fn reserve(&mut self, ip: IpAddr, at: &Attachment) -> Result<bool> {
-        self.reserve_as(ip, &owner::content(at))
+        self.reserve_as(ip, &content::content(at))
     }
 
     /// Reserves an address, with a file of this content. Returns false if it is taken.
@@ -90,7 +90,7 @@ impl Locked<'_> {
 
     /// Releases an address that this call reserved for an attachment.
     pub fn release_address(&mut self, ip: IpAddr, at: &Attachment) -> Result<()> {
-        self.release_one(ip, &owner::content(at))
+        self.release_one(ip, &content::content(at))
     }
 
     /// Releases a reservation, if its file still has this identity and this owner. Returns false if not.

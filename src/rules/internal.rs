@@ -16,6 +16,8 @@
 //! `internal-ports` has the port and the link of each container, with the owner as comment. The other sets are computed from it:
 //! each link, and each link with itself, because br_netfilter shows the packets within a bridge to the chain.
 
+use crate::attachments::life;
+use crate::attachments::owner::{Owner, Owners};
 use crate::error::{Error, Result};
 use crate::kernel::sysctl;
 use crate::names::{IfName, IpFamily};
@@ -24,9 +26,7 @@ use crate::netlink::nft::{
     Verdict, in_set, pack,
 };
 use crate::netlink::rtnl::Link;
-use crate::plugin::life;
-use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
+use crate::rules::shared_rules::{self, Chain, SharedRules, rule};
 
 const PORTS: &str = "internal-ports";
 const LINKS: &str = "internal-links";

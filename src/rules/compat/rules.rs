@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use hmac_sha512::Hash;
 
 use super::host_ports::{self, DNAT};
+use crate::attachments::owner::{Owner, Owners};
 use crate::error::Result;
 use crate::names::{Attachment, NetworkName, hex};
 use crate::netlink::nft::{Batch, Expr, Family, Nft, Rule, Table};
 use crate::netlink::octets;
-use crate::plugin::owner::{Owner, Owners};
 
 /// The table of the nftables backend of `ipMasq`.
 const MASQUERADE: Table<'static> = Table::inet("cni_plugins_masquerade");
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn comments_of_iptables_name_network_and_container() {
         let (network, at) = attachment();
-        let owners = Owners::in_network(&network, Scope::AllExcept(&[at]));
+        let owners = Owners::of(&network, Scope::AllExcept(&[at]));
         for (comment, expected) in [
             ("name: \"mynet\" id: \"abc\"", false),
             ("name: \"mynet\" id: \"abcd\"", true),

@@ -10,6 +10,10 @@ use std::time::SystemTime;
 
 use serde::Deserialize;
 
+use crate::attachments::owner::{self, Owner, hash};
+use crate::attachments::record::{
+    Hold, Made, Note, Record, append, cannot, claims, held, line, orphans,
+};
 use crate::cni::json;
 use crate::error::{Code, Error, Result};
 use crate::fault;
@@ -19,10 +23,6 @@ use crate::kernel::identity::Identity;
 use crate::kernel::state_directory::StateDirectory;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::owner::{self, Owner, hash};
-use crate::plugin::record::{
-    Hold, Made, Note, Record, append, cannot, claims, held, line, orphans,
-};
 
 /// The directory of the records. It persists over a reboot, as the caches of the runtimes do: after a boot, the records prove
 /// that their attachments have ended.
@@ -100,7 +100,7 @@ impl Records {
     }
 
     /// Lists the orphans of a node that has no directory of records.
-    pub(super) fn list_orphans(&self) -> Result<()> {
+    pub fn list_orphans(&self) -> Result<()> {
         let found = file::found(fs::symlink_metadata(&self.directory));
         match found.map_err(Error::of_file("read", &self.directory))? {
             Some(_) => Ok(()),
@@ -162,7 +162,7 @@ impl Records {
     /// Notes that the DEL of the attachment has begun. First waits until a reconcile of the attachment has ended, so that it
     /// makes nothing that the DEL has removed. After the timeout the DEL goes on: the lock can be that of an ADD which calls
     /// this DEL to undo itself.
-    pub(super) fn mark_deleting(&self, record: &Record) -> Result<()> {
+    pub fn mark_deleting(&self, record: &Record) -> Result<()> {
         let path = self.path(&record.network, &record.at);
         let limit = Limit::new(held::HOLD_MAX);
         let mark = || -> io::Result<()> {
@@ -213,7 +213,7 @@ impl Records {
     }
 
     /// `read` by another function, which gets the path and the size limit.
-    pub(super) fn read_by(
+    pub fn read_by(
         &self,
         network: &NetworkName,
         at: &Attachment,
@@ -275,7 +275,7 @@ impl Records {
     }
 
     /// Removes the files of an attachment beside its record: those of killed processes and of earlier releases.
-    pub(super) fn remove_leftovers(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
+    pub fn remove_leftovers(&self, network: &NetworkName, at: &Attachment) -> Result<()> {
         file::sweep_of(&self.path(network, at));
         self.remove_old(network, at)
     }

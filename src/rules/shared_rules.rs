@@ -6,13 +6,13 @@
 
 use std::collections::BTreeSet;
 
+use crate::attachments::owner::{Owner, Owners};
+use crate::attachments::record::orphans;
 use crate::error::{Code, Error, Result};
 use crate::netlink::nft::{
     self, Base, Batch, Comment, Element, Expr, Family, Feature, NewChain, NewRule, NewSet, Nft,
     Object, Rule, Table, Verdict,
 };
-use crate::plugin::owner::{Owner, Owners};
-use crate::plugin::record::orphans;
 
 /// The name of the tables.
 pub const TABLE: &str = orphans::TABLE;

@@ -5,12 +5,12 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use crate::attachments::life::{self, Life, Witness};
+use crate::attachments::record::{Record, Records, Unreadable, claims};
 use crate::cni::success::Success;
 use crate::error::{Error, Result};
 use crate::kernel::sys;
 use crate::names::Attachment;
-use crate::plugin::life::{self, Life, Witness};
-use crate::plugin::record::{Record, Records, Unreadable, claims};
 use crate::plugin::{Context, Scope};
 
 /// Whether only one container on a link can have the address: false for loopback and link-local addresses.

@@ -8,12 +8,12 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::attachments::record::{Note, Record, Records, append, cannot, request_line};
 use crate::error::{Code, Error, Result};
 use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Mode};
 use crate::names::{Attachment, NetworkName};
-use crate::plugin::record::{Note, Record, Records, append, cannot, request_line};
 
 /// The reason why a lock cannot be taken.
 pub(super) const BUSY: &str = "another operation has it";
@@ -55,7 +55,7 @@ pub enum Hold {
 }
 
 /// The lock that a DEL or GC of a plugin has while it unlinks a record.
-pub(super) enum Shared {
+pub enum Shared {
     /// The lock ends when the file is dropped.
     Locked(File),
     /// The attachment has no record.
@@ -85,7 +85,7 @@ impl Records {
 
     /// Keeps other processes from locking the record of an attachment for a removal, for the DEL or GC of a plugin that unlinks the
     /// record. Other DELs can have this lock, too.
-    pub(super) fn share(&self, network: &NetworkName, at: &Attachment) -> Result<Shared> {
+    pub fn share(&self, network: &NetworkName, at: &Attachment) -> Result<Shared> {
         let locked = self.lock_file(&self.path(network, at), (Mode::Shared, Duration::ZERO))?;
         Ok(match locked {
             None => Shared::Missing,

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::attachments::owner::{self, Owner};
+use crate::attachments::record::{self, Made, Record, Records};
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::flock::Limit;
@@ -23,8 +25,6 @@ use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::rtnl::{Link, Nsid, Rtnl};
-use crate::plugin::owner::{self, Owner};
-use crate::plugin::record::{self, Made, Record, Records};
 use holder::{Holder, Numbered};
 
 mod holder;

@@ -2,21 +2,20 @@
 
 use std::net::IpAddr;
 
+use crate::attachments::record::{
+    AllRecords, Begun, Made, Maker, Record, Records, Shared, Unreadable, is_current,
+};
 use crate::cni::request::Verb;
 use crate::cni::success::Success;
 use crate::error::{Code, Error, Result};
 use crate::kernel::file;
 use crate::names::{Attachment, NetworkName};
 use crate::plugin::Context;
-use crate::plugin::record::held::Shared;
-use crate::plugin::record::{
-    AllRecords, Begun, Made, Maker, Record, Records, Unreadable, is_current,
-};
 
 /// Writes the record of an ADD before the plugin with this name runs. For a chained plugin, a record of the present namespace stays
 /// as it is, and `None` is returned. Fails with code 11 while a GC removes an earlier attachment of this name: it would remove the
 /// new one, too. Warns of other errors.
-pub(in crate::plugin) fn begin(
+pub(super) fn begin(
     cx: &Context<'_>,
     at: &Attachment,
     maker: Maker,
@@ -26,11 +25,7 @@ pub(in crate::plugin) fn begin(
 }
 
 /// `begin` for a reconcile, which holds the record. The plugins of the ADD are unknown.
-pub(in crate::plugin) fn renew(
-    cx: &Context<'_>,
-    at: &Attachment,
-    maker: Maker,
-) -> Result<Option<Begun>> {
+pub(super) fn renew(cx: &Context<'_>, at: &Attachment, maker: Maker) -> Result<Option<Begun>> {
     write(cx, at, (maker, Vec::new()), Records::renew)
 }
 
@@ -76,7 +71,7 @@ fn write(
 }
 
 /// Removes the records of the attachments that a DEL or GC has removed, as far as `maker` may remove them.
-pub(in crate::plugin) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> {
+pub(super) fn clean(cx: &Context<'_>, verb: &Verb, maker: &Maker) -> Result<()> {
     let (network, records) = (&cx.request.network, Records::of_host());
     let may_remove = |record: &Record| match maker {
         Maker::Chained(_) => record.maker == *maker,
@@ -157,7 +152,7 @@ fn clean_stale(
 
 /// Appends to the record that a chained plugin has made its part of the ADD, and its result if it has other addresses than the
 /// record, for example another MAC address.
-pub(in crate::plugin) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &Success) {
+pub(super) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &Success) {
     let (network, records) = (&cx.request.network, Records::of_host());
     let Some(record) = cx.or_warn(records.read(network, at)) else { return };
     let made = Made::of(success);
@@ -185,7 +180,7 @@ pub fn former_addresses(cx: &Context<'_>, at: &Attachment, success: &Success) ->
 }
 
 /// Notes that the DEL of an attachment has begun, before it removes anything.
-pub(in crate::plugin) fn mark(cx: &Context<'_>, at: &Attachment) {
+pub(super) fn mark(cx: &Context<'_>, at: &Attachment) {
     let record = cx.or_warn(cx.session.record(&cx.request.network, at));
     if let Some(record) = record.filter(|record| !record.is_deleting) {
         cx.or_warn(Records::of_host().mark_deleting(&record));

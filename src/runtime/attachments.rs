@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use hmac_sha512::Hash;
 
+use crate::attachments::life::{self, Attached, Life, Witness};
+use crate::attachments::record::{AllRecords, Made, Maker, Record, Unreadable};
 use crate::cni::json::Json;
 use crate::error::{Error, Result};
 use crate::kernel::file;
@@ -14,8 +16,6 @@ use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
 use crate::names::{Attachment, ContainerId, NetworkName, hex};
-use crate::plugin::life::{self, Attached, Life, Witness};
-use crate::plugin::record::{AllRecords, Made, Maker, Record, Unreadable};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Entries};
 use crate::runtime::chain::Chain;

@@ -1,16 +1,16 @@
 //! Lists the owners in the nf_tables elements and link aliases of a host, and removes the objects of owners that have ended.
 
+use crate::attachments::owner::Owner;
 use crate::cni::request::Parameters;
 use crate::error::Result;
 use crate::names::{Attachment, NetworkName};
 use crate::netlink::nft::{Family, Nft};
 use crate::netlink::rtnl::Rtnl;
 use crate::plugin;
-use crate::plugin::owner::Owner;
 use crate::plugins::PLUGINS;
+use crate::rules::{shared_rules, shared_set};
 use crate::runtime::Runtime;
 use crate::steps::link::host_link;
-use crate::steps::nft::{shared_rules, shared_set};
 
 /// The kinds of links of cnibox that can stay on the host after the end of a container's namespace: ifbs, and interfaces that
 /// were moved to the host. The kernel removes a veth pair with the namespace of either end.

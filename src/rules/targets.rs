@@ -16,8 +16,8 @@ use crate::names::IpFamily;
 use crate::netlink::nft::{
     Batch, Condition, Datum, Element, Expr, Field, NewSet, Nft, Type, Verdict, in_set,
 };
-use crate::steps::nft::shared_rules::{self, rule};
-use crate::steps::nft::shared_set::SharedSet;
+use crate::rules::shared_rules::{self, rule};
+use crate::rules::shared_set::SharedSet;
 
 pub const SET: &str = "portmap-targets";
 /// The prefix of the maps of published ports: `… inet_proto . inet_service : ipv4_addr . inet_service`.

@@ -7,15 +7,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::compat::rules;
+use crate::attachments::owner::{Owner, Owners};
 use crate::error::Result;
 use crate::names::{Attachment, IfName, IpFamily, Mac};
 use crate::netlink::nft::{Batch, Nft};
-use crate::plugin::owner::{Owner, Owners};
 use crate::plugin::parts::Parts;
 use crate::plugin::{Context, Scope};
-use crate::steps::nft::internal::{self, Internal};
-use crate::steps::nft::{masquerade, spoof_check};
+use crate::rules::compat::rules;
+use crate::rules::internal::{self, Internal};
+use crate::rules::{masquerade, spoof_check};
 use crate::steps::undo::Undo;
 
 /// The rules that an attachment needs.
@@ -149,7 +149,7 @@ impl Rules<'_> {
 
     /// Removes the rules of an attachment immediately, in a failing ADD.
     fn undo_add(cx: &Context<'_>, at: &Attachment) -> Result<()> {
-        let owners = Owners::of(cx, Scope::One(at));
+        let owners = cx.owners(Scope::One(at));
         cx.session.nft()?.transact(|nft, batch| {
             masquerade::remove(nft, batch, &owners)?;
             spoof_check::remove(nft, batch, &owners)?;

@@ -20,6 +20,7 @@ use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net};
 
+use crate::attachments::owner::Owner;
 use crate::error::Result;
 use crate::kernel::sysctl;
 use crate::names::{IfName, IpFamily};
@@ -28,8 +29,7 @@ use crate::netlink::nft::{
     Verdict, in_set, pack,
 };
 use crate::netlink::rtnl::{Link, Rtnl};
-use crate::plugin::owner::Owner;
-use crate::steps::nft::shared_rules::{self, Chain, rule};
+use crate::rules::shared_rules::{self, Chain, rule};
 
 pub const SET: &str = "portmap-localnet";
 const CHAIN: &str = "portmap-localnet";

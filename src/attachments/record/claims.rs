@@ -13,12 +13,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::attachments::record::{Record, Records};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock;
 use crate::kernel::sys;
-use crate::plugin::record::{Record, Records};
 
 /// The first character of each claim's name, and its separator. No record's name begins with it, and no address or link
 /// contains it.

@@ -16,13 +16,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::attachments::life;
+use crate::attachments::owner::{Owner, Owners, hash};
 use crate::error::{Error, Result};
 use crate::netlink::nft::{
     Batch, Datum, Element, Family, NewSet, Nft, Object, Table, Type, Value, pack,
 };
-use crate::plugin::life;
-use crate::plugin::owner::{Owner, Owners, hash};
-use crate::steps::nft::shared_rules;
+use crate::rules::shared_rules;
 
 /// A set or map with shared elements. A key consists of addresses of the table's family, or of an address, a protocol and a
 /// port. The values of a map are names of bridges. No rule looks up packets in such a map, so each owner of an address can have

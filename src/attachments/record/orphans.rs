@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::attachments::owner::Owner;
+use crate::attachments::record::{self, Record, Records};
 use crate::cni::json;
 use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::ip_of;
 use crate::netlink::nft::{Datum, Element, Nft, Table};
-use crate::plugin::owner::Owner;
-use crate::plugin::record::{self, Record, Records};
 
 /// The name of the tables of cnibox.
 pub const TABLE: &str = "cnibox";

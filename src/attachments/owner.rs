@@ -4,9 +4,9 @@
 use std::fmt::{self, Display};
 use std::rc::Rc;
 
+use crate::cni::request::Verb;
 pub use crate::names::hash;
 use crate::names::{Attachment, ContainerId, IfName, NetworkName};
-use crate::plugin::{Context, Scope};
 
 /// A network, a container and an interface in one line: `dbnet 3f2a… eth0`.
 ///
@@ -99,6 +99,36 @@ pub fn remover(named: Option<(NetworkName, Attachment)>) -> String {
     }
 }
 
+/// The attachments that a call removes.
+#[derive(Clone, Copy, Debug)]
+pub enum Scope<'a> {
+    /// DEL: this attachment.
+    One(&'a Attachment),
+    /// `cnibox gc`: these attachments, whose namespaces have ended.
+    Each(&'a [Attachment]),
+    /// GC: all attachments of the network except these.
+    AllExcept(&'a [Attachment]),
+}
+
+impl<'a> Scope<'a> {
+    /// The attachment of a DEL; `None` for the other scopes.
+    pub fn one(self) -> Option<&'a Attachment> {
+        match self {
+            Self::One(at) => Some(at),
+            Self::Each(_) | Self::AllExcept(_) => None,
+        }
+    }
+
+    /// The verbs with which a delegate is called for this scope, one call each.
+    pub fn verbs(self) -> Vec<Verb> {
+        match self {
+            Self::One(at) => vec![Verb::Del(at.clone())],
+            Self::Each(all) => all.iter().cloned().map(Verb::Del).collect(),
+            Self::AllExcept(keep) => vec![Verb::Gc(keep.to_vec())],
+        }
+    }
+}
+
 /// The owners in the scope of a DEL or GC. A clone shares the list.
 #[derive(Clone)]
 pub struct Owners {
@@ -114,12 +144,8 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// The owners in a scope, in the network of the request.
-    pub fn of(cx: &Context<'_>, scope: Scope<'_>) -> Self {
-        Self::in_network(&cx.request.network, scope)
-    }
-
-    pub fn in_network(network: &NetworkName, scope: Scope<'_>) -> Self {
+    /// The owners in a scope of a network.
+    pub fn of(network: &NetworkName, scope: Scope<'_>) -> Self {
         let (listed, has_listed) = match scope {
             Scope::One(at) => (std::slice::from_ref(at), true),
             Scope::Each(all) => (all, true),

@@ -12,7 +12,6 @@
 //! plugins made, and nothing for an attachment that a runtime removes.
 
 mod begun;
-mod calls;
 pub(crate) mod claims;
 mod files;
 mod held;
@@ -39,10 +38,8 @@ use crate::names::{Attachment, Mac, NetworkName, hex};
 use crate::netlink::rtnl::{Nsid, Rtnl};
 
 pub use begun::{Begun, Replaced};
-pub use calls::former_addresses;
-pub(super) use calls::{amend, begin, clean, mark, renew};
 pub use files::{AllRecords, DIRECTORY, Records, Unreadable};
-pub use held::{Held, Hold};
+pub use held::{Held, Hold, Shared};
 
 /// The newest version of a record's file that this release reads and writes. A release that needs another one writes a higher
 /// number.
@@ -361,7 +358,7 @@ impl Record {
 
 /// Whether a record is of the ADD whose result is `prevResult`. If the addresses differ, plugins that write no record have attached
 /// the container again, or the call is that of an earlier container.
-pub(super) fn is_of_result(record: &Record, request: &Request) -> bool {
+pub fn is_of_result(record: &Record, request: &Request) -> bool {
     let matches_result = |made: &Made| match request.prev_result() {
         Ok(Some(result)) => made.is(&Made::of(&result)),
         Ok(None) | Err(_) => true,
@@ -371,7 +368,7 @@ pub(super) fn is_of_result(record: &Record, request: &Request) -> bool {
 
 /// Whether `netns`, the namespace at the path of a DEL, is not the recorded namespace, but a later one. False if the record tells
 /// nothing about it. Fails if the boot of the record is unknown. `host` is a socket in the namespace of this process.
-pub(super) fn is_of_another(
+pub fn is_of_another(
     record: &Record,
     request: &Request,
     netns: &NetNs,
@@ -407,7 +404,7 @@ fn is_of_namespace(
 
 /// Whether `netns`, the namespace of an ADD, is the recorded namespace, and the record can prove the end of `netns`. If not,
 /// the record is of an earlier container of the same name, or was written in another namespace of a node.
-fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
+pub fn is_current(record: &Record, netns: &NetNs, host: &Rtnl) -> Result<bool> {
     let here = Identity::of(host.netns_cookie());
     // Without cookies (a kernel before 5.14) namespaces cannot be compared: only a record of another boot is not current.
     if !here.is(&here) {

@@ -18,15 +18,15 @@
 //!
 //! A failing ADD, DEL and GC remove the elements of the owner. The sets and the chain stay.
 
-use crate::compat::rules;
+use crate::attachments::owner::{Owner, Owners};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::{
     Base, Batch, Element, Family, Feature, Field, Hook, NewSet, Nft, Table, Type, Value, Verdict,
     in_set, not_in_set, pack,
 };
-use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
+use crate::rules::compat::rules;
+use crate::rules::shared_rules::{self, Chain, SharedRules, rule};
 
 /// The set of pairs of a port and the source MAC address that the port accepts.
 const ALLOWED: &str = "spoof-check-allowed";

@@ -8,14 +8,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::attachments::owner;
+use crate::attachments::record::files::{self, BYTES_MAX, NEW_BYTES_MAX, has_reserved};
+use crate::attachments::record::{
+    Made, Note, Record, Records, append, cannot, held, line, orphans,
+};
 use crate::error::Result;
 use crate::fault;
 use crate::kernel::file;
 use crate::kernel::flock::{self, Limit, Mode};
 use crate::kernel::sys;
-use crate::plugin::owner;
-use crate::plugin::record::files::{self, BYTES_MAX, NEW_BYTES_MAX, has_reserved};
-use crate::plugin::record::{Made, Note, Record, Records, append, cannot, held, line, orphans};
 
 /// The number of attempts to write a record. Each further attempt means that another process removed or replaced the record.
 const ATTEMPTS_MAX: u32 = 100;
@@ -43,7 +45,7 @@ pub struct Begun {
     /// The content of the file that this record replaced, and the time of its last write.
     replaced: Option<(Vec<u8>, Option<SystemTime>)>,
     /// An earlier ADD of the attachment has succeeded, and no DEL has come since.
-    pub(super) is_repeated: bool,
+    pub is_repeated: bool,
     /// The directories that were missing, and that this ADD made.
     directories: Vec<PathBuf>,
 }
@@ -61,7 +63,7 @@ impl Begun {
     }
 
     /// The record that this one has replaced.
-    pub(in crate::plugin) fn replaced(&self) -> Option<Replaced> {
+    pub fn replaced(&self) -> Option<Replaced> {
         let (content, modified) = self.replaced.as_ref()?;
         Some(Replaced { record: Record::parse(content).ok()?, modified: *modified })
     }
@@ -72,7 +74,7 @@ impl Begun {
     }
 
     /// Appends the names of claims, which the ADD is about to make.
-    pub(in crate::plugin) fn note_claims(&mut self, claims: &[String]) -> Result<()> {
+    pub fn note_claims(&mut self, claims: &[String]) -> Result<()> {
         self.write(&Note::of_claims(claims).line())
     }
 

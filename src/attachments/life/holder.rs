@@ -10,13 +10,13 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use crate::attachments::life::Witness;
+use crate::attachments::record::Record;
 use crate::error::Result;
 use crate::kernel::host_view;
 use crate::kernel::netns::NetNs;
 use crate::kernel::process;
 use crate::netlink::rtnl::Nsid;
-use crate::plugin::life::Witness;
-use crate::plugin::record::Record;
 
 /// The namespace that has the number of a record.
 #[derive(Clone, Copy, Debug, PartialEq)]

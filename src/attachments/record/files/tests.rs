@@ -2,9 +2,9 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use super::*;
+use crate::attachments::record::{Maker, Operation, Version};
 use crate::names::{ContainerId, IfName, Mac};
 use crate::netlink::rtnl::Nsid;
-use crate::plugin::record::{Maker, Operation, Version};
 
 struct Scratch(PathBuf);
 

@@ -37,8 +37,8 @@ use crate::netlink::nft::{
     Value, Verdict, change_mark, pack,
 };
 use crate::netlink::octets;
-use crate::steps::nft::shared_rules::Chain;
-use crate::steps::nft::shared_set::SharedSet;
+use crate::rules::shared_rules::Chain;
+use crate::rules::shared_set::SharedSet;
 
 /// The bit (0x2000) of the packet mark with which the reference marks packets for masquerading.
 pub const MARK_BIT: u8 = 13;

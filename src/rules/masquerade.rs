@@ -28,7 +28,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::compat::rules;
+use crate::attachments::owner::{Owner, Owners};
 use crate::error::{Error, Result};
 use crate::names::{Attachment, IpFamily, NetworkName};
 use crate::netlink::nft::{
@@ -36,9 +36,9 @@ use crate::netlink::nft::{
     Type, Verdict, verdict_map,
 };
 use crate::netlink::octets;
-use crate::plugin::owner::{Owner, Owners};
-use crate::steps::nft::shared_rules::{self, Chain, SharedRules, rule};
-use crate::steps::nft::shared_set::{Changed, SharedSet};
+use crate::rules::compat::rules;
+use crate::rules::shared_rules::{self, Chain, SharedRules, rule};
+use crate::rules::shared_set::{Changed, SharedSet};
 
 /// The map from each source to the chain of its subnet.
 const MAP: &str = "masquerade-sources";
