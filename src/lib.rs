@@ -33,8 +33,6 @@ use crate::plugin::Entry;
 #[global_allocator]
 static ALLOCATOR: kernel::sys::allocator::Allocator = kernel::sys::allocator::Allocator::new();
 
-/// Prefixes of plugin names that distributions and tools use.
-const PREFIXES: [&str; 2] = ["buildkit-cni-", "cnv-"];
 /// The most symbolic links that `plugin_of_path` follows, as in the kernel.
 const LINKS_MAX: usize = 40;
 
@@ -63,7 +61,7 @@ pub fn run(args: Vec<OsString>) -> u8 {
     match first.as_deref() {
         None if !serve::command().is_empty() => serve::unknown(&name, plugins::PLUGINS),
         None => cli::run(&args),
-        Some(first) => match find(first) {
+        Some(first) => match plugins::called(first) {
             Some(entry) => call(entry, &args[1..]),
             None if cli::accepts(first) => cli::run(&args),
             None if serve::command().is_empty() => cli::unknown(first),
@@ -91,19 +89,13 @@ fn is_dhcp(entry: &Entry) -> bool {
 fn plugin_of_path(path: &Path) -> Option<&'static Entry> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
-        let found = find(&base_name(&path));
+        let found = plugins::called(&base_name(&path));
         if found.is_some() {
             return found;
         }
         path = path.parent()?.join(std::fs::read_link(&path).ok()?);
     }
     None
-}
-
-/// The plugin with this name, or with this name after one of the prefixes.
-fn find(name: &str) -> Option<&'static Entry> {
-    let of_prefix = |prefix: &&str| plugins::named(name.strip_prefix(prefix)?);
-    plugins::named(name).or_else(|| PREFIXES.iter().find_map(of_prefix))
 }
 
 fn base_name(path: &Path) -> String {

@@ -111,6 +111,9 @@ pub struct Entry {
     pub leaves_owned: bool,
     /// What DEL of the plugin finds by its owner are rules only, no links.
     pub leaves_rules: bool,
+    /// The kind of the links of the plugin that can stay on the host after the end of a container's namespace: ifbs, and interfaces
+    /// that were moved to the host. The kernel removes a veth pair with the namespace of either end.
+    pub leaves_links: Option<&'static str>,
     /// The kinds of links that an ADD makes and that STATUS does not probe, each with its kernel option.
     pub kinds: &'static [(&'static str, &'static str)],
     /// The configurations for which STATUS probes the kernel: the key that needs kernel features (empty: every ADD needs them),
@@ -177,6 +180,7 @@ impl Entry {
             has_own_subnets: false,
             leaves_owned: false,
             leaves_rules: false,
+            leaves_links: None,
             kinds: &[],
             probes: &[],
             ignored_by_reference: &[],

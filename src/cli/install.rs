@@ -202,7 +202,7 @@ impl Install {
         let mut names: Vec<_> =
             chosen.map(|plugin| (format!("{prefix}{plugin}"), plugin)).collect();
         let runs = |(name, plugin): &(String, &str)| {
-            crate::find(name).is_some_and(|found| found.name == *plugin)
+            plugins::called(name).is_some_and(|found| found.name == *plugin)
         };
         if !names.iter().all(runs) {
             return Err(usage_error(format_args!("--prefix {prefix}: not buildkit-cni- or cnv-")));
@@ -212,7 +212,7 @@ impl Install {
             let Some((name, plugin)) = alias.split_once('=') else {
                 return refused("it is not ALIAS=PLUGIN");
             };
-            match crate::find(name).filter(|_| is_plain(name)) {
+            match plugins::called(name).filter(|_| is_plain(name)) {
                 Some(entry) if entry.name == plugin => names.push((name.into(), entry.name)),
                 Some(entry) => {
                     return refused(&format!("a call under this name runs {}", entry.name));

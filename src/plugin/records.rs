@@ -158,6 +158,9 @@ pub(super) fn amend(cx: &Context<'_>, at: &Attachment, plugin: &str, success: &S
     let made = Made::of(success);
     let is_known = |known: &Made| (&known.macs, &known.addresses) == (&made.macs, &made.addresses);
     let mut amended = records.note_add(&record, plugin, Vec::new());
+    if record.operation().is_some() {
+        amended = amended.and_then(|()| records.note_void(&record));
+    }
     if !record.made.last().is_some_and(is_known) {
         amended = amended.and_then(|()| records.amend(network, at, &made));
     }

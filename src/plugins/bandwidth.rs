@@ -63,6 +63,7 @@ const LATENCY_MS: u32 = 25;
 
 pub const ENTRY: Entry = Entry {
     leaves_owned: true,
+    leaves_links: Some("ifb"),
     probes: &[(
         "",
         r#""ingressRate":8000,"ingressBurst":8000,"egressRate":8000,"egressBurst":8000"#,

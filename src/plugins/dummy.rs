@@ -30,6 +30,7 @@ use crate::steps::link::interface::{self, NewInterface, SingleLink};
 pub const ENTRY: Entry = Entry {
     is_in_container: true,
     leaves_owned: true,
+    leaves_links: Some("dummy"),
     probes: &[("", r#""ipam":{"type":"static","addresses":[{"address":"10.0.0.1/32"}]}"#)],
     ignored_by_reference: &["mtu", "mac"],
     unreadable: Some("failed to parse network config"),

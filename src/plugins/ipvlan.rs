@@ -46,6 +46,7 @@ const FLAGS: &[(&str, u16)] = &[("bridge", 0), ("private", 1), ("vepa", 2)];
 
 pub const ENTRY: Entry = Entry {
     leaves_owned: true,
+    leaves_links: Some("ipvlan"),
     probes: &[Entry::ON_LO],
     ..Entry::plugin::<Ipvlan>(
         "ipvlan",

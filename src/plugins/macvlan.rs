@@ -54,6 +54,7 @@ const MODES: &[(&str, u32)] = &[("bridge", 4), ("private", 1), ("vepa", 2), ("pa
 
 pub const ENTRY: Entry = Entry {
     leaves_owned: true,
+    leaves_links: Some("macvlan"),
     probes: &[Entry::ON_LO],
     ..Entry::plugin::<Macvlan>(
         "macvlan",

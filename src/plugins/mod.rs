@@ -75,3 +75,12 @@ pub const PLUGINS: &[Entry] = &[
 pub fn named(name: &str) -> Option<&'static Entry> {
     PLUGINS.iter().find(|entry| entry.name == name)
 }
+
+/// Prefixes of plugin names that distributions and tools use.
+const PREFIXES: [&str; 2] = ["buildkit-cni-", "cnv-"];
+
+/// The plugin that a file name calls: one with this name, or with this name after one of the prefixes.
+pub fn called(name: &str) -> Option<&'static Entry> {
+    let of_prefix = |prefix: &&str| named(name.strip_prefix(prefix)?);
+    named(name).or_else(|| PREFIXES.iter().find_map(of_prefix))
+}

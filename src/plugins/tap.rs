@@ -61,6 +61,7 @@ const IFF_TAP: u8 = 2;
 
 pub const ENTRY: Entry = Entry {
     leaves_owned: true,
+    leaves_links: Some("tun"),
     probes: &[("", "")],
     ..Entry::plugin::<Tap>(
         "tap",

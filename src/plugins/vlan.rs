@@ -39,6 +39,7 @@ const ID_MAX: u16 = 4094;
 
 pub const ENTRY: Entry = Entry {
     leaves_owned: true,
+    leaves_links: Some("vlan"),
     probes: &[("", r#""master":"lo","vlanId":5"#)],
     ..Entry::plugin::<Vlan>("vlan", "an interface in a VLAN of a link of the host")
 };

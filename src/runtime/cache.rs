@@ -73,6 +73,11 @@ pub struct Damaged {
 }
 
 impl Damaged {
+    /// Whether the file has the name of an attachment's file.
+    pub fn is_of(&self, network: &NetworkName, at: &Attachment) -> bool {
+        self.name == file_name(network, at)
+    }
+
     /// Whether the file can be that of an attachment of this container. A file name is ambiguous.
     pub fn may_be_of(&self, network: &NetworkName, id: &ContainerId) -> bool {
         self.name.starts_with(&format!("{network}-{id}-"))
@@ -355,8 +360,12 @@ impl Cache {
 
     /// The path of an attachment's file.
     pub fn path(&self, network: &NetworkName, at: &Attachment) -> PathBuf {
-        self.directory.join(format!("{network}-{}-{}", at.container_id, at.ifname))
+        self.directory.join(file_name(network, at))
     }
+}
+
+fn file_name(network: &NetworkName, at: &Attachment) -> String {
+    format!("{network}-{}-{}", at.container_id, at.ifname)
 }
 
 fn unusable(path: &Path, error: Error) -> Error {

@@ -12,16 +12,12 @@ use crate::rules::{shared_rules, shared_set};
 use crate::runtime::Runtime;
 use crate::steps::link::host_link;
 
-/// The kinds of links of cnibox that can stay on the host after the end of a container's namespace: ifbs, and interfaces that
-/// were moved to the host. The kernel removes a veth pair with the namespace of either end.
-const KINDS: [&str; 6] = ["ifb", "macvlan", "ipvlan", "vlan", "dummy", "tun"];
-
 /// The owners in the comments of elements, in the tables of cnibox and in its map in the table of iptables, and in link
 /// aliases. They are sorted.
 pub fn on_host() -> Result<Vec<String>> {
     let host = Rtnl::open()?;
     let mut owners = Vec::new();
-    for kind in KINDS {
+    for kind in PLUGINS.iter().filter_map(|entry| entry.leaves_links) {
         // A list of all links of a host with thousands of containers changes while it is read.
         if Rtnl::open()?.has_kind(kind)? {
             let links = host.links_of_kind(kind)?;

@@ -24,7 +24,7 @@ use crate::names::{Attachment, ContainerId, IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
 use crate::runtime::Runtime;
 use crate::runtime::attachments::{self, Unrecorded};
-use crate::runtime::cache::{CacheEntry, Entries};
+use crate::runtime::cache::{CacheEntry, Damaged, Entries};
 use crate::runtime::chain::{Chain, FailedAdd};
 use crate::runtime::conf::Network;
 use crate::runtime::lock::Lock;
@@ -286,8 +286,7 @@ impl Runtime {
         ifname: Option<&IfName>,
     ) -> Result<AttachmentsOf> {
         let Entries { entries: cached, damaged } = self.cache.of_container(container_id)?;
-        let unreadable = damaged.into_iter().map(|file| file.error).collect();
-        let mut of = AttachmentsOf { attached: Vec::new(), unreadable };
+        let mut of = AttachmentsOf::default();
         let AllRecords { records, unreadable } = self.records.of_container(container_id)?;
         let requests = records.iter().filter_map(CacheEntry::of_record);
         for entry in cached.into_iter().chain(requests) {
@@ -301,8 +300,12 @@ impl Runtime {
         let is_of_other = |record: &Unreadable| {
             record.named().is_none_or(|attached| !of.attached.contains(&attached))
         };
-        let other = unreadable.into_iter().filter(is_of_other);
-        of.unreadable.extend(other.map(|record| record.error));
+        let others = unreadable.into_iter().filter(is_of_other).map(|record| record.error);
+        // A damaged entry of an attachment whose record has the request is not needed.
+        let is_needed =
+            |file: &Damaged| !of.attached.iter().any(|(network, at)| file.is_of(network, at));
+        let entries = damaged.into_iter().filter(is_needed).map(|file| file.error);
+        of.unreadable = entries.chain(others).collect();
         Ok(of)
     }
 

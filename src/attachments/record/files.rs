@@ -147,15 +147,19 @@ impl Records {
     /// Notes that a plugin is one of those of the ADD, the ports that it publishes, and that the attachment has an ADD after a DEL.
     pub fn note_add(&self, record: &Record, plugin: &str, ports: Vec<String>) -> Result<()> {
         let deleting = record.is_deleting.then_some(false);
-        // The attachment has this ADD, which is none of the runtime.
-        let added = deleting.map(|_| true);
-        let mut note = Note { ports, deleting, added, ..Note::default() };
+        let mut note = Note { ports, deleting, ..Note::default() };
         if record.plugins.iter().all(|known| known != plugin) {
             note.plugins.push(plugin.into());
         }
         if note == Note::default() {
             return Ok(());
         }
+        self.append(&self.path(&record.network, &record.at), &note.line()).map(drop)
+    }
+
+    /// Notes that the operation of the runtime that was interrupted is void: another runtime has attached the container since.
+    pub fn note_void(&self, record: &Record) -> Result<()> {
+        let note = Note { added: Some(true), ..Note::default() };
         self.append(&self.path(&record.network, &record.at), &note.line()).map(drop)
     }
 

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernel::file;
 use crate::kernel::sys::warn;
 use crate::plugin::VERSION;
+use crate::plugins;
 
 use super::existing::ExistingFile;
 use super::manifest::{Installed, Manifest};
@@ -149,7 +150,7 @@ fn earlier(path: &Path) -> Result<Vec<(String, &'static str)>> {
         if name == NAME || !found.is_some_and(|found| found.is_ours()) {
             continue;
         }
-        let plugin = crate::find(&name).ok_or_else(|| {
+        let plugin = plugins::called(&name).ok_or_else(|| {
             Error::internal(format_args!(
                 "{name} would not work: this build lacks the plugin; remove the name, or use a build that has it"
             ))

@@ -366,6 +366,7 @@ fn a_gc_that_is_disabled_releases_no_address() {
     }
     // Only the record of this one has the list.
     host.world.host(["rm", "/var/lib/cni/results/net-c2-eth0"]);
+    host.world.eventually("their links are gone", || host.world.ports_of("cni0").is_empty());
     let before = host.state();
     host.cnibox(&["gc"]).run().silence();
     host.cnibox(&["gc", "--dry-run"]).run().silence();

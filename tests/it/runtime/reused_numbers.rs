@@ -2,7 +2,7 @@
 
 use super::Host;
 use super::evidence::{Maker, host};
-use super::living::SOCKET;
+use super::liveness::SOCKET;
 use crate::world::{Container, Running};
 
 impl Host {

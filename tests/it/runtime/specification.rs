@@ -26,7 +26,7 @@
 //! | gc: each plugin once, without parameters of an attachment | `recorded::status_and_gc_have_no_attachment` |
 //! | gc: goes on after an error, and returns all | `specification::gc_goes_on_after_an_error_and_returns_all` |
 //! | gc: `disableGC` | `recorded::check_and_gc_can_be_disabled` |
-//! | gc: not at the same time as add and delete | `collected::a_gc_during_adds_takes_nothing_away` |
+//! | gc: not at the same time as add and delete | `gc_of_ended::a_gc_during_adds_takes_nothing_away` |
 //! | `cniVersion` is the highest that both know | `configurations::the_highest_version_that_both_know_is_spoken` |
 //! | `cniVersion`, `name`, `runtimeConfig` and `prevResult` are inserted, `capabilities` is removed, the rest stays | `recorded::a_list_of_every_version` |
 //! | the same of a single configuration | `recorded::a_single_configuration_of_every_version` |

@@ -307,6 +307,7 @@ fn a_record_tells_which_operation_was_interrupted() {
     assert_eq!(operation(), Some(Operation::Del));
     // The ADD of a chained plugin.
     records.note_add(&read(&records).unwrap(), "portmap", Vec::new()).unwrap();
+    records.note_void(&read(&records).unwrap()).unwrap();
     assert_eq!(operation(), None);
     assert_eq!(read(&records).unwrap().request, request);
     // A request that a full disk cut off.
