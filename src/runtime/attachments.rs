@@ -15,7 +15,7 @@ use crate::kernel::file;
 use crate::kernel::identity::Identity;
 use crate::kernel::netns::NetNs;
 use crate::kernel::sys::warn;
-use crate::names::{Attachment, ContainerId, NetworkName, hex};
+use crate::names::{ContainerId, hex};
 use crate::runtime::Runtime;
 use crate::runtime::cache::{Cache, CacheEntry, Entries};
 use crate::runtime::chain::Chain;
@@ -83,7 +83,17 @@ impl Runtime {
     /// Whether the attachment of an entry is alive. Writes a record for an attachment without one if its namespace exists: with
     /// the record, a later call can ask the kernel whether the namespace has ended. So it does for a record of an unknown boot.
     pub(super) fn life(&self, witness: &Witness, entry: &CacheEntry) -> Life {
-        let (life, unrecorded) = self.judge(witness, entry);
+        self.life_by(&self.records.read(&entry.network, &entry.at), witness, entry)
+    }
+
+    /// `life`, for a caller that has read the record.
+    pub(super) fn life_by(
+        &self,
+        found: &Result<Option<Record>>,
+        witness: &Witness,
+        entry: &CacheEntry,
+    ) -> Life {
+        let (life, unrecorded) = self.judge(found, witness, entry);
         if let Some(netns) = unrecorded
             && witness.view().is_ok()
         {
@@ -93,10 +103,15 @@ impl Runtime {
         life
     }
 
-    /// Whether the attachment of an entry is alive, and its namespace if it has no record, or one whose boot is unknown.
-    pub(super) fn judge(&self, witness: &Witness, entry: &CacheEntry) -> (Life, Option<NetNs>) {
+    /// Whether the attachment of an entry is alive, and its namespace if it has no record, or one whose boot is unknown. `found` is
+    /// the record of its name.
+    pub(super) fn judge(
+        &self,
+        found: &Result<Option<Record>>,
+        witness: &Witness,
+        entry: &CacheEntry,
+    ) -> (Life, Option<NetNs>) {
         let success = entry.success().ok().flatten().unwrap_or_default();
-        let found = self.records.read(&entry.network, &entry.at);
         let is_of_entry = |record: &&Record| is_record_of(record, entry, &self.cache);
         let record = found.as_ref().map(|found| found.as_ref().filter(is_of_entry));
         let old_identity = match found {
@@ -117,7 +132,7 @@ impl Runtime {
         // The found record is of a later ADD. If its container is alive, a DEL of this entry would remove that container's
         // objects.
         let may_live = |found: &Record| !witness.life_of_record(found).is_ended();
-        let life = match (verdict.life, &found) {
+        let life = match (verdict.life, found) {
             (Life::Ended(_), Ok(Some(found))) if record == Ok(None) && may_live(found) => {
                 Life::Unknown("a later container of its name lives".into())
             }
@@ -126,7 +141,7 @@ impl Runtime {
         let has_no_boot = |found: &Record| !found.identity.has_proven_boot();
         let is_unrecorded = match record {
             Ok(Some(record)) => has_no_boot(record),
-            Ok(None) => found == Ok(None),
+            Ok(None) => *found == Ok(None),
             Err(_) => false,
         };
         (life, verdict.netns.filter(|_| is_unrecorded))
@@ -252,19 +267,11 @@ impl Runtime {
 
     /// Whether a DEL comes too late: the recorded attachment lives, and the given namespace is neither its own nor the host's. The
     /// DEL is that of an earlier container of the same id.
-    pub(super) fn is_of_successor(
-        &self,
-        network: &NetworkName,
-        at: &Attachment,
-        given: &Path,
-    ) -> Result<bool> {
+    pub(super) fn is_of_successor(&self, record: &Record, given: &Path) -> Result<bool> {
         let home = NetNs::own()?;
-        let found = home.open_if_exists(given).map_err(Error::of_file("open", given));
-        let (Ok(Some(netns)), Ok(Some(record))) = (found, self.records.read(network, at)) else {
-            return Ok(false);
-        };
+        let Ok(Some(netns)) = home.open_if_exists(given) else { return Ok(false) };
         let now = Identity::of(netns.rtnl()?.netns_cookie());
-        Ok(!netns.is(&home)? && record.identity.is_another(&now) && life::is_alive(&record)?)
+        Ok(!netns.is(&home)? && record.identity.is_another(&now) && life::is_alive(record)?)
     }
 
     /// Finds the namespace of a container by its id in these entries. `None` if no entry has the id. Fails if none of its

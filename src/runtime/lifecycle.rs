@@ -215,7 +215,7 @@ impl Runtime {
 
     /// Detaches a container from a network. Idempotent: succeeds if there is no attachment.
     pub fn del(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
-        if !self.is_absent(choice.name(), target.at) {
+        if self.has_entry(choice.name(), target.at) {
             return self.del_listed(choice, target);
         }
         let _locks = self.lock(choice.name(), &target.at.container_id)?;
@@ -226,18 +226,10 @@ impl Runtime {
     /// configuration any more, and a network of podman has no file.
     pub fn del_listed(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
         let _locks = self.lock(choice.name(), &target.at.container_id)?;
-        match self.is_absent(choice.name(), target.at) {
-            true => Ok(()),
-            false => self.del_locked(choice, target),
+        match self.has_entry(choice.name(), target.at) {
+            true => self.del_locked(choice, target),
+            false => Ok(()),
         }
-    }
-
-    /// Whether there is no request for an attachment, in the cache or in a record. A file that cannot be read is not absent.
-    fn is_absent(&self, network: &NetworkName, at: &Attachment) -> bool {
-        self.cache.read(network, at) == Ok(None)
-            && self.records.read(network, at).is_ok_and(|record| {
-                record.is_none_or(|record| CacheEntry::of_record(&record).is_none())
-            })
     }
 
     fn del_locked(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
@@ -248,8 +240,8 @@ impl Runtime {
         }
         let known = self.entry_of(choice.name(), target.at);
         let network = self.network(choice, known.as_ref())?;
-        if let Some(given) = target.netns
-            && self.is_of_successor(choice.name(), target.at, given)?
+        if let (Some(given), Some(held)) = (target.netns, &held)
+            && self.is_of_successor(&held.record, given)?
         {
             let (title, given) = (target.at.title(choice.name()), given.display());
             warn(format_args!(
@@ -361,8 +353,9 @@ impl Runtime {
         self.delete_held(entry, network, netns, None)
     }
 
-    /// `delete`. `held` has the lock of the record until the end, unless it cannot be noted there that the attachment is deleted: then
-    /// the DEL of an executed plugin would wait for this lock.
+    /// `delete`. The configuration of `entry` is that of the ADD, and empty if it is unknown. `held` has the lock of the record until
+    /// the end, unless it cannot be noted there that the attachment is deleted: then the DEL of an executed plugin would wait for this
+    /// lock.
     pub(super) fn delete_held(
         &self,
         entry: &CacheEntry,
@@ -370,22 +363,25 @@ impl Runtime {
         netns: &Path,
         mut held: Option<Box<Held>>,
     ) -> Result<()> {
-        let is_of_add = self.is_list_of_add(entry, network);
-        // An unreadable record does not prevent the DEL that a runtime or the operator orders.
-        let found = self.records.read(&entry.network, &entry.at).unwrap_or_else(|error| {
-            warn(format_args!("{error}"));
-            None
-        });
+        let found = match &held {
+            Some(held) => Some(held.record.clone()),
+            // An unreadable record does not prevent the DEL that a runtime or the operator orders.
+            None => self.records.read(&entry.network, &entry.at).unwrap_or_else(|error| {
+                warn(format_args!("{error}"));
+                None
+            }),
+        };
         let record = found.filter(|record| attachments::is_record_of(record, entry, &self.cache));
         let verb = Verb::Del(entry.at.clone());
         let chain = Chain { record: record.as_ref(), ..self.chain(entry, network, netns, verb) };
         let chain = Chain { netns: self.netns_to_clean(&chain, entry)?, ..chain };
-        if let Some(Err(error)) = held.as_mut().map(|held| held.note_deleting(&entry.request())) {
+        let request = || CacheEntry { config: network.bytes.clone(), ..entry.clone() }.request();
+        if let Some(Err(error)) = held.as_mut().map(|held| held.note_deleting(&request())) {
             warn(format_args!("{error}"));
             held = None;
         }
         // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
-        let removes_all = is_of_add && chain.is_ours();
+        let removes_all = entry.config == network.bytes && chain.is_ours();
         chain.del(&entry.result)?;
         if !removes_all {
             self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
@@ -393,16 +389,6 @@ impl Runtime {
         let removed = self.remove_files(&entry.network, &entry.at);
         drop(held);
         removed
-    }
-
-    /// Whether the list is the list of the ADD, as the cache or the record has it. Another list can lack a plugin of the ADD.
-    fn is_list_of_add(&self, entry: &CacheEntry, network: &Network) -> bool {
-        let record = || self.records.read(&entry.network, &entry.at).ok().flatten();
-        let cached = self.cache.read(&entry.network, &entry.at).ok().flatten();
-        [cached, record().as_ref().and_then(CacheEntry::of_record)]
-            .iter()
-            .flatten()
-            .any(|known| known.config == network.bytes)
     }
 
     /// Removes the cache entry, and last the record. After a crash in between, the record makes the next call repeat the DEL.
@@ -424,27 +410,26 @@ impl Runtime {
         cached.or_else(|| CacheEntry::of_record(&record()?))
     }
 
-    /// The operation of this runtime on an attachment that was interrupted, if no process has the lock of the container. `None` if
-    /// another runtime has attached the interface after the interruption: then the record is that of the later ADD, or the cache
-    /// entry is. Fails if the record or the cache entry cannot be read.
-    pub(super) fn interrupted(
-        &self,
-        network: &NetworkName,
-        at: &Attachment,
-    ) -> Result<Option<Operation>> {
-        let Some(record) = self.records.read(network, at)? else { return Ok(None) };
+    /// The operation of this runtime, on the attachment of a record, that was interrupted, if no process has the lock of the
+    /// container. `None` if another runtime has attached the interface after the interruption: then the record is that of the later
+    /// ADD, or the cache entry is. Fails if the cache entry cannot be read.
+    pub(super) fn interrupted(&self, record: &Record) -> Result<Option<Operation>> {
         let Some(operation) = record.operation() else { return Ok(None) };
         // An ADD deletes an earlier entry, and notes what it made before it writes its own.
         let is_of_record = |entry: &CacheEntry| {
-            !record.made.is_empty() && attachments::is_record_of(&record, entry, &self.cache)
+            !record.made.is_empty() && attachments::is_record_of(record, entry, &self.cache)
         };
-        let cached = self.cache.read(network, at)?;
+        let cached = self.cache.read(&record.network, &record.at)?;
         Ok(cached.as_ref().is_none_or(is_of_record).then_some(operation))
     }
 
     /// Whether the cache or a record has a request for an attachment. A file that cannot be read counts.
     pub fn has_entry(&self, network: &NetworkName, at: &Attachment) -> bool {
-        !self.is_absent(network, at)
+        let is_absent = self.cache.read(network, at) == Ok(None)
+            && self.records.read(network, at).is_ok_and(|record| {
+                record.is_none_or(|record| CacheEntry::of_record(&record).is_none())
+            });
+        !is_absent
     }
 
     /// Whether there is anything of an attachment: an entry, or a record. A file that cannot be read counts.
@@ -521,14 +506,13 @@ impl Runtime {
     }
 }
 
-/// The known entry of an attachment, with the configuration of the call, and with CNI_ARGS and the capability arguments of
-/// the call if these are given. Without a known entry: a new entry with all values of the call.
+/// The known entry of an attachment, with CNI_ARGS and the capability arguments of the call if these are given. Without a known
+/// entry: a new entry with the values of the call, without a configuration.
 fn merged_entry(network: &Network, target: &Target<'_>, known: Option<CacheEntry>) -> CacheEntry {
     let mut entry = known.unwrap_or_else(|| CacheEntry {
         netns: target.netns.unwrap_or_else(|| Path::new("")).into(),
         ..CacheEntry::new(&network.name, target.at)
     });
-    entry.config.clone_from(&network.bytes);
     if !target.args.is_empty() {
         entry.args = target.args.into();
     }

@@ -183,9 +183,11 @@ impl Runtime {
             return Ok(true);
         }
         for entry in found.entries.iter().filter(|entry| entry.netns == path) {
-            if self.interrupted(&entry.network, &entry.at)?.is_none()
-                && !self.life(witness, entry).is_ended()
-            {
+            let is_interrupted = match self.records.read(&entry.network, &entry.at)? {
+                Some(record) => self.interrupted(&record)?.is_some(),
+                None => false,
+            };
+            if !is_interrupted && !self.life(witness, entry).is_ended() {
                 return Ok(true);
             }
         }

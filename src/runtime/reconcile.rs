@@ -171,9 +171,7 @@ impl Runtime {
         };
         // Read the entry again: it may have changed before the lock.
         let Some(entry) = self.cache.read(&listed.network, &listed.at)? else { return Ok(()) };
-        let is_interrupted = self.interrupted(&entry.network, &entry.at)?.is_some();
-        let interrupted = || is_interrupted.then(|| "its ADD or DEL died".to_owned());
-        if let Some(reason) = self.obstacle(witness, &entry, busy).or_else(interrupted) {
+        if let Some(reason) = self.obstacle(witness, &entry, busy) {
             reconciled.skip(&entry, None, reason);
             return Ok(());
         }
@@ -191,6 +189,12 @@ impl Runtime {
             }
         };
         let record = held.as_ref().map(|held| &held.record);
+        if let Some(record) = record
+            && self.interrupted(record)?.is_some()
+        {
+            reconciled.skip(&entry, None, "its ADD or DEL died".into());
+            return Ok(());
+        }
         if record.is_some_and(|record| record.is_deleting) {
             reconciled.skip(&entry, None, "its DEL has begun".into());
             return Ok(());
@@ -225,7 +229,8 @@ impl Runtime {
         };
         Ok(is_free
             && self.cache.read(network, at)?.as_ref() == Some(listed)
-            && self.judge(&Witness::new()?, listed).0 == Life::Alive)
+            && self.judge(&self.records.read(network, at), &Witness::new()?, listed).0
+                == Life::Alive)
     }
 
     /// The reason not to restore an attachment, or `None`.
@@ -233,7 +238,10 @@ impl Runtime {
         let life = match busy {
             Busy::Wait => self.life(witness, entry),
             // Without writing a record: see `Busy::Skip`.
-            Busy::Skip => self.judge(witness, entry).0,
+            Busy::Skip => {
+                let found = self.records.read(&entry.network, &entry.at);
+                self.judge(&found, witness, entry).0
+            }
         };
         match life {
             Life::Ended(reason) => Some(format!("it has ended: {reason}")),

@@ -36,9 +36,16 @@ impl Runtime {
     ) -> Result<()> {
         let witness = Witness::new()?;
         self.refuse_shared_file(&witness, new)?;
-        let judged = self.judged(new);
-        // An unreadable record or entry is no sign of one. Below they are judged.
-        let interrupted = self.interrupted(&new.network, &new.at).unwrap_or(None);
+        // An unreadable record or entry is no sign of an interrupted operation. Below they are judged.
+        let record = self.records.read(&new.network, &new.at).unwrap_or(None);
+        let interrupted =
+            record.as_ref().and_then(|record| self.interrupted(record).unwrap_or(None));
+        let judged = record.as_ref().map(Judged::of).unwrap_or_default();
+        // The request of the ADD, or of a DEL. A release up to 0.2.0 wrote none: then the list of the ADD is unknown.
+        let request = || {
+            let unknown = || CacheEntry { config: Vec::new(), ..new.clone() };
+            record.as_ref().and_then(CacheEntry::of_record).unwrap_or_else(unknown)
+        };
         if interrupted.is_some() {
             // The records are not needed here.
             let _ = self.sweep_files();
@@ -57,7 +64,7 @@ impl Runtime {
                     self.require_end_by_record(&witness, new, &error)?;
                 }
                 warn(format_args!("{error}; deleting the attachment of this name"));
-                Some(new.clone())
+                Some(request())
             }
         };
         let mut gone = Vec::new();
@@ -81,8 +88,6 @@ impl Runtime {
                 self.delete_stale(&other, &other.network_of_add()?, &judged)?;
             }
         }
-        // A release up to 0.2.0 wrote no request into the record.
-        let request = || self.entry_of(&new.network, &new.at).unwrap_or_else(|| new.clone());
         let unfinished = || interrupted.map(|_| request());
         let Some(rest) = known.or_else(unfinished) else {
             return self.refuse_recorded(&witness, new);
@@ -91,7 +96,7 @@ impl Runtime {
         self.delete_stale(&rest, old.as_ref().unwrap_or(network), &judged)
     }
 
-    /// The record of an attachment, as it is judged. Default if it has none, or an unreadable one.
+    /// The record of another attachment, as it is judged. Default if it has none, or an unreadable one.
     fn judged(&self, of: &CacheEntry) -> Judged {
         let record = self.records.read(&of.network, &of.at).ok().flatten();
         record.as_ref().map(Judged::of).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! Finds and removes the attachments that have ended: those of the cache and of requests by a DEL, those of one configuration
 //! together; of the others, which plugins recorded, the rules and links.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use crate::attachments::life::{Life, Witness};
@@ -28,8 +28,8 @@ const AT_ONCE_MAX: usize = 250;
 /// What tells of an attachment.
 #[derive(PartialEq)]
 enum Known {
-    /// Its cache entry, or the request in its record: a DEL removes it.
-    Request(CacheEntry),
+    /// Its cache entry, or the request in its record: a DEL removes it. And the record of its name.
+    Request(CacheEntry, Result<Option<Record>>),
     /// A record of plugins, whose runtime has its own cache: its rules and links are removed without a configuration.
     Record(Record),
 }
@@ -55,8 +55,15 @@ struct Removal {
 impl Known {
     fn names(&self) -> (&NetworkName, &Attachment) {
         match self {
-            Self::Request(CacheEntry { network, at, .. })
+            Self::Request(CacheEntry { network, at, .. }, _)
             | Self::Record(Record { network, at, .. }) => (network, at),
+        }
+    }
+
+    fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Request(_, found) => found.as_ref().ok()?.as_ref(),
+            Self::Record(record) => Some(record),
         }
     }
 
@@ -69,7 +76,7 @@ impl Known {
     fn title(&self) -> String {
         let (network, at) = self.names();
         match self {
-            Self::Request(_) => at.title(network),
+            Self::Request(..) => at.title(network),
             Self::Record(_) => format!("the rules and links of {}", at.title(network)),
         }
     }
@@ -80,7 +87,8 @@ impl Ended {
     fn is_like(&self, other: &Self) -> bool {
         match (&self.known, &other.known) {
             (Known::Record(one), Known::Record(other)) => one.network == other.network,
-            (Known::Request(one), Known::Request(two)) => match (&self.record, &other.record) {
+            (Known::Request(one, _), Known::Request(two, _)) => match (&self.record, &other.record)
+            {
                 (Some(record), Some(other)) => {
                     record.plugins == other.plugins && one.config == two.config
                 }
@@ -114,12 +122,12 @@ impl Runtime {
                 return Err(Error::internal("cannot collect garbage: interrupted"));
             }
             let (network, at) = known.names();
-            if left.networks.last() != Some(network) && matches!(known, Known::Request(_)) {
+            if left.networks.last() != Some(network) && matches!(known, Known::Request(..)) {
                 left.networks.push(network.clone());
             }
             // Most attachments are alive. They need no lock.
             if self.removal(witness, dead, known).is_none() {
-                if let Known::Request(entry) = known {
+                if let Known::Request(entry, _) = known {
                     let addresses = entry.made().addresses.into_iter();
                     left.addresses.extend(addresses.map(|address| (network.clone(), address)));
                 }
@@ -144,19 +152,25 @@ impl Runtime {
     fn known(&self, owners: Option<&HashSet<String>>) -> Result<Vec<Known>> {
         let cached = self.cache.all()?;
         cached.damaged.iter().for_each(|file| warn(format_args!("{}", file.error)));
-        let titles: HashSet<String> = cached.entries.iter().map(CacheEntry::title).collect();
-        let mut all: Vec<Known> = cached.entries.into_iter().map(Known::Request).collect();
-        for record in self.records.all()?.records {
-            let has_objects =
-                |known: &Known| owners.is_some_and(|all| all.contains(&known.owner()));
-            if titles.contains(&record.at.title(&record.network)) {
-                continue;
-            }
+        let records = self.records.all()?.records.into_iter();
+        let mut records: HashMap<String, Record> =
+            records.map(|record| (record.at.title(&record.network), record)).collect();
+        let of_cache = |entry: CacheEntry| {
+            let record = match records.remove(&entry.title()) {
+                // None, or an unreadable one.
+                None => self.records.read(&entry.network, &entry.at),
+                record => Ok(record),
+            };
+            Known::Request(entry, record)
+        };
+        let mut all: Vec<Known> = cached.entries.into_iter().map(of_cache).collect();
+        let has_objects = |known: &Known| owners.is_some_and(|all| all.contains(&known.owner()));
+        all.extend(records.into_values().filter_map(|record| {
             match CacheEntry::of_record(&record) {
-                Some(request) => all.push(Known::Request(request)),
-                None => all.extend(Some(Known::Record(record)).filter(has_objects)),
+                Some(request) => Some(Known::Request(request, Ok(Some(record)))),
+                None => Some(Known::Record(record)).filter(has_objects),
             }
-        }
+        }));
         Ok(all)
     }
 
@@ -177,15 +191,18 @@ impl Runtime {
             Hold::Busy(_) => return Ok(None),
         };
         // What differs from the listed one belongs to a later operation, so it stays.
-        let record = || held.as_ref().map(|held| Known::Record(held.record.clone()));
-        let known = self.entry_of(network, at).map(Known::Request).or_else(record);
+        let record = held.as_ref().map(|held| held.record.clone());
+        let known = match self.entry_of(network, at) {
+            Some(entry) => Some(Known::Request(entry, Ok(record))),
+            None => record.map(Known::Record),
+        };
         let Some(known) = known.filter(|known| known == listed) else { return Ok(None) };
         let Some(Removal { reason, has_ended }) = self.removal(witness, dead, &known) else {
             return Ok(None);
         };
         let stays = match &known {
             // If no configuration can be read, the DEL fails and reports it.
-            Known::Request(entry) => {
+            Known::Request(entry, _) => {
                 self.network_for_del(entry, run.chosen()).is_ok_and(|network| network.disable_gc)
             }
             Known::Record(_) => has_rules_of_reference(network, at)?,
@@ -195,14 +212,17 @@ impl Runtime {
             return Ok(None);
         }
         let record = match &known {
-            Known::Request(entry) => self.record_of(entry)?.filter(|record| {
-                has_ended && matches!(record.maker, Maker::Cnibox | Maker::Plugin)
+            Known::Request(entry, Ok(Some(record))) => Some(record).filter(|record| {
+                has_ended
+                    && matches!(record.maker, Maker::Cnibox | Maker::Plugin)
+                    && attachments::is_record_of(record, entry, &self.cache)
             }),
-            Known::Record(_) => None,
+            Known::Request(..) | Known::Record(_) => None,
         };
+        let record = record.cloned();
         if let Some(held) = held.as_mut().filter(|_| !run.options.is_dry_run) {
             let request = match &known {
-                Known::Request(entry) => entry.request(),
+                Known::Request(entry, _) => entry.request(),
                 Known::Record(_) => Vec::new(),
             };
             held.note_deleting(&request)?;
@@ -215,7 +235,7 @@ impl Runtime {
     fn remove_locked(&self, mut ended: Vec<Ended>, left: &mut Left, run: &mut GcRun<'_>) {
         let is_dry_run = run.options.is_dry_run;
         let config = |ended: &Ended| match &ended.known {
-            Known::Request(entry) => entry.config.clone(),
+            Known::Request(entry, _) => entry.config.clone(),
             Known::Record(_) => Vec::new(),
         };
         ended.sort_by_cached_key(config);
@@ -225,7 +245,7 @@ impl Runtime {
                 let removed =
                     if are_removed { Ok(()) } else { self.remove_one(known, run.chosen()) };
                 match (removed, known) {
-                    (Ok(()), Known::Request(entry)) => run.note_attachment(Removed {
+                    (Ok(()), Known::Request(entry, _)) => run.note_attachment(Removed {
                         network: entry.network.clone(),
                         at: entry.at.clone(),
                         reason: reason.clone(),
@@ -249,7 +269,7 @@ impl Runtime {
         let (network, _) = first.known.names();
         let all: Vec<Attachment> =
             group.iter().map(|ended| ended.known.names().1.clone()).collect();
-        let Known::Request(entry) = &first.known else {
+        let Known::Request(entry, _) = &first.known else {
             return self.remove_owned(network, &all).is_ok();
         };
         let Ok(network) = entry.network_of_add() else { return false };
@@ -262,7 +282,7 @@ impl Runtime {
 
     fn remove_one(&self, known: &Known, chosen: Option<&Network>) -> Result<()> {
         match known {
-            Known::Request(entry) => self.delete_of_add(entry, chosen, None),
+            Known::Request(entry, _) => self.delete_of_add(entry, chosen, None),
             Known::Record(Record { network, at, .. }) => {
                 self.remove_owned(network, std::slice::from_ref(at))
             }
@@ -272,8 +292,7 @@ impl Runtime {
     /// A text that differs for a later attachment of the same name: generation of the record, and fingerprint of the cache entry.
     fn incarnation(&self, known: &Known) -> String {
         let (network, at) = known.names();
-        let record = self.records.read(network, at).ok().flatten();
-        let generation = record.map_or_else(String::new, |record| record.generation);
+        let generation = known.record().map_or("", |record| &record.generation);
         let cached = attachments::fingerprint(&self.cache.path(network, at)).unwrap_or_default();
         format!("{generation}|{cached}")
     }
@@ -281,10 +300,10 @@ impl Runtime {
     /// The reason to remove an attachment, or `None`. `dead` has the namespaces of killed processes.
     fn removal(&self, witness: &Witness, dead: &[PathBuf], known: &Known) -> Option<Removal> {
         let life = match known {
-            Known::Request(entry) if dead.contains(&entry.netns) => {
+            Known::Request(entry, _) if dead.contains(&entry.netns) => {
                 return Some(Removal { reason: PROCESS_DIED.into(), has_ended: false });
             }
-            Known::Request(entry) => self.life(witness, entry),
+            Known::Request(entry, found) => self.life_by(found, witness, entry),
             Known::Record(record) => witness.life_of_record(record),
         };
         if let Life::Ended(reason) = life {
@@ -293,8 +312,7 @@ impl Runtime {
         // Complete an interrupted DEL: its caller wanted the removal. An interrupted ADD is left to its caller while the
         // container is alive. Without a view of the host, DEL could delete the interface of another attachment.
         // An unreadable record or cache entry proves nothing. `gc` warns of it.
-        let (network, at) = known.names();
-        let interrupted = self.interrupted(network, at).ok().flatten();
+        let interrupted = known.record().and_then(|record| self.interrupted(record).ok().flatten());
         let is_begun = interrupted == Some(Operation::Del) && witness.view().is_ok();
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
     }

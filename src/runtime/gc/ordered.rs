@@ -23,14 +23,9 @@ impl Runtime {
         let _locks = self.lock(network, &at.container_id)?;
         let cannot = || format!("cannot remove {}", at.title(network));
         let known = self.entry_of(network, at);
-        let owner = Owner::new(network, at).to_string();
         let life = match self.recorded_life(&Witness::new()?, known.as_ref(), network, at) {
             Some(life) => life,
-            None if self.on_host(true)?.contains(&owner)
-                || has_rules_of_reference(network, at)? =>
-            {
-                Life::Unknown("it has no record".into())
-            }
+            None if self.is_on_host(network, at)? => Life::Unknown("it has no record".into()),
             None => {
                 let msg = format!("{}: it is not attached", cannot());
                 return Err(Error::new(Code::UNKNOWN_CONTAINER, msg));
@@ -56,14 +51,21 @@ impl Runtime {
         Ok(Removed { network: network.clone(), at: at.clone(), reason })
     }
 
-    /// The owners that objects of the host name: links, rules and reservations. `is_shared`: also reservations that can be of another
-    /// host.
-    fn on_host(&self, is_shared: bool) -> Result<HashSet<String>> {
+    /// Whether a link, a rule or a reservation names an attachment.
+    fn is_on_host(&self, network: &NetworkName, at: &Attachment) -> Result<bool> {
+        #[cfg(feature = "tool")]
+        if self.has_reserved(network, at)? {
+            return Ok(true);
+        }
+        let owner = Owner::new(network, at).to_string();
+        Ok(host_objects::with_veths()?.contains(&owner) || has_rules_of_reference(network, at)?)
+    }
+
+    /// The owners that links, rules and reservations of this host name.
+    fn owners_on_host(&self) -> Result<HashSet<String>> {
         let owners = host_objects::with_veths()?.into_iter().collect();
         #[cfg(feature = "tool")]
-        let owners = self.with_holders(owners, is_shared)?;
-        #[cfg(not(feature = "tool"))]
-        let _ = is_shared;
+        let owners = self.with_holders(owners)?;
         Ok(owners)
     }
 
@@ -93,7 +95,7 @@ impl Runtime {
         let AllRecords { records, unreadable } = self.records.all()?;
         let cached = self.entries()?.into_iter().map(|entry| (entry.network, entry.at));
         let recorded = records.into_iter().map(|record| (record.network, record.at));
-        let owners = self.on_host(false)?;
+        let owners = self.owners_on_host()?;
         let on_host = owners.iter().filter_map(|owner| Owner::named(owner));
         let all: BTreeSet<(NetworkName, Attachment)> =
             cached.chain(recorded).chain(on_host).collect();

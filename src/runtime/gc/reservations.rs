@@ -58,14 +58,10 @@ impl Runtime {
         Ok(Survey { pools, ..survey }.holders())
     }
 
-    /// Adds the owners of reservations that nothing shows to be alive.
-    pub(super) fn with_holders(
-        &self,
-        mut owners: HashSet<String>,
-        is_shared: bool,
-    ) -> Result<HashSet<String>> {
+    /// Adds the owners of reservations that nothing shows to be alive, without those that can be of another host.
+    pub(super) fn with_holders(&self, mut owners: HashSet<String>) -> Result<HashSet<String>> {
         let survey = self.survey()?;
-        for pool in survey.pools.iter().filter(|pool| is_shared || !pool.is_of_several_hosts) {
+        for pool in survey.pools.iter().filter(|pool| !pool.is_of_several_hosts) {
             for owned in &pool.reservations {
                 if !matches!(owned.state, OwnerState::Alive(_))
                     && let Holder::Container { id, ifname: Some(ifname) } =
@@ -77,6 +73,18 @@ impl Runtime {
             }
         }
         Ok(owners)
+    }
+
+    /// Whether a reservation names the attachment, and nothing shows that it is alive.
+    pub(super) fn has_reserved(&self, network: &NetworkName, at: &Attachment) -> Result<bool> {
+        let (container_id, ifname) = (at.container_id.clone(), at.ifname.clone());
+        let holder = Holder::Container { id: container_id, ifname: Some(ifname) };
+        let names_it = |owned: &OwnedReservation| {
+            owned.network == *network
+                && owned.reservation.holder == holder
+                && !matches!(owned.state, OwnerState::Alive(_))
+        };
+        Ok(self.survey()?.reservations().any(names_it))
     }
 
     /// Releases the reservations of an attachment.

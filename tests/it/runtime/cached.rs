@@ -142,6 +142,30 @@ fn a_damaged_entry_is_reported_and_stands_in_nobodys_way() {
     assert_eq!(host.kept(), [""; 0]);
 }
 
+/// The record has the list of the ADD. The plugin that is no longer in the list cleans up, too.
+#[test]
+fn an_add_over_a_damaged_entry_deletes_with_the_list_of_the_earlier_add() {
+    let host = Host::new();
+    host.recorder("watcher", &printing(&json!({"cniVersion": "1.0.0"})));
+    let shorter = network();
+    let mut longer = shorter.clone();
+    longer["plugins"].as_array_mut().unwrap().push(json!({"type": "watcher"}));
+    host.configure("1.conflist", &longer);
+    host.world.container("c1");
+    let add = || {
+        host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run().success();
+        host.titles()
+    };
+    assert_eq!(add(), ["watcher ADD"]);
+    host.configure("1.conflist", &shorter);
+    host.world.write("/var/lib/cni/results/net-c1-eth0", "{");
+    host.world.host(["ip", "netns", "del", "c1"]);
+    host.world.container("c1");
+    assert_eq!(add(), ["watcher DEL"]);
+    host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+    assert_eq!(host.kept(), [""; 0]);
+}
+
 #[test]
 fn an_attachment_of_podman_is_gone_when_its_path_leads_to_another_namespace() {
     let host = Host::new();
