@@ -86,7 +86,7 @@ fn a_del_that_is_killed_can_be_repeated() {
 /// An unreadable text is no absent one: after each failed operation of the first call of a boot, the reservation of the boot before is
 /// still known as such.
 #[test]
-fn a_failed_read_does_not_change_the_boot_of_a_reservation() {
+fn a_failed_read_after_a_reboot_does_not_change_the_boot_of_a_reservation() {
     let net = Net::new(
         json!({"subnet": "10.1.0.0/29", "rangeStart": "10.1.0.2", "rangeEnd": "10.1.0.2"}),
     );
