@@ -215,30 +215,39 @@ impl Runtime {
 
     /// Detaches a container from a network. Idempotent: succeeds if there is no attachment.
     pub fn del(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
-        if self.has_entry(choice.name(), target.at) {
+        let (name, at) = (choice.name(), target.at);
+        if self.has_entry(name, at) {
             return self.del_listed(choice, target);
         }
-        let _locks = self.lock(choice.name(), &target.at.container_id)?;
-        self.del_locked(choice, target)
+        let _locks = self.lock(name, &at.container_id)?;
+        let held = self.hold_for_del(name, at)?;
+        self.del_known(choice, target, self.entry_of(name, at), held)
     }
 
     /// Detaches an attachment that was listed a moment ago. Succeeds if another process has deleted it since: then nothing has its
     /// configuration any more, and a network of podman has no file.
     pub fn del_listed(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
-        let _locks = self.lock(choice.name(), &target.at.container_id)?;
-        match self.has_entry(choice.name(), target.at) {
-            true => self.del_locked(choice, target),
-            false => Ok(()),
+        let (name, at) = (choice.name(), target.at);
+        let _locks = self.lock(name, &at.container_id)?;
+        let held = self.hold_for_del(name, at);
+        match self.entry_of(name, at) {
+            None if !self.has_entry(name, at) => Ok(()),
+            known => self.del_known(choice, target, known, held?),
         }
     }
 
-    fn del_locked(&self, choice: &Choice, target: &Target<'_>) -> Result<()> {
-        let held = self.hold_for_del(choice.name(), target.at)?;
+    /// `known` is the entry of the attachment, and `held` its record.
+    fn del_known(
+        &self,
+        choice: &Choice,
+        target: &Target<'_>,
+        known: Option<CacheEntry>,
+        held: Option<Box<Held>>,
+    ) -> Result<()> {
         if held.as_ref().is_some_and(|held| held.record.operation().is_some()) {
             // The records are not needed here.
             let _ = self.sweep_files();
         }
-        let known = self.entry_of(choice.name(), target.at);
         let network = self.network(choice, known.as_ref())?;
         if let (Some(given), Some(held)) = (target.netns, &held)
             && self.is_of_successor(&held.record, given)?

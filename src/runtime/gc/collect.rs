@@ -1,7 +1,7 @@
 //! Finds and removes the attachments that have ended: those of the cache and of requests by a DEL, those of one configuration
 //! together; of the others, which plugins recorded, the rules and links.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use crate::attachments::life::{Life, Witness};
@@ -29,7 +29,7 @@ const AT_ONCE_MAX: usize = 250;
 #[derive(PartialEq)]
 enum Known {
     /// Its cache entry, or the request in its record: a DEL removes it. And the record of its name.
-    Request(CacheEntry, Result<Option<Record>>),
+    Request(Box<CacheEntry>, Result<Option<Record>>),
     /// A record of plugins, whose runtime has its own cache: its rules and links are removed without a configuration.
     Record(Record),
 }
@@ -55,8 +55,8 @@ struct Removal {
 impl Known {
     fn names(&self) -> (&NetworkName, &Attachment) {
         match self {
-            Self::Request(CacheEntry { network, at, .. }, _)
-            | Self::Record(Record { network, at, .. }) => (network, at),
+            Self::Request(entry, _) => (&entry.network, &entry.at),
+            Self::Record(record) => (&record.network, &record.at),
         }
     }
 
@@ -153,7 +153,7 @@ impl Runtime {
         let cached = self.cache.all()?;
         cached.damaged.iter().for_each(|file| warn(format_args!("{}", file.error)));
         let records = self.records.all()?.records.into_iter();
-        let mut records: HashMap<String, Record> =
+        let mut records: BTreeMap<String, Record> =
             records.map(|record| (record.at.title(&record.network), record)).collect();
         let of_cache = |entry: CacheEntry| {
             let record = match records.remove(&entry.title()) {
@@ -161,13 +161,13 @@ impl Runtime {
                 None => self.records.read(&entry.network, &entry.at),
                 record => Ok(record),
             };
-            Known::Request(entry, record)
+            Known::Request(Box::new(entry), record)
         };
         let mut all: Vec<Known> = cached.entries.into_iter().map(of_cache).collect();
         let has_objects = |known: &Known| owners.is_some_and(|all| all.contains(&known.owner()));
         all.extend(records.into_values().filter_map(|record| {
             match CacheEntry::of_record(&record) {
-                Some(request) => Some(Known::Request(request, Ok(Some(record)))),
+                Some(request) => Some(Known::Request(Box::new(request), Ok(Some(record)))),
                 None => Some(Known::Record(record)).filter(has_objects),
             }
         }));
@@ -193,7 +193,7 @@ impl Runtime {
         // What differs from the listed one belongs to a later operation, so it stays.
         let record = held.as_ref().map(|held| held.record.clone());
         let known = match self.entry_of(network, at) {
-            Some(entry) => Some(Known::Request(entry, Ok(record))),
+            Some(entry) => Some(Known::Request(Box::new(entry), Ok(record))),
             None => record.map(Known::Record),
         };
         let Some(known) = known.filter(|known| known == listed) else { return Ok(None) };
