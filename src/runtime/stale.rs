@@ -36,12 +36,13 @@ impl Runtime {
     ) -> Result<()> {
         let witness = Witness::new()?;
         self.refuse_shared_file(&witness, new)?;
-        // An unreadable record or entry is no sign of an interrupted operation. Below they are judged.
+        // An unreadable record or entry is no sign of an interrupted operation. Below the entry is judged, and `begin` replaces no
+        // unreadable record.
         let record = self.records.read(&new.network, &new.at).unwrap_or(None);
         let interrupted =
             record.as_ref().and_then(|record| self.interrupted(record).unwrap_or(None));
         let judged = record.as_ref().map(Judged::of).unwrap_or_default();
-        // The request of the ADD, or of a DEL. A release up to 0.2.0 wrote none: then the list of the ADD is unknown.
+        // The request of the ADD, or of a DEL. Without one, such as of another runtime, the list of the ADD is unknown.
         let request = || {
             let unknown = || CacheEntry { config: Vec::new(), ..new.clone() };
             record.as_ref().and_then(CacheEntry::of_record).unwrap_or_else(unknown)
@@ -88,9 +89,16 @@ impl Runtime {
                 self.delete_stale(&other, &other.network_of_add()?, &judged)?;
             }
         }
-        let unfinished = || interrupted.map(|_| request());
-        let Some(rest) = known.or_else(unfinished) else {
-            return self.refuse_recorded(&witness, new);
+        let rest = match (known, &record) {
+            (Some(known), _) => known,
+            (None, None) => return Ok(()),
+            (None, Some(_)) if interrupted.is_some() => request(),
+            // Another runtime has made the attachment, or its cache entry is lost.
+            (None, Some(record)) => match witness.settled_life(record) {
+                Life::Ended(_) => request(),
+                Life::Alive if !record.made.is_empty() => return Err(already_attached(new)),
+                Life::Alive | Life::Unknown(_) => return Ok(()),
+            },
         };
         let old = rest.network_of_add();
         self.delete_stale(&rest, old.as_ref().unwrap_or(network), &judged)
@@ -100,16 +108,6 @@ impl Runtime {
     fn judged(&self, of: &CacheEntry) -> Judged {
         let record = self.records.read(&of.network, &of.at).ok().flatten();
         record.as_ref().map(Judged::of).unwrap_or_default()
-    }
-
-    /// Fails if the attachment lives that another runtime has made: only a record tells of it. A failing ADD would delete it.
-    fn refuse_recorded(&self, witness: &Witness, new: &CacheEntry) -> Result<()> {
-        // `begin` replaces no unreadable record.
-        let record = self.records.read(&new.network, &new.at).ok().flatten();
-        let is_attached = |record: &Record| {
-            !record.made.is_empty() && witness.settled_life(record) == Life::Alive
-        };
-        if record.as_ref().is_some_and(is_attached) { Err(already_attached(new)) } else { Ok(()) }
     }
 
     /// Fails unless the record of an attachment, of which the cache entry cannot be read because of `error`, proves its end.

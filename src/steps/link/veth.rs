@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::attachments::owner::{Owner, Owners};
+use crate::attachments::record::Maker;
 use crate::cni::conf;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
@@ -194,8 +195,9 @@ fn find(
     let usual = host_name(owner);
     let mut names = vec![&*usual];
     // The link of the result has another name if the usual one was taken at ADD, perhaps by an earlier pair of this owner.
-    let listed = result.interfaces.iter().filter(|interface| is_host_end(interface));
-    names.extend(listed.map(|interface| &*interface.name).filter(|name| *name != usual));
+    let listed = result.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
+    let listed = listed.map(|interface| &*interface.name);
+    names.extend(listed.filter(|name| is_host_end(name) && *name != usual));
     let mut links = Vec::new();
     for name in names {
         links.extend(host.link(name)?.filter(|link| host_link::is_of(link, owners)));
@@ -211,7 +213,12 @@ fn find(
         // Another network or plugin made the interface, or the path now leads to the namespace of another container.
         return Ok(Vec::new());
     }
-    match peer(host, &link)? {
+    let end = peer(host, &link)?;
+    if !end.as_ref().is_some_and(|end| is_host_end(&end.name)) && is_unfinished(cx, at) {
+        // The ADD that was killed would have made a pair with such an end on the host, so this is a pair of others.
+        return Ok(Vec::new());
+    }
+    match end {
         Some(end) => Ok(vec![end]),
         None => {
             // The peer is not on the host: delete the pair through the container's end.
@@ -221,9 +228,17 @@ fn find(
     }
 }
 
-/// Whether `create` can have chosen the name of an interface of a result.
-fn is_host_end(interface: &Interface) -> bool {
-    interface.sandbox.is_empty() && interface.name.starts_with("veth")
+/// Whether the record is that of an ADD of this executable which did not end.
+fn is_unfinished(cx: &Context<'_>, at: &Attachment) -> bool {
+    let record = cx.session.record(&cx.request.network, at).ok().flatten();
+    record.is_some_and(|record| {
+        matches!(record.maker, Maker::Cnibox | Maker::Plugin) && record.made.is_empty()
+    })
+}
+
+/// Whether `create` can have chosen the name for the host's end.
+fn is_host_end(name: &str) -> bool {
+    name.starts_with("veth")
 }
 
 /// The peer of a link, if the link is a veth and its peer is on the host.

@@ -142,28 +142,41 @@ fn a_damaged_entry_is_reported_and_stands_in_nobodys_way() {
     assert_eq!(host.kept(), [""; 0]);
 }
 
-/// The record has the list of the ADD. The plugin that is no longer in the list cleans up, too.
+/// The record has the list of the ADD: a plugin that is no longer in the list cleans up, too. Of an ADD of another runtime it has none:
+/// what names the owner goes.
 #[test]
-fn an_add_over_a_damaged_entry_deletes_with_the_list_of_the_earlier_add() {
-    let host = Host::new();
-    host.recorder("watcher", &printing(&json!({"cniVersion": "1.0.0"})));
-    let shorter = network();
-    let mut longer = shorter.clone();
-    longer["plugins"].as_array_mut().unwrap().push(json!({"type": "watcher"}));
-    host.configure("1.conflist", &longer);
-    host.world.container("c1");
-    let add = || {
-        host.cnibox(&["add", "net", "c1", "--container-id", "c1"]).run().success();
-        host.titles()
+fn an_add_over_a_lost_entry_deletes_with_the_list_of_the_earlier_add() {
+    let entry = "/var/lib/cni/results/net-c1-eth0";
+    let damage = |host: &Host| host.world.write(entry, "{");
+    let loss = |host: &Host| drop(host.world.host(["rm", entry]));
+    let of_another = |host: &Host| {
+        loss(host);
+        host.forget_requests();
     };
-    assert_eq!(add(), ["watcher ADD"]);
-    host.configure("1.conflist", &shorter);
-    host.world.write("/var/lib/cni/results/net-c1-eth0", "{");
-    host.world.host(["ip", "netns", "del", "c1"]);
-    host.world.container("c1");
-    assert_eq!(add(), ["watcher DEL"]);
-    host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
-    assert_eq!(host.kept(), [""; 0]);
+    let losses: [&dyn Fn(&Host); 3] = [&damage, &loss, &of_another];
+    for (number, loses) in losses.iter().enumerate() {
+        let host = Host::new();
+        host.recorder("watcher", &printing(&json!({"cniVersion": "1.0.0"})));
+        let mut longer = network();
+        longer["plugins"].as_array_mut().unwrap().push(json!({"type": "watcher"}));
+        host.configure("1.conflist", &longer);
+        host.world.container("c1");
+        let add = ["add", "net", "c1", "--container-id", "c1"];
+        host.cnibox(&[&add[..], &["-p", "8081:80"]].concat()).run().success();
+        assert_eq!(host.titles(), ["watcher ADD"]);
+        let mut shorter = network();
+        shorter["plugins"].as_array_mut().unwrap().truncate(1);
+        host.configure("1.conflist", &shorter);
+        loses(&host);
+        host.world.host(["ip", "netns", "del", "c1"]);
+        host.world.container("c1");
+        host.cnibox(&add).run().success();
+        assert_eq!(host.titles().contains(&"watcher DEL".into()), number < 2);
+        let ruleset = host.world.host(["nft", "list", "ruleset"]);
+        assert!(!ruleset.contains("8081"), "{ruleset}");
+        host.cnibox(&["del", "net", "c1", "--container-id", "c1"]).run().silence();
+        assert_eq!(host.kept(), [""; 0]);
+    }
 }
 
 #[test]

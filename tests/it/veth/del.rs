@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{NAMES, dual_stack, routed, routed_with};
-use crate::world::{Container, World, with};
+use crate::world::{Container, World, names, with};
 
 type Happening = fn(&Container<'_>, &str);
 
@@ -50,6 +50,37 @@ fn del_removes_the_link_although_ipam_fails_with_an_error() {
     let error = c1.call("veth", "DEL", &gone).run().error();
     assert!(error.msg.contains("failed to find plugin"), "{error:?}");
     assert_eq!(world.links(), ["lo"], "DEL goes on past a failure");
+}
+
+/// A killed ADD makes a pair whose other end is on the host, with a name that begins with veth. Another program made the other ones.
+#[test]
+fn a_del_after_a_killed_add_leaves_the_pair_of_another_program() {
+    for (peer, is_on_host, stays) in
+        [("peer0", false, true), ("peer0", true, true), ("veth01234567", true, false)]
+    {
+        let world = World::new();
+        let c1 = world.container("c1");
+        match is_on_host {
+            true => drop(world.host([
+                "ip", "link", "add", peer, "type", "veth", "peer", "name", "eth0", "netns", "c1",
+            ])),
+            false => {
+                drop(c1.exec(["ip", "link", "add", peer, "type", "veth", "peer", "name", "eth0"]));
+            }
+        }
+        let record = world.path("/var/lib/cni/attachments/p2p+c1+eth0");
+        let inject = "inject=write:signal=KILL:when=3";
+        let add = c1.call("veth", "ADD", &routed());
+        add.under(&["strace", "-qq", "-o", "/run/trace", "-e", inject]).run();
+        assert!(record.exists(), "it was killed between the record and the link");
+        c1.del("veth", &routed());
+        assert_eq!(
+            names(&c1.json(["ip", "-j", "link"])).contains(&"eth0".into()),
+            stays,
+            "{peer:?}"
+        );
+        assert!(!record.exists());
+    }
 }
 
 #[test]
