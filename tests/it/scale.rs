@@ -18,8 +18,8 @@ const EACH: u32 = 4;
 const MORE_CALLS_MAX: i64 = 4;
 const MORE_BYTES_MAX: i64 = 256;
 /// What a search may cost that passes the whole run of taken addresses: it tries the first ones, and then reads the names of
-/// all files once, in large pieces.
-const MORE_CALLS_OF_RUN_MAX: i64 = 900;
+/// all files once. The C library reads them in pieces of 32 KiB (glibc) or 2 KiB (musl).
+const MORE_CALLS_OF_RUN_MAX: i64 = 1_800;
 const MORE_BYTES_OF_RUN_MAX: i64 = 64 * MANY as i64;
 
 /// The system calls of one call of a plugin, and the bytes that it read and wrote.

@@ -1,5 +1,6 @@
 //! `host-local`: addresses from ranges, remembered as files. It touches no network, so it needs no world.
 
+mod faults;
 mod files;
 mod killed;
 mod options;

@@ -1,6 +1,7 @@
 //! `cnibox doctor --probe`: the kernel names the rule that drops packets of containers, and no packet arrives anywhere.
 
 mod extent;
+mod faults;
 mod honest;
 mod risks;
 

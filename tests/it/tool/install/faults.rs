@@ -1,5 +1,6 @@
 //! Each operation on a file fails once: the same command again completes it.
 
+use super::netavark::{BELOW, INSTALL, prepare as prepare_driver};
 use super::{NEW, Node, OLD};
 use crate::faults::{Effect, for_every_fault};
 
@@ -69,4 +70,16 @@ fn a_failed_removal_is_completed_by_the_next() {
         node.install(&["--force", "--backup", "--only", "bridge,portmap"]).output();
     };
     assert!(sweep(&["uninstall"], &prepare) > 4);
+}
+
+#[test]
+fn a_failed_command_with_a_driver_is_completed_by_the_next() {
+    let switch = [&INSTALL[..], &["--force", "--backup"], &BELOW].concat();
+    assert!(sweep(&[&INSTALL[..], &BELOW].concat(), &|_| {}) > 10);
+    assert!(sweep(&switch, &prepare_driver) > 15);
+    let prepare = |node: &Node| {
+        prepare_driver(node);
+        node.command(NEW, &switch).run().output();
+    };
+    assert!(sweep(&[&["uninstall"], &BELOW[..]].concat(), &prepare) > 4);
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::killed::files_after;
-use super::{DIR, NEW, Node, OLD, fails, faults, killed};
+use super::{DIR, NEW, Node, OLD, fails, killed};
 use crate::world::{Outcome, parse};
 
 const DRIVERS: &str = "/run/node/libexec/netavark";
@@ -33,7 +33,7 @@ impl Node {
     }
 }
 
-const INSTALL: [&str; 3] = ["install", "--only", "bridge"];
+pub(super) const INSTALL: [&str; 3] = ["install", "--only", "bridge"];
 
 #[test]
 fn the_link_is_the_only_file_and_netavark_can_execute_it() {
@@ -153,23 +153,11 @@ fn the_plugin_directory_is_no_directory_of_drivers() {
 }
 
 /// In the plugin directory, whose files the sweeps compare.
-const BELOW: [&str; 2] = ["--netavark", "/run/node/bin/netavark"];
+pub(super) const BELOW: [&str; 2] = ["--netavark", "/run/node/bin/netavark"];
 
-fn prepare(node: &Node) {
+pub(super) fn prepare(node: &Node) {
     node.sh("mkdir -p netavark");
     node.foreign(&["bridge"]);
-}
-
-#[test]
-fn a_failed_command_is_completed_by_the_next() {
-    let switch = [&INSTALL[..], &["--force", "--backup"], &BELOW].concat();
-    assert!(faults::sweep(&[&INSTALL[..], &BELOW].concat(), &|_| {}) > 10);
-    assert!(faults::sweep(&switch, &prepare) > 15);
-    let prepare = |node: &Node| {
-        prepare(node);
-        node.command(NEW, &switch).run().output();
-    };
-    assert!(faults::sweep(&[&["uninstall"], &BELOW[..]].concat(), &prepare) > 4);
 }
 
 #[test]
