@@ -255,8 +255,8 @@ test_pods_are_in_the_network_that_cnibox_lists_as_the_first() {
     eventually pods_are_in 10.89.0.
     id=$(cri run web 18080)
     said=$(CNI_PATH=$plugins "$plugins/cnibox" attachments --check | tr -s ' ')
-    [[ $said == *$'\n00-first '"$id eth0 10.89.0."*"/24 18080->80/tcp alive ok "* ]]
-    [[ $said == *$'\ncni-loopback '"$id lo 127.0.0.1/8,::1/128 "*" alive unsupported "* ]]
+    [[ $said == *$'\n00-first '"${id:0:12} eth0 10.89.0."*"/24 18080->80/tcp alive ok "* ]]
+    [[ $said == *$'\ncni-loopback '"${id:0:12} lo 127.0.0.1/8,::1/128 "*" alive unsupported "* ]]
     cri stop "$id"
     cri remove "$id"
     echo '{' >"$config/0.conflist"
