@@ -34,7 +34,9 @@ test_a_network_that_cannot_be_made_says_why() {
     refuses_network 'a vlan needs the options parent=LINK and vlan=ID' --opt type=vlan --opt parent=lo
     refuses_network 'subnet 10.70.0.0/25 overlaps with 10.70.0.0/24 of network mynet: /etc/cni/net.d/mynet.conflist' --subnet 10.70.0.0/25
     refuses_network 'invalid range set 0: RangeStart 10.52.0.1 not in network 10.51.0.0/24' --subnet 10.51.0.0/24 --ip-range 10.52.0.0/25
-    refuses_network 'option dns=other: not an IP address' --dns other
+    refuses_network 'option dns=other: not an IP address' --opt dns=other
+    says "Error: plugin /usr/libexec/netavark/cnibox failed: netavark: cannot read the network: network_dns_servers: invalid IP address: other" \
+        podman network create --driver cnibox --dns other web
     refuses_network 'there is no plugin "nothing"' --opt plugins=nothing
     refuses_network 'portmap has no key nonsense' --opt portmap.nonsense=1
     refuses_network '--route 10.99.0.0/24,10.6.0.1: 10.6.0.1 is in no subnet of it' --route 10.99.0.0/24,10.6.0.1
