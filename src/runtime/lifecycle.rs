@@ -249,8 +249,13 @@ impl Runtime {
             let _ = self.sweep_files();
         }
         let network = self.network(choice, known.as_ref())?;
-        if let (Some(given), Some(held)) = (target.netns, &held)
-            && self.is_of_successor(&held.record, given)?
+        // A record that cannot be locked can be that of a living successor, too.
+        let record = match &held {
+            Some(held) => Some(held.record.clone()),
+            None => self.records.read(choice.name(), target.at).unwrap_or(None),
+        };
+        if let (Some(given), Some(record)) = (target.netns, &record)
+            && self.is_of_successor(record, given)?
         {
             let (title, given) = (target.at.title(choice.name()), given.display());
             warn(format_args!(
@@ -362,7 +367,7 @@ impl Runtime {
         self.delete_held(entry, network, netns, None)
     }
 
-    /// `delete`. The configuration of `entry` is that of the ADD, and empty if it is unknown. `held` has the lock of the record until
+    /// `delete`. The configuration of `entry` is the known one, and empty if none is known. `held` has the lock of the record until
     /// the end, unless it cannot be noted there that the attachment is deleted: then the DEL of an executed plugin would wait for this
     /// lock.
     pub(super) fn delete_held(
@@ -380,6 +385,8 @@ impl Runtime {
                 None
             }),
         };
+        // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
+        let is_of_add = entry.config == network.bytes && has_list_of_add(entry, found.as_ref());
         let record = found.filter(|record| attachments::is_record_of(record, entry, &self.cache));
         let verb = Verb::Del(entry.at.clone());
         let chain = Chain { record: record.as_ref(), ..self.chain(entry, network, netns, verb) };
@@ -389,8 +396,7 @@ impl Runtime {
             warn(format_args!("{error}"));
             held = None;
         }
-        // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
-        let removes_all = entry.config == network.bytes && chain.is_ours();
+        let removes_all = is_of_add && chain.is_ours();
         chain.del(&entry.result)?;
         if !removes_all {
             self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
@@ -513,6 +519,12 @@ impl Runtime {
         sys::survive_failed_writes();
         Ok(Some([network, container]))
     }
+}
+
+/// Whether the configuration of an entry is that of the ADD. In the record of an attachment that another runtime has made, it is that
+/// of a DEL, which can lack plugins of the ADD.
+pub(super) fn has_list_of_add(entry: &CacheEntry, record: Option<&Record>) -> bool {
+    entry.of_record.is_none() || record.is_some_and(|record| record.maker == Maker::Cnibox)
 }
 
 /// The known entry of an attachment, with CNI_ARGS and the capability arguments of the call if these are given. Without a known

@@ -61,8 +61,15 @@ impl Runtime {
                     return Err(error.context(format!("cannot add {}", new.title())));
                 }
                 // The file of another attachment, which has ended, says nothing about this one.
-                if self.cache.holder(&new.network, &new.at)?.is_none() {
-                    self.require_end_by_record(&witness, new, &error)?;
+                match (self.cache.holder(&new.network, &new.at)?, &record) {
+                    (None, _) => self.require_end_by_record(&witness, new, &error)?,
+                    (Some(_), Some(record))
+                        if !record.made.is_empty()
+                            && witness.settled_life(record) == Life::Alive =>
+                    {
+                        return Err(already_attached(new));
+                    }
+                    (Some(_), _) => {}
                 }
                 warn(format_args!("{error}; deleting the attachment of this name"));
                 Some(request())
@@ -95,9 +102,9 @@ impl Runtime {
             (None, Some(_)) if interrupted.is_some() => request(),
             // Another runtime has made the attachment, or its cache entry is lost.
             (None, Some(record)) => match witness.settled_life(record) {
-                Life::Ended(_) => request(),
                 Life::Alive if !record.made.is_empty() => return Err(already_attached(new)),
-                Life::Alive | Life::Unknown(_) => return Ok(()),
+                Life::Ended(_) if !record.request.is_empty() => request(),
+                Life::Alive | Life::Ended(_) | Life::Unknown(_) => return Ok(()),
             },
         };
         let old = rest.network_of_add();

@@ -19,6 +19,7 @@ use crate::runtime::conf::Network;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{GcRun, Left, PROCESS_DIED, REMOVE, Removed, has_rules_of_reference};
 use crate::runtime::host_objects;
+use crate::runtime::lifecycle::has_list_of_add;
 use crate::runtime::lock::Lock;
 
 /// The maximum number of attachments that are removed together. The locks of each need three open files, and a process may open
@@ -216,6 +217,7 @@ impl Runtime {
                 has_ended
                     && matches!(record.maker, Maker::Cnibox | Maker::Plugin)
                     && attachments::is_record_of(record, entry, &self.cache)
+                    && has_list_of_add(entry, Some(record))
             }),
             Known::Request(..) | Known::Record(_) => None,
         };

@@ -214,7 +214,8 @@ fn find(
         return Ok(Vec::new());
     }
     let end = peer(host, &link)?;
-    if !end.as_ref().is_some_and(|end| is_host_end(&end.name)) && is_unfinished(cx, at) {
+    let can_be_ours = |end: &Link| is_host_end(&end.name) || host_link::is_of(end, owners);
+    if !end.as_ref().is_some_and(can_be_ours) && is_unfinished(cx, at) {
         // The ADD that was killed would have made a pair with such an end on the host, so this is a pair of others.
         return Ok(Vec::new());
     }
