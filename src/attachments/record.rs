@@ -156,6 +156,13 @@ pub enum Maker {
     Chained(String),
 }
 
+impl Maker {
+    /// Whether the maker makes interfaces: what the record's plugins made is all that the executable has of the attachment.
+    pub fn makes_interfaces(&self) -> bool {
+        matches!(self, Self::Cnibox | Self::Plugin)
+    }
+}
+
 /// What an ADD made in the container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Made {

@@ -147,13 +147,17 @@ impl Runtime {
         (life, verdict.netns.filter(|_| is_unrecorded))
     }
 
-    /// Like `life`, for an ADD that replaces the attachment, see `Witness::settled_life`.
-    pub(super) fn life_for_add(&self, witness: &Witness, entry: &CacheEntry) -> Life {
-        let life = self.life(witness, entry);
-        let record = self.records.read(&entry.network, &entry.at).ok().flatten();
-        match record {
-            Some(record) if life == Life::Alive && witness.settled_life(&record).is_ended() => {
-                self.life(witness, entry)
+    /// Like `life_by`, for an ADD that replaces the attachment, see `Witness::settled_life`.
+    pub(super) fn life_for_add(
+        &self,
+        found: &Result<Option<Record>>,
+        witness: &Witness,
+        entry: &CacheEntry,
+    ) -> Life {
+        let life = self.life_by(found, witness, entry);
+        match found {
+            Ok(Some(record)) if life == Life::Alive && witness.settled_life(record).is_ended() => {
+                self.life_by(found, witness, entry)
             }
             _ => life,
         }
@@ -349,8 +353,8 @@ fn without_var(path: &Path) -> &Path {
 /// Whether a record was written by the ADD that wrote an entry. A later ADD by plugins that write no record replaces the entry
 /// only.
 pub(super) fn is_record_of(record: &Record, entry: &CacheEntry, cache: &Cache) -> bool {
-    if let Some(generation) = &entry.of_record {
-        return record.generation == *generation;
+    if let Some(of) = &entry.of_record {
+        return record.generation == of.generation;
     }
     if record.maker == Maker::Adopted {
         let fingerprint = fingerprint(&cache.path(&entry.network, &entry.at));

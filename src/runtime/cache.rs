@@ -11,7 +11,7 @@ use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use serde::Serialize;
 
-use crate::attachments::record::{Made, Record};
+use crate::attachments::record::{Made, Maker, Record};
 use crate::cni::json::{self, Json, keys};
 use crate::cni::success::Success;
 use crate::cni::version::{self, Version};
@@ -47,8 +47,17 @@ pub struct CacheEntry {
     pub capability_args: Json,
     /// The result of the last plugin of ADD, or `Null`.
     pub result: Json,
-    /// The generation of the record, if this is its request: the cache has no entry of the attachment.
-    pub of_record: Option<String>,
+    /// The record whose request this is: the cache has no entry of the attachment.
+    pub of_record: Option<OfRecord>,
+}
+
+/// The record of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfRecord {
+    pub generation: String,
+    /// Whether the request is that of an ADD. That of a DEL, of an attachment that another runtime has made, can lack plugins of the
+    /// ADD.
+    is_of_add: bool,
 }
 
 /// A directory with libcni's file names, one file per attachment. Two attachments can have the same file name.
@@ -103,12 +112,19 @@ impl CacheEntry {
     pub fn of_record(record: &Record) -> Option<Self> {
         let entry = Self::parse(&Json::parse(&record.request).ok()?).ok()?;
         let is_its_own = (&entry.network, &entry.at) == (&record.network, &record.at);
-        is_its_own.then(|| Self { of_record: Some(record.generation.clone()), ..entry })
+        let is_of_add = record.maker == Maker::Cnibox;
+        let of_record = Some(OfRecord { generation: record.generation.clone(), is_of_add });
+        is_its_own.then_some(Self { of_record, ..entry })
     }
 
-    /// The request for a record.
-    pub fn request(&self) -> Vec<u8> {
-        json::compact(&Document { result: Json::Null, ..self.document() }).into_bytes()
+    /// The request for a record, with the configuration `config`.
+    pub fn request(&self, config: &[u8]) -> Vec<u8> {
+        json::compact(&self.document(config, Json::Null)).into_bytes()
+    }
+
+    /// Whether the configuration is that of the ADD.
+    pub fn has_list_of_add(&self) -> bool {
+        self.of_record.as_ref().is_none_or(|record| record.is_of_add)
     }
 
     /// The network configuration that ADD used.
@@ -145,7 +161,7 @@ impl CacheEntry {
         self.at.title(&self.network)
     }
 
-    fn document(&self) -> Document {
+    fn document(&self, config: &[u8], result: Json) -> Document {
         let pair = |pair: &str| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             vec![key.to_owned(), value.to_owned()]
@@ -154,13 +170,13 @@ impl CacheEntry {
         Document {
             kind: KIND.into(),
             container_id: self.at.container_id.to_string(),
-            config: BASE64.encode(&self.config),
+            config: BASE64.encode(config),
             if_name: self.at.ifname.to_string(),
             network_name: self.network.to_string(),
             netns: self.netns.to_string_lossy().into_owned(),
             cni_args: pairs.map(pair).collect(),
             capability_args: self.capability_args.clone(),
-            result: self.result.clone(),
+            result,
         }
     }
 
@@ -343,7 +359,7 @@ impl Cache {
     /// Writes an entry, or replaces it.
     pub fn write(&self, entry: &CacheEntry) -> Result<()> {
         let path = self.path(&entry.network, &entry.at);
-        let document = json::compact(&entry.document());
+        let document = json::compact(&entry.document(&entry.config, entry.result.clone()));
         if document.len() > file::BYTES_MAX {
             // A DEL reads at most `BYTES_MAX` bytes, so it could not read this file.
             return Err(Error::of_file("write", &path)(file::too_long(file::BYTES_MAX)));

@@ -72,6 +72,23 @@ pub struct Added<'a> {
     _locks: [Lock; 2],
 }
 
+/// The record of an attachment that is deleted.
+pub(super) enum DelRecord {
+    /// Locked until the DEL has removed it.
+    Held(Box<Held>),
+    /// Not locked. It can be that of a living successor. `None` without a record, and for one that cannot be read.
+    Read(Option<Record>),
+}
+
+impl DelRecord {
+    fn get(&self) -> Option<&Record> {
+        match self {
+            Self::Held(held) => Some(&held.record),
+            Self::Read(record) => record.as_ref(),
+        }
+    }
+}
+
 impl Added<'_> {
     /// The result in the format of the version of the network.
     pub fn result(&self) -> &Json {
@@ -166,7 +183,7 @@ impl Runtime {
         let record = Record::of(&entry.network, &entry.at, netns, sockets, by)?;
         self.records.begin_of_runtime(&Record {
             starter: self.starter,
-            request: entry.request(),
+            request: entry.request(&entry.config),
             ..record
         })
     }
@@ -186,21 +203,26 @@ impl Runtime {
         Ok(entry)
     }
 
-    /// Locks the record of an attachment until its DEL has removed it. Fails with code 11 if another process has the lock. An
-    /// unreadable record does not prevent the DEL.
-    pub(super) fn hold_for_del(
-        &self,
-        network: &NetworkName,
-        at: &Attachment,
-    ) -> Result<Option<Box<Held>>> {
+    /// Locks the record of an attachment until its DEL has removed it. Fails with code 11 if another process has the lock.
+    pub(super) fn hold_for_del(&self, network: &NetworkName, at: &Attachment) -> Result<DelRecord> {
         match self.records.hold_for_del(network, at) {
-            Ok(Hold::Held(held)) => Ok(Some(held)),
+            Ok(Hold::Held(held)) => Ok(DelRecord::Held(held)),
             Ok(Hold::Busy(error)) => Err(error),
-            Ok(Hold::Missing) | Err(_) => {
+            Ok(Hold::Missing) => Ok(DelRecord::Read(None)),
+            Err(_) => {
                 let doing = format_args!("cannot lock the record of {}", at.title(network));
-                sys::fail_if_interrupted().map_err(sys::failed(doing)).map(|()| None)
+                sys::fail_if_interrupted().map_err(sys::failed(doing))?;
+                Ok(self.read_for_del(network, at))
             }
         }
+    }
+
+    /// An unreadable record does not prevent the DEL that a runtime or the operator orders.
+    pub(super) fn read_for_del(&self, network: &NetworkName, at: &Attachment) -> DelRecord {
+        DelRecord::Read(self.records.read(network, at).unwrap_or_else(|error| {
+            warn(format_args!("{error}"));
+            None
+        }))
     }
 
     /// Runs DEL of the whole list after a failed ADD, whichever plugin failed.
@@ -210,7 +232,8 @@ impl Runtime {
         if let Err(error) = begun.note_deleting() {
             warn(format_args!("{error}"));
         }
-        self.delete(entry, network, &entry.netns)
+        let record = self.read_for_del(&entry.network, &entry.at);
+        self.delete(entry, network, &entry.netns, record)
     }
 
     /// Detaches a container from a network. Idempotent: succeeds if there is no attachment.
@@ -236,25 +259,20 @@ impl Runtime {
         }
     }
 
-    /// `known` is the entry of the attachment, and `held` its record.
+    /// `known` is the entry of the attachment.
     fn del_known(
         &self,
         choice: &Choice,
         target: &Target<'_>,
         known: Option<CacheEntry>,
-        held: Option<Box<Held>>,
+        record: DelRecord,
     ) -> Result<()> {
-        if held.as_ref().is_some_and(|held| held.record.operation().is_some()) {
+        if record.get().is_some_and(|record| record.operation().is_some()) {
             // The records are not needed here.
             let _ = self.sweep_files();
         }
         let network = self.network(choice, known.as_ref())?;
-        // A record that cannot be locked can be that of a living successor, too.
-        let record = match &held {
-            Some(held) => Some(held.record.clone()),
-            None => self.records.read(choice.name(), target.at).unwrap_or(None),
-        };
-        if let (Some(given), Some(record)) = (target.netns, &record)
+        if let (Some(given), Some(record)) = (target.netns, record.get())
             && self.is_of_successor(record, given)?
         {
             let (title, given) = (target.at.title(choice.name()), given.display());
@@ -271,7 +289,7 @@ impl Runtime {
                 if at_add.as_os_str().is_empty() { at_add } else { given.into() }
             }
         };
-        self.delete_held(&merged_entry(&network, target, known), &network, &netns, held)
+        self.delete(&merged_entry(&network, target, known), &network, &netns, record)
     }
 
     /// Fails if the namespace is the host's, unless CNI_NETNS_OVERRIDE is set. An executed plugin could change the host before
@@ -362,39 +380,28 @@ impl Runtime {
         Chain::without_parameters(&self.settings, network, Verb::Status).status().map(|()| true)
     }
 
-    /// Runs DEL of the list. Removes the cache entry and the record only if all plugins succeeded.
-    pub(super) fn delete(&self, entry: &CacheEntry, network: &Network, netns: &Path) -> Result<()> {
-        self.delete_held(entry, network, netns, None)
-    }
-
-    /// `delete`. The configuration of `entry` is the known one, and empty if none is known. `held` has the lock of the record until
-    /// the end, unless it cannot be noted there that the attachment is deleted: then the DEL of an executed plugin would wait for this
-    /// lock.
-    pub(super) fn delete_held(
+    /// Runs DEL of the list. Removes the cache entry and the record only if all plugins succeeded. The configuration of `entry` is the
+    /// known one, and empty if none is known.
+    pub(super) fn delete(
         &self,
         entry: &CacheEntry,
         network: &Network,
         netns: &Path,
-        mut held: Option<Box<Held>>,
+        mut found: DelRecord,
     ) -> Result<()> {
-        let found = match &held {
-            Some(held) => Some(held.record.clone()),
-            // An unreadable record does not prevent the DEL that a runtime or the operator orders.
-            None => self.records.read(&entry.network, &entry.at).unwrap_or_else(|error| {
-                warn(format_args!("{error}"));
-                None
-            }),
-        };
         // A list that changed can lack a plugin, and a foreign plugin of the same name removes nothing that cnibox made.
-        let is_of_add = entry.config == network.bytes && has_list_of_add(entry, found.as_ref());
-        let record = found.filter(|record| attachments::is_record_of(record, entry, &self.cache));
+        let is_of_add = entry.config == network.bytes && entry.has_list_of_add();
+        let is_its_own = |record: &&Record| attachments::is_record_of(record, entry, &self.cache);
+        let record = found.get().filter(is_its_own).cloned();
         let verb = Verb::Del(entry.at.clone());
         let chain = Chain { record: record.as_ref(), ..self.chain(entry, network, netns, verb) };
         let chain = Chain { netns: self.netns_to_clean(&chain, entry)?, ..chain };
-        let request = || CacheEntry { config: network.bytes.clone(), ..entry.clone() }.request();
-        if let Some(Err(error)) = held.as_mut().map(|held| held.note_deleting(&request())) {
+        if let DelRecord::Held(held) = &mut found
+            && let Err(error) = held.note_deleting(|| entry.request(&network.bytes))
+        {
             warn(format_args!("{error}"));
-            held = None;
+            // The DEL of an executed plugin would wait for the lock.
+            found = DelRecord::Read(None);
         }
         let removes_all = is_of_add && chain.is_ours();
         chain.del(&entry.result)?;
@@ -402,7 +409,7 @@ impl Runtime {
             self.remove_owned(&entry.network, std::slice::from_ref(&entry.at))?;
         }
         let removed = self.remove_files(&entry.network, &entry.at);
-        drop(held);
+        drop(found);
         removed
     }
 
@@ -519,12 +526,6 @@ impl Runtime {
         sys::survive_failed_writes();
         Ok(Some([network, container]))
     }
-}
-
-/// Whether the configuration of an entry is that of the ADD. In the record of an attachment that another runtime has made, it is that
-/// of a DEL, which can lack plugins of the ADD.
-pub(super) fn has_list_of_add(entry: &CacheEntry, record: Option<&Record>) -> bool {
-    entry.of_record.is_none() || record.is_some_and(|record| record.maker == Maker::Cnibox)
 }
 
 /// The known entry of an attachment, with CNI_ARGS and the capability arguments of the call if these are given. Without a known

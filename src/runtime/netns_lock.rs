@@ -183,11 +183,12 @@ impl Runtime {
             return Ok(true);
         }
         for entry in found.entries.iter().filter(|entry| entry.netns == path) {
-            let is_interrupted = match self.records.read(&entry.network, &entry.at)? {
-                Some(record) => self.interrupted(&record)?.is_some(),
+            let record = self.records.read(&entry.network, &entry.at)?;
+            let is_interrupted = match &record {
+                Some(record) => self.interrupted(record)?.is_some(),
                 None => false,
             };
-            if !is_interrupted && !self.life(witness, entry).is_ended() {
+            if !is_interrupted && !self.life_by(&Ok(record), witness, entry).is_ended() {
                 return Ok(true);
             }
         }

@@ -222,15 +222,11 @@ impl Runtime {
     pub fn is_at_rest(&self, listed: &CacheEntry) -> Result<bool> {
         let (network, at) = (&listed.network, &listed.at);
         let Some(_locks) = self.lock_if_free(network, &at.container_id)? else { return Ok(false) };
-        let is_free = match self.records.hold(network, at)? {
-            Hold::Held(held) => !held.record.is_deleting,
-            // The DEL of a plugin removes the record, and then another runtime its cache entry.
-            Hold::Missing | Hold::Busy(_) => false,
-        };
-        Ok(is_free
+        // The DEL of a plugin removes the record, and then another runtime its cache entry.
+        let Hold::Held(held) = self.records.hold(network, at)? else { return Ok(false) };
+        Ok(!held.record.is_deleting
             && self.cache.read(network, at)?.as_ref() == Some(listed)
-            && self.judge(&self.records.read(network, at), &Witness::new()?, listed).0
-                == Life::Alive)
+            && self.judge(&Ok(Some(held.record)), &Witness::new()?, listed).0 == Life::Alive)
     }
 
     /// The reason not to restore an attachment, or `None`.

@@ -88,6 +88,12 @@ pub struct OwnedReservation {
     pub state: OwnerState,
 }
 
+impl OwnedReservation {
+    pub(super) fn is_alive(&self) -> bool {
+        matches!(self.state, OwnerState::Alive(_))
+    }
+}
+
 /// The pod of a container, from the CNI_ARGS of the attachment.
 #[derive(Debug, Serialize)]
 pub struct Pod {

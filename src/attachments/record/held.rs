@@ -29,15 +29,15 @@ pub struct Held {
 
 impl Held {
     /// Notes that the runtime removes the attachment, so that the DEL of an executed plugin does not wait for this lock, and
-    /// `reconcile` makes nothing. `request` is that of the DEL, see `Record::request`: that of the ADD stays.
-    pub fn note_deleting(&mut self, request: &[u8]) -> Result<()> {
-        let request = if self.record.request.is_empty() { request } else { b"" };
+    /// `reconcile` makes nothing. `request` prints that of the DEL, see `Record::request`: that of the ADD stays.
+    pub fn note_deleting(&mut self, request: impl FnOnce() -> Vec<u8>) -> Result<()> {
+        let request = if self.record.request.is_empty() { request() } else { Vec::new() };
         if self.record.is_deleting && !self.record.is_added && request.is_empty() {
             return Ok(());
         }
         let added = self.record.is_added.then_some(false);
         let note = Note { added, ..Note::of_del() };
-        let written = append(&self.file, &[note.line(), request_line(request)].concat());
+        let written = append(&self.file, &[note.line(), request_line(&request)].concat());
         let Record { network, at, .. } = &self.record;
         written.map_err(|error| cannot("write", &Records::of_host().path(network, at), error))?;
         (self.record.is_deleting, self.record.is_added) = (true, false);

@@ -104,7 +104,7 @@ impl Asked<'_> {
             return Ok(None);
         }
         let removed = hold
-            .note_deleting(&[])
+            .note_deleting(Vec::new)
             .and_then(|()| cx.remove_owned(network, std::slice::from_ref(&held.at)));
         if let Err(error) = removed {
             cx.warn(format_args!(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::attachments::life::{Life, Witness};
 use crate::attachments::owner::Owner;
-use crate::attachments::record::{Held, Hold, Maker, Operation, Record};
+use crate::attachments::record::{Held, Hold, Operation, Record};
 use crate::cni::request::Verb;
 use crate::error::{Error, Result};
 use crate::kernel::sys::{self, warn};
@@ -19,7 +19,7 @@ use crate::runtime::conf::Network;
 use crate::runtime::confirm::Candidate;
 use crate::runtime::gc::{GcRun, Left, PROCESS_DIED, REMOVE, Removed, has_rules_of_reference};
 use crate::runtime::host_objects;
-use crate::runtime::lifecycle::has_list_of_add;
+use crate::runtime::lifecycle::DelRecord;
 use crate::runtime::lock::Lock;
 
 /// The maximum number of attachments that are removed together. The locks of each need three open files, and a process may open
@@ -215,19 +215,18 @@ impl Runtime {
         let record = match &known {
             Known::Request(entry, Ok(Some(record))) => Some(record).filter(|record| {
                 has_ended
-                    && matches!(record.maker, Maker::Cnibox | Maker::Plugin)
+                    && record.maker.makes_interfaces()
                     && attachments::is_record_of(record, entry, &self.cache)
-                    && has_list_of_add(entry, Some(record))
+                    && entry.has_list_of_add()
             }),
             Known::Request(..) | Known::Record(_) => None,
         };
         let record = record.cloned();
         if let Some(held) = held.as_mut().filter(|_| !run.options.is_dry_run) {
-            let request = match &known {
-                Known::Request(entry, _) => entry.request(),
+            held.note_deleting(|| match &known {
+                Known::Request(entry, _) => entry.request(&entry.config),
                 Known::Record(_) => Vec::new(),
-            };
-            held.note_deleting(&request)?;
+            })?;
         }
         Ok(Some(Ended { known, reason, record, _held: held, _locks: locks }))
     }
@@ -284,7 +283,10 @@ impl Runtime {
 
     fn remove_one(&self, known: &Known, chosen: Option<&Network>) -> Result<()> {
         match known {
-            Known::Request(entry, _) => self.delete_of_add(entry, chosen, None),
+            Known::Request(entry, found) => {
+                let record = found.as_ref().ok().cloned().flatten();
+                self.delete_of_add(entry, chosen, DelRecord::Read(record))
+            }
             Known::Record(Record { network, at, .. }) => {
                 self.remove_owned(network, std::slice::from_ref(at))
             }
@@ -319,20 +321,19 @@ impl Runtime {
         is_begun.then(|| Removal { reason: "its DEL died".into(), has_ended: false })
     }
 
-    /// Deletes an attachment with the configuration of its ADD. If that is unreadable, uses `chosen`, or else the directory. `held` as
-    /// in `delete_held`.
+    /// Deletes an attachment with the configuration of its ADD. If that is unreadable, uses `chosen`, or else the directory.
     pub(super) fn delete_of_add(
         &self,
         entry: &CacheEntry,
         chosen: Option<&Network>,
-        held: Option<Box<Held>>,
+        record: DelRecord,
     ) -> Result<()> {
         if let (Err(error), None) = (entry.network_of_add(), chosen) {
             warn(format_args!("{error}"));
         }
         let network = self.network_for_del(entry, chosen)?;
         let netns = self.netns_of_del(entry, Unrecorded::HasInterface);
-        self.delete_held(entry, &network, &netns, held)
+        self.delete(entry, &network, &netns, record)
     }
 
     /// The configuration of the ADD. If that is unreadable: `chosen`, or else that of the directory.

@@ -54,7 +54,7 @@ impl Runtime {
     /// Whether a link, a rule or a reservation names an attachment.
     fn is_on_host(&self, network: &NetworkName, at: &Attachment) -> Result<bool> {
         #[cfg(feature = "tool")]
-        if self.has_reserved(network, at)? {
+        if self.is_reserved_for(network, at)? {
             return Ok(true);
         }
         let owner = Owner::new(network, at).to_string();

@@ -63,7 +63,7 @@ impl Runtime {
         let survey = self.survey()?;
         for pool in survey.pools.iter().filter(|pool| !pool.is_of_several_hosts) {
             for owned in &pool.reservations {
-                if !matches!(owned.state, OwnerState::Alive(_))
+                if !owned.is_alive()
                     && let Holder::Container { id, ifname: Some(ifname) } =
                         owned.reservation.holder.clone()
                 {
@@ -76,13 +76,11 @@ impl Runtime {
     }
 
     /// Whether a reservation names the attachment, and nothing shows that it is alive.
-    pub(super) fn has_reserved(&self, network: &NetworkName, at: &Attachment) -> Result<bool> {
+    pub(super) fn is_reserved_for(&self, network: &NetworkName, at: &Attachment) -> Result<bool> {
         let (container_id, ifname) = (at.container_id.clone(), at.ifname.clone());
         let holder = Holder::Container { id: container_id, ifname: Some(ifname) };
         let names_it = |owned: &OwnedReservation| {
-            owned.network == *network
-                && owned.reservation.holder == holder
-                && !matches!(owned.state, OwnerState::Alive(_))
+            owned.network == *network && owned.reservation.holder == holder && !owned.is_alive()
         };
         Ok(self.survey()?.reservations().any(names_it))
     }
@@ -92,9 +90,7 @@ impl Runtime {
         let survey = self.survey()?;
         // An old reservation names no interface, and can be of another one.
         let is_its_own = |owned: &&OwnedReservation| {
-            owned.network == *network
-                && owned.reservation.holder.is(at)
-                && !matches!(owned.state, OwnerState::Alive(_))
+            owned.network == *network && owned.reservation.holder.is(at) && !owned.is_alive()
         };
         survey.reservations().filter(is_its_own).try_for_each(|owned| self.release(owned).map(drop))
     }

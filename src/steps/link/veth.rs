@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::attachments::owner::{Owner, Owners};
-use crate::attachments::record::Maker;
 use crate::cni::conf;
 use crate::cni::success::{Interface, Success};
 use crate::error::{Error, Result};
@@ -232,9 +231,7 @@ fn find(
 /// Whether the record is that of an ADD of this executable which did not end.
 fn is_unfinished(cx: &Context<'_>, at: &Attachment) -> bool {
     let record = cx.session.record(&cx.request.network, at).ok().flatten();
-    record.is_some_and(|record| {
-        matches!(record.maker, Maker::Cnibox | Maker::Plugin) && record.made.is_empty()
-    })
+    record.is_some_and(|record| record.maker.makes_interfaces() && record.made.is_empty())
 }
 
 /// Whether `create` can have chosen the name for the host's end.

@@ -303,7 +303,7 @@ fn a_record_tells_which_operation_was_interrupted() {
     records.mark_deleting(&read(&records).unwrap()).unwrap();
     assert_eq!(operation(), None);
     let Hold::Held(mut held) = records.hold_for_removal(&network, &at).unwrap() else { panic!() };
-    held.note_deleting(b"").unwrap();
+    held.note_deleting(Vec::new).unwrap();
     assert_eq!(operation(), Some(Operation::Del));
     // The ADD of a chained plugin.
     records.note_add(&read(&records).unwrap(), "portmap", Vec::new()).unwrap();
