@@ -1,7 +1,7 @@
 //! Finds and removes the attachments that have ended: those of the cache and of requests by a DEL, those of one configuration
 //! together; of the others, which plugins recorded, the rules and links.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use crate::attachments::life::{Life, Witness};
@@ -116,7 +116,7 @@ impl Runtime {
         }
         let mut all = self.known(left.owners.as_ref())?;
         all.retain(|known| run.is_of(known.names().0));
-        all.sort_by(|one, two| one.names().0.cmp(two.names().0));
+        all.sort_by(|one, two| one.names().cmp(&two.names()));
         let mut ended: Vec<Ended> = Vec::new();
         for known in &all {
             if sys::is_interrupted() {
@@ -154,7 +154,7 @@ impl Runtime {
         let cached = self.cache.all()?;
         cached.damaged.iter().for_each(|file| warn(format_args!("{}", file.error)));
         let records = self.records.all()?.records.into_iter();
-        let mut records: BTreeMap<String, Record> =
+        let mut records: HashMap<String, Record> =
             records.map(|record| (record.at.title(&record.network), record)).collect();
         let of_cache = |entry: CacheEntry| {
             let record = match records.remove(&entry.title()) {
