@@ -157,7 +157,8 @@ impl Runtime {
         let life = self.life_by(found, witness, entry);
         match found {
             Ok(Some(record)) if life == Life::Alive && witness.settled_life(record).is_ended() => {
-                self.life_by(found, witness, entry)
+                // Another process can have replaced it meanwhile.
+                self.life(witness, entry)
             }
             _ => life,
         }

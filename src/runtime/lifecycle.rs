@@ -81,7 +81,7 @@ pub(super) enum DelRecord {
 }
 
 impl DelRecord {
-    fn get(&self) -> Option<&Record> {
+    pub(super) fn get(&self) -> Option<&Record> {
         match self {
             Self::Held(held) => Some(&held.record),
             Self::Read(record) => record.as_ref(),
@@ -208,8 +208,7 @@ impl Runtime {
         match self.records.hold_for_del(network, at) {
             Ok(Hold::Held(held)) => Ok(DelRecord::Held(held)),
             Ok(Hold::Busy(error)) => Err(error),
-            Ok(Hold::Missing) => Ok(DelRecord::Read(None)),
-            Err(_) => {
+            Ok(Hold::Missing) | Err(_) => {
                 let doing = format_args!("cannot lock the record of {}", at.title(network));
                 sys::fail_if_interrupted().map_err(sys::failed(doing))?;
                 Ok(self.read_for_del(network, at))

@@ -10,7 +10,6 @@ use crate::runtime::Runtime;
 use crate::runtime::attachments::Unrecorded;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::conf::Network;
-use crate::runtime::lifecycle::DelRecord;
 use crate::runtime::lock::Lock;
 
 /// The generation of a record, and its operation: by the time of the lock, another process can have completed it.
@@ -79,8 +78,10 @@ impl Runtime {
         };
         match (self.cache.read(&new.network, &new.at), record) {
             (Ok(Some(entry)), _) => {
+                // It also waits for the end of a namespace, and completes the record.
+                let life = self.life_for_add(found, witness, &entry);
                 if !is_interrupted {
-                    require_end(&entry, self.life_for_add(found, witness, &entry))?;
+                    require_end(&entry, life)?;
                 }
                 Ok(Some(entry))
             }
@@ -134,10 +135,13 @@ impl Runtime {
         let is_of_another = self.cache.holder(&new.network, &new.at)?.is_some();
         let life = match found {
             // The file of another attachment, which has ended, says nothing about this one.
+            Ok(None) if is_of_another => return Ok(()),
             Ok(Some(record)) if is_of_another => {
-                return life_unless_attached(witness, new, record).map(drop);
+                match life_unless_attached(witness, new, record)? {
+                    Life::Alive => return Ok(()),
+                    life => life,
+                }
             }
-            Ok(None) | Err(_) if is_of_another => return Ok(()),
             Ok(Some(record)) => witness.settled_life(record),
             Ok(None) => Life::Unknown("it has no record".into()),
             Err(unreadable) => return Err(unreadable.clone()),
@@ -164,15 +168,13 @@ impl Runtime {
 
     /// Deletes the remains of an attachment that has ended, or of an interrupted operation.
     fn delete_stale(&self, rest: &CacheEntry, network: &Network, judged: &Judged) -> Result<()> {
-        let held = self.hold_for_del(&rest.network, &rest.at)?;
-        if let DelRecord::Held(held) = &held
-            && Judged::of_record(&held.record) != *judged
-        {
+        let record = self.hold_for_del(&rest.network, &rest.at)?;
+        if record.get().is_some_and(|record| Judged::of_record(record) != *judged) {
             let msg = format!("cannot add {}: another ADD has just attached it", rest.title());
             return Err(Error::new(Code::TRY_AGAIN_LATER, msg));
         }
         let netns = self.netns_of_del(rest, Unrecorded::HasInterface);
-        self.delete(rest, network, &netns, held).map_err(|error| {
+        self.delete(rest, network, &netns, record).map_err(|error| {
             error.context(format!("cannot delete the remains of {}", rest.title()))
         })
     }
