@@ -77,14 +77,14 @@ pub(super) enum DelRecord {
     /// Locked until the DEL has removed it.
     Held(Box<Held>),
     /// Not locked. It can be that of a living successor. `None` without a record, and for one that cannot be read.
-    Read(Option<Record>),
+    Read(Option<Box<Record>>),
 }
 
 impl DelRecord {
     pub(super) fn get(&self) -> Option<&Record> {
         match self {
             Self::Held(held) => Some(&held.record),
-            Self::Read(record) => record.as_ref(),
+            Self::Read(record) => record.as_deref(),
         }
     }
 }
@@ -218,10 +218,11 @@ impl Runtime {
 
     /// An unreadable record does not prevent the DEL that a runtime or the operator orders.
     pub(super) fn read_for_del(&self, network: &NetworkName, at: &Attachment) -> DelRecord {
-        DelRecord::Read(self.records.read(network, at).unwrap_or_else(|error| {
+        let record = self.records.read(network, at).unwrap_or_else(|error| {
             warn(format_args!("{error}"));
             None
-        }))
+        });
+        DelRecord::Read(record.map(Box::new))
     }
 
     /// Runs DEL of the whole list after a failed ADD, whichever plugin failed.

@@ -285,7 +285,7 @@ impl Runtime {
         match known {
             Known::Request(entry, found) => {
                 let record = found.as_ref().ok().cloned().flatten();
-                self.delete_of_add(entry, chosen, DelRecord::Read(record))
+                self.delete_of_add(entry, chosen, DelRecord::Read(record.map(Box::new)))
             }
             Known::Record(Record { network, at, .. }) => {
                 self.remove_owned(network, std::slice::from_ref(at))
