@@ -119,6 +119,8 @@ pub struct Entry {
     /// The configurations for which STATUS probes the kernel: the key that needs kernel features (empty: every ADD needs them),
     /// and the configuration's keys in JSON.
     pub probes: &'static [(&'static str, &'static str)],
+    /// `cnibox install` and packages make no link for the plugin unless it is asked for: a runtime uses it as soon as its link is there.
+    pub is_linked_on_request: bool,
     /// The keys that the reference does not read.
     pub ignored_by_reference: &'static [&'static str],
     /// The text with which the reference begins its error for an unreadable configuration.
@@ -183,6 +185,7 @@ impl Entry {
             leaves_links: None,
             kinds: &[],
             probes: &[],
+            is_linked_on_request: false,
             ignored_by_reference: &[],
             unreadable: None,
             new,

@@ -191,7 +191,7 @@ impl Owners {
 }
 
 /// The name, or `#` and its hash if it is longer.
-fn shortened(name: &str, bytes_max: usize) -> String {
+pub fn shortened(name: &str, bytes_max: usize) -> String {
     if name.len() <= bytes_max { name.to_owned() } else { format!("#{:016x}", hash(name)) }
 }
 

@@ -10,6 +10,7 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::sandbox;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName, Mac, NetworkName};
+use crate::runtime::NAMED_NAMESPACES;
 use crate::runtime::Runtime;
 use crate::runtime::attachments::{container_like, container_of, ids_with_beginning};
 use crate::runtime::cache::Entries;
@@ -19,7 +20,7 @@ use crate::runtime::lifecycle::{AttachmentsOf, Choice, NewAttachment, Target};
 use crate::runtime::netns_lock::Purpose;
 
 use super::output::{print_line, usage_error};
-use super::parameters::{self, AddOptions, Published, RequestedIp, TIMEOUT_S};
+use super::parameters::{self, AddOptions, ContainerNames, Published, RequestedIp, TIMEOUT_S};
 use super::podman;
 
 const IFNAME: &str = "eth0";
@@ -153,6 +154,9 @@ impl Add {
         let mut new = parameters::new_attachment(parameters::find(&runtime, &self.network)?, at)?;
         let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac };
         options.apply(&mut new)?;
+        // The name of the namespace is that of the container.
+        let name = path.strip_prefix(NAMED_NAMESPACES).ok().and_then(Path::to_str);
+        ContainerNames { name, aliases: &[] }.apply(&mut new);
         #[cfg(feature = "tool")]
         if !self.force {
             parameters::refuse_shadowed(&self.publish)?;

@@ -2,8 +2,8 @@
 //! each plugin are compared.
 //!
 //! The copy is new network and mount namespaces of this process, so it ends with the process. It has the links that the
-//! configuration names, and private copies of the directories in which plugins keep files. Plugins of other executables, `dhcp`
-//! and firewalld would act outside of the copy, so they are not called.
+//! configuration names, and private copies of the directories in which plugins keep files. Plugins of other executables, `dhcp`,
+//! `dnsname` and firewalld would act outside of the copy, so they are not called.
 
 mod host;
 mod objects;
@@ -26,7 +26,7 @@ use crate::names::{Mac, NetworkName};
 use crate::netlink::nft::Nft;
 use crate::plugin::execute::Program;
 use crate::plugins::portmap::{self, on_host};
-use crate::plugins::{bridge, firewall, tuning};
+use crate::plugins::{bridge, dnsname, firewall, tuning};
 use crate::runtime::Runtime;
 use crate::runtime::chain::{CallSettings, Chain};
 use crate::runtime::conf::{self, Network};
@@ -233,6 +233,10 @@ fn not_called(settings: &CallSettings, network: &Network) -> Result<Vec<Option<N
             && firewall::uses_firewalld(plugin, settings.bus_address.as_deref())?
         {
             let reason = "it gives the addresses to firewalld".into();
+            return Ok(Some(NotCalled { reason, ends_list: false }));
+        }
+        if kind == dnsname::ENTRY.name {
+            let reason = "it would start aardvark-dns".into();
             return Ok(Some(NotCalled { reason, ends_list: false }));
         }
         Ok(None)

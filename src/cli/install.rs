@@ -22,6 +22,7 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::error::{Error, Result};
 use crate::kernel::sys;
+use crate::plugin::Entry;
 use crate::plugins::{self, PLUGINS};
 
 use super::output::usage_error;
@@ -63,6 +64,9 @@ pub(super) struct Install {
     /// all plugins except these
     #[argh(option)]
     exclude: Vec<String>,
+    /// also these plugins, which get a link only on request: dnsname
+    #[argh(option)]
+    with: Vec<String>,
     /// another name of a plugin, as in cnv-bridge=bridge; may be repeated
     #[argh(option)]
     alias: Vec<String>,
@@ -195,10 +199,16 @@ impl Install {
     fn names(&self) -> Result<Vec<(String, &'static str)>> {
         let only = split("--only", &self.only)?;
         let exclude = split("--exclude", &self.exclude)?;
+        let with = split("--with", &self.with)?;
         let prefix = &self.prefix;
-        let is_chosen =
-            |name: &&str| (only.is_empty() || only.contains(name)) && !exclude.contains(name);
-        let chosen = PLUGINS.iter().map(|plugin| plugin.name).filter(is_chosen);
+        let is_chosen = |plugin: &&Entry| {
+            let is_asked_for = match only.is_empty() {
+                true => !plugin.is_linked_on_request,
+                false => only.contains(&plugin.name),
+            };
+            (is_asked_for || with.contains(&plugin.name)) && !exclude.contains(&plugin.name)
+        };
+        let chosen = PLUGINS.iter().filter(is_chosen).map(|plugin| plugin.name);
         let mut names: Vec<_> =
             chosen.map(|plugin| (format!("{prefix}{plugin}"), plugin)).collect();
         let runs = |(name, plugin): &(String, &str)| {

@@ -24,6 +24,7 @@ use crate::kernel::netns::NetNs;
 use crate::kernel::sys;
 use crate::names::{Attachment, ContainerId, IfName};
 use crate::plugin::VERSION;
+use crate::plugins::dnsname;
 use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::lifecycle::NewAttachment;
@@ -102,12 +103,30 @@ fn completed(mut entries: Vec<(String, Json)>, object: &Object) -> Result<Json> 
         return Err(Error::config("--dns and the option dns exclude each other"));
     }
     let runtime = runtime_for(object);
+    let has_names;
     let ipam = if object.option(list::NETWORK).is_some() {
-        list::network(&runtime, object, &[])?;
+        has_names = list::network(&runtime, object, &[])?.plugin(dnsname::ENTRY.name).is_some();
+        if has_names && (!object.dns_servers.is_empty() || object.option(list::DNS).is_some()) {
+            return Err(Error::config(
+                "--dns: the file of the network serves names, and decides that",
+            ));
+        }
         list::IPAM
     } else {
         let (mut new, keys) = list::new_network(object)?;
         list::complete(&runtime, object, &mut new)?;
+        if object.has_names {
+            let missing = || dnsname::require_engine(&runtime.settings.path).err();
+            let why = new.obstacle_to_names().or_else(|| missing().map(|error| error.to_string()));
+            new.has_names = why.is_none();
+            if let Some(why) = why {
+                let name = &object.name;
+                sys::warn(format_args!(
+                    "note: containers of network {name} do not find each other by name: {why}"
+                ));
+            }
+        }
+        has_names = new.has_names;
         // What was chosen must make a list, without values that a plugin refuses.
         lint::refuse(&list::of_new(object, &new, keys)?, &[])?;
         let link = new.bridge.as_deref().or(new.parent.as_deref());
@@ -120,8 +139,10 @@ fn completed(mut entries: Vec<(String, Json)>, object: &Object) -> Result<Json> 
         }
     };
     set(&mut entries, "ipam_options", Some(Json::object([("driver", Some(ipam.into()))])));
-    set(&mut entries, "dns_enabled", Some(Json::Bool(false)));
-    move_servers(&mut entries, object);
+    set(&mut entries, "dns_enabled", Some(Json::Bool(has_names)));
+    if !has_names {
+        move_servers(&mut entries, object);
+    }
     Ok(Json::Object(entries))
 }
 
@@ -184,9 +205,10 @@ fn setup(netns: &Path) -> Result<Json> {
     };
     AddOptions { publish: &publish, ip: &ips, mac: own.mac }.apply(&mut new)?;
     let added = runtime.add(&new, netns)?;
-    let told = caller
-        .require()
-        .and_then(|()| status(&added.success, &new, netns, call.network.option(list::DNS)));
+    // Containers ask the server of names only: it asks the others.
+    let has_names = new.network.plugin(dnsname::ENTRY.name).is_some();
+    let dns = call.network.option(list::DNS).filter(|_| !has_names);
+    let told = caller.require().and_then(|()| status(&added.success, &new, netns, dns));
     // netavark calls no teardown for what it was not told.
     match told.and_then(|status| print(&status)) {
         Ok(()) => added.keep().map(|()| Json::Null),

@@ -95,6 +95,12 @@ struct Create {
     /// the containers of the bridge reach only each other and the host
     #[argh(switch)]
     internal: bool,
+    /// containers find each other by name: aardvark-dns answers, podman's program
+    #[argh(switch)]
+    names: bool,
+    /// with --names: the domain of the names; dns.podman if not given
+    #[argh(option)]
+    domain: Option<String>,
     /// write nothing, and print the command that creates the same network with podman's driver
     #[cfg(feature = "netavark")]
     #[argh(switch)]
@@ -259,7 +265,8 @@ impl Create {
             self.options.iter().map(|option| option.split_once('=').unwrap_or((option, "")));
         let others = options.filter(|(key, _)| *key != "parent");
         let others = others.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        Ok(super::netavark::command::of_new(name, new, others.collect()))
+        let domain = self.domain.clone().map(|domain| ("dnsname.domainName".to_owned(), domain));
+        Ok(super::netavark::command::of_new(name, new, others.chain(domain).collect()))
     }
 
     fn network(&self) -> Result<NewNetwork> {
@@ -271,7 +278,19 @@ impl Create {
         if self.internal && kind != Kind::Bridge {
             return Err(usage_error("--internal: only a bridge has it"));
         }
-        let mut new = NewNetwork { kind, is_internal: self.internal, ..NewNetwork::default() };
+        if self.domain.is_some() && !self.names {
+            return Err(usage_error("--domain needs --names"));
+        }
+        let mut new = NewNetwork {
+            kind,
+            is_internal: self.internal,
+            has_names: self.names,
+            domain: self.domain.clone(),
+            ..NewNetwork::default()
+        };
+        if let Some(why) = new.obstacle_to_names().filter(|_| self.names) {
+            return Err(usage_error(format!("--names: {why}")));
+        }
         for subnet in &self.subnet {
             new.subnets.push(parse::<IpNet>("--subnet", subnet, "a subnet")?.trunc());
         }

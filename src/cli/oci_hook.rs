@@ -11,7 +11,7 @@ use crate::cni::json::keys;
 use crate::error::{Error, Result};
 use crate::names::{ContainerId, Mac};
 
-use super::parameters::{self, AddOptions, TIMEOUT_S};
+use super::parameters::{self, AddOptions, ContainerNames, TIMEOUT_S};
 
 /// Attach a container when it is created, and detach it when it has stopped. An OCI runtime calls this as a hook, with
 /// the container's state on stdin.
@@ -21,7 +21,7 @@ use super::parameters::{self, AddOptions, TIMEOUT_S};
     name = "oci-hook",
     help_triggers("-h", "--help", "help"),
     note = "Hooks: createRuntime and poststop. Annotations: cnibox.networks (NETWORK[:IFNAME],...), cnibox.ports (as -p), \
-            cnibox.ip, cnibox.mac."
+            cnibox.ip, cnibox.mac, cnibox.names (NAME,ALIAS,...)."
 )]
 pub(super) struct OciHook {
     /// the seconds that an executed plugin may take; 180 if not given
@@ -43,6 +43,8 @@ keys! {
         "cnibox.ports" => ports: String,
         "cnibox.ip" => ip: String,
         "cnibox.mac" => mac: Option<Mac>,
+        /// The first is the name of the container, the others are aliases.
+        "cnibox.names" => names: String,
     }
 }
 
@@ -53,12 +55,21 @@ impl OciHook {
         let id = ContainerId::new(state.id)?;
         match state.status.as_str() {
             "creating" | "created" => {
-                let Annotations { networks, ports, ip, mac } = &state.annotations;
+                let Annotations { networks, ports, ip, mac, names } = &state.annotations;
                 let networks: Vec<String> = items("cnibox.networks", networks)?;
                 let (publish, ip) = (&items("cnibox.ports", ports)?, &items("cnibox.ip", ip)?);
                 let options = AddOptions { publish, ip, mac: *mac };
                 networks.iter().try_for_each(|network| refuse_path(network))?;
-                let wanted = super::run::requested_attachments(&runtime, &id, &networks, &options)?;
+                let mut wanted =
+                    super::run::requested_attachments(&runtime, &id, &networks, &options)?;
+                let names: Vec<String> = items("cnibox.names", names)?;
+                let (name, aliases) = names.split_first().unzip();
+                let names = ContainerNames {
+                    name: name.map(String::as_str),
+                    aliases: aliases.unwrap_or_default(),
+                };
+                names.require_served(&wanted)?;
+                wanted.iter_mut().for_each(|new| names.apply(new));
                 if state.pid == 0 {
                     return Err(Error::config("the state of the container has no pid"));
                 }

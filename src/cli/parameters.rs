@@ -17,6 +17,7 @@ use crate::kernel::{file, sys};
 use crate::names::{Attachment, IfName, Mac, NetworkName};
 use crate::netlink::nft::Transport;
 use crate::plugin::log::Log;
+use crate::plugins::dnsname;
 #[cfg(feature = "tool")]
 use crate::plugins::portmap::shadowed::{self, HostPorts};
 use crate::runtime::NAMED_NAMESPACES;
@@ -224,6 +225,42 @@ impl AddOptions<'_> {
     }
 }
 
+/// The names of a container, for the networks of which the plugin `dnsname` serves names.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ContainerNames<'a> {
+    /// K8S_POD_NAME in CNI_ARGS overrides it.
+    pub(super) name: Option<&'a str>,
+    pub(super) aliases: &'a [String],
+}
+
+impl ContainerNames<'_> {
+    /// Adds the names to CNI_ARGS and to the capability arguments.
+    pub(super) fn apply(&self, new: &mut NewAttachment) {
+        let NewAttachment { network, args, capability_args: caps, .. } = new;
+        if !network.plugins.iter().any(|plugin| conf::kind(plugin) == dnsname::ENTRY.name) {
+            return;
+        }
+        let is_given = args.split(';').any(|pair| pair.starts_with(POD_NAME));
+        if let Some(name) = self.name.filter(|name| !is_given && !name.contains(';')) {
+            push_cni_arg(args, "K8S_POD_NAME", name);
+        }
+        if !self.aliases.is_empty() {
+            let aliases = self.aliases.iter().map(|alias| alias.as_str().into()).collect();
+            let by_network = Json::object([(&*network.name, Some(Json::Array(aliases)))]);
+            set_capability(caps, "aliases", by_network);
+        }
+    }
+
+    /// Fails if there is an alias, and no network that serves it.
+    pub(super) fn require_served(&self, all: &[NewAttachment]) -> Result<()> {
+        if self.aliases.is_empty() || all.iter().any(|new| new.network.is_capable_of("aliases")) {
+            return Ok(());
+        }
+        Err(Error::config("cannot give the container an alias: no plugin of its networks can")
+            .with_details("none has the capability aliases"))
+    }
+}
+
 /// Sets a key of an object of capabilities, whose names are case-sensitive. `Null` becomes an object.
 pub(super) fn set_capability(caps: &mut Json, key: &str, value: Json) {
     if *caps == Json::Null {
@@ -234,6 +271,9 @@ pub(super) fn set_capability(caps: &mut Json, key: &str, value: Json) {
         entries.push((key.into(), value));
     }
 }
+
+/// The begin of the pair of CNI_ARGS with the name of a container.
+const POD_NAME: &str = "K8S_POD_NAME=";
 
 /// Appends a pair to CNI_ARGS, and IgnoreUnknown: without it, the plugins of the reference refuse the keys of other plugins.
 fn push_cni_arg(args: &mut String, key: &str, value: &str) {

@@ -22,7 +22,7 @@ use crate::runtime::multi_attach;
 use crate::runtime::netns_lock::Purpose;
 
 use super::output::usage_error;
-use super::parameters::{self, AddOptions, Published, RequestedIp, TIMEOUT_S};
+use super::parameters::{self, AddOptions, ContainerNames, Published, RequestedIp, TIMEOUT_S};
 
 /// The directories with the state of plugins. Without privileges, a run has empty ones in its mount namespace.
 const STATE: [&str; 2] = ["/run", "/var/lib"];
@@ -64,6 +64,9 @@ pub(super) struct Run {
     /// the name of the network namespace under /run/netns, for other commands
     #[argh(option)]
     name: Option<String>,
+    /// another name by which the containers of a network with names find the command; may be repeated
+    #[argh(option)]
+    alias: Vec<String>,
     /// the host name that the command sees
     #[argh(option)]
     hostname: Option<String>,
@@ -104,7 +107,11 @@ impl Run {
             None => ContainerId::new(format!("run-{}", std::process::id()))?,
         };
         let options = AddOptions { publish: &self.publish, ip: &self.ip, mac: self.mac };
-        let wanted = requested_attachments(&runtime, &container_id, &self.network, &options)?;
+        let mut wanted = requested_attachments(&runtime, &container_id, &self.network, &options)?;
+        let name = self.name.as_deref().or(self.hostname.as_deref());
+        let names = ContainerNames { name, aliases: &self.alias };
+        names.require_served(&wanted)?;
+        wanted.iter_mut().for_each(|new| names.apply(new));
         let missing = sandbox::missing_capabilities();
         let (mut hidden, mut directory) = (&[][..], runtime.state.as_path());
         if !missing.is_empty() {

@@ -17,6 +17,8 @@ pub struct Args<'a> {
     /// The pod of the container: `K8S_POD_NAMESPACE` and `K8S_POD_NAME`. Runtimes send them with `IgnoreUnknown`.
     pub pod_namespace: Option<&'a str>,
     pub pod_name: Option<&'a str>,
+    /// The name of the container, by nerdctl: `NERDCTL_CNI_DHCP_HOSTNAME`.
+    pub hostname: Option<&'a str>,
 }
 
 impl<'a> Args<'a> {
@@ -53,6 +55,7 @@ impl<'a> Args<'a> {
             mac: given("MAC"),
             pod_namespace: given("K8S_POD_NAMESPACE"),
             pod_name: given("K8S_POD_NAME"),
+            hostname: given("NERDCTL_CNI_DHCP_HOSTNAME"),
         })
     }
 }

@@ -3,18 +3,21 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error;
+use crate::fault;
 use crate::kernel::file;
 use crate::kernel::sys;
 
@@ -123,6 +126,64 @@ impl Process {
                 stat.is_some_and(|stat| stat.start != self.start || stat.state == "Z")
             }
             Err(_) => false,
+        }
+    }
+}
+
+/// A process that gets signals. It stays the one that was opened, whatever becomes of its id.
+pub struct Opened {
+    pidfd: OwnedFd,
+    pub id: u32,
+}
+
+impl Opened {
+    /// The process with this id in the PID namespace of this process. `None` if there is none. Needs Linux 5.3.
+    pub fn open(id: u32) -> io::Result<Option<Self>> {
+        let opened = sys::open_process(id).map(|pidfd| Self { pidfd, id });
+        match opened {
+            // The id of a thread (pidfd_open(2)).
+            Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(None),
+            opened => found(opened),
+        }
+    }
+
+    /// The arguments that it was started with, each with a NUL behind it. Empty after its end, and for a process of another user.
+    pub fn arguments(&self) -> io::Result<String> {
+        match arguments_of(&Path::new("/proc").join(self.id.to_string()))? {
+            Content::Text(arguments) => Ok(arguments),
+            Content::Absent | Content::TooLong => Ok(String::new()),
+        }
+    }
+
+    /// Sends SIGHUP. Returns false if the process has ended.
+    pub fn hang_up(&self) -> io::Result<bool> {
+        self.signal(Signal::SIGHUP)
+    }
+
+    /// Sends SIGTERM, and SIGKILL if the process has not ended within the limit. Fails if it does not end then.
+    pub fn end(&self, limit: Duration) -> io::Result<()> {
+        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+            if !self.signal(signal)? || self.ends_within(limit)? {
+                return Ok(());
+            }
+        }
+        Err(ErrorKind::TimedOut.into())
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<bool> {
+        fault::kernel_request()?;
+        found(sys::signal_process(&self.pidfd, signal)).map(|sent| sent.is_some())
+    }
+
+    fn ends_within(&self, limit: Duration) -> io::Result<bool> {
+        let end = Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            match poll(&mut [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)], timeout) {
+                Err(Errno::EINTR) => {}
+                ended => return Ok(ended? > 0),
+            }
         }
     }
 }

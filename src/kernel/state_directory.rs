@@ -46,7 +46,7 @@ fn is_of_root() -> bool {
 }
 
 /// The initial user namespace maps all users to themselves (user_namespaces(7)).
-fn is_in_user_namespace() -> bool {
+pub fn is_in_user_namespace() -> bool {
     let map = file::read_lossy("/proc/self/uid_map");
     map.is_ok_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))
 }

@@ -302,11 +302,24 @@ fn write_to_stderr(text: &str) {
 /// A file that becomes readable when a child has ended. `None` if the kernel (before 5.3) or a filter of system calls has no
 /// pidfd_open(2). The child must not have been reaped.
 pub fn pidfd(child: &Child) -> Option<OwnedFd> {
+    open_process(child.id()).ok()
+}
+
+/// pidfd_open(2) of a process of this PID namespace.
+pub fn open_process(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes numbers only.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
-    let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
+    let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the descriptor is new, so no other value owns it.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// pidfd_send_signal(2): fails with ESRCH after the process has ended, also if another one has its id.
+pub fn signal_process(process: &OwnedFd, signal: Signal) -> io::Result<()> {
+    let (fd, number) = (process.as_raw_fd(), signal as c_int);
+    // SAFETY: the call takes numbers only: 0 is no siginfo_t, and no flag.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, number, 0_usize, 0) };
+    Errno::result(sent).map(drop).map_err(io::Error::from)
 }
 
 /// Ends this thread without clean-up. The main thread ends the process, by SIGABRT.

@@ -4,6 +4,7 @@
 pub mod bandwidth;
 pub mod bridge;
 pub mod dhcp;
+pub mod dnsname;
 pub mod dummy;
 pub mod firewall;
 pub mod flannel;
@@ -49,6 +50,8 @@ pub const PLUGINS: &[Entry] = &[
     tap::ENTRY,
     #[cfg(feature = "bandwidth")]
     bandwidth::ENTRY,
+    #[cfg(feature = "dnsname")]
+    dnsname::ENTRY,
     #[cfg(feature = "firewall")]
     firewall::ENTRY,
     #[cfg(feature = "flannel")]

@@ -66,14 +66,31 @@ pub struct NewNetwork {
     pub metric: Option<u32>,
     /// More routes.
     pub routes: Vec<Route>,
-    /// The DNS servers in the result.
+    /// The DNS servers in the result; with `names`, those that are asked for other names.
     pub dns: Vec<IpAddr>,
+    /// Containers find each other by name.
+    pub has_names: bool,
+    /// The domain of the names. `None`: that of `dnsname`.
+    pub domain: Option<String>,
     /// The chained plugins. `None`: those of podman, without a parent.
     pub chained: Option<Vec<String>>,
     pub addresses: Addresses,
 }
 
 impl NewNetwork {
+    /// Why containers cannot find each other by name. `None` if they can.
+    pub fn obstacle_to_names(&self) -> Option<String> {
+        match self.kind {
+            kind if kind.has_parent() => {
+                Some(format!("this host is no gateway of a {}", kind.text()))
+            }
+            _ if self.addresses != Addresses::HostLocal => {
+                Some("this host is no gateway of the network".into())
+            }
+            _ => None,
+        }
+    }
+
     /// Sets an option of `podman network create`: `mtu`, `parent`, `mode`, `vlan` or `isolate`. Returns false if networks of this type
     /// do not have the option. An error is `KEY=VALUE` and what is wrong with the value.
     pub fn set_option(&mut self, key: &str, value: &str) -> Result<bool, String> {

@@ -11,6 +11,9 @@ const ASKING: [&str; 3] = [".get(\"", "(json, \"", "object(\""];
 /// Names that code asks a file of its own for, and not the configuration.
 const IN_STATE_FILES: [(&str, &str); 2] = [("tuning", "owner"), ("tuning", "netns")];
 
+/// The struct of a plugin's file, not of its configuration.
+const STATE_FILE: (&str, &str) = ("dnsname", "Named");
+
 /// The configuration that all plugins share, beside the plugins.
 pub const NETWORK: &str = "network";
 
@@ -30,7 +33,7 @@ struct Field {
 
 /// The names of a plugin's keys, without their place.
 pub fn names(plugin: &str) -> BTreeSet<String> {
-    let structs = structs(&code(plugin)).into_iter();
+    let structs = of_configuration(plugin).into_iter();
     let keys = structs.flat_map(|item| item.fields).map(|field| field.key);
     keys.chain(asked(plugin)).collect()
 }
@@ -53,7 +56,7 @@ pub fn paths(plugin: &str) -> BTreeMap<String, &'static str> {
         paths.extend(paths_of(&route, "ipam.routes[]."));
         return paths;
     }
-    let structs_of_plugin = structs(&code);
+    let structs_of_plugin = of_configuration(plugin);
     let mut paths = paths_of(&structs_of_plugin, "");
     // A struct that is read from the configuration a second time, beside the struct of the plugin.
     for also in
@@ -65,6 +68,12 @@ pub fn paths(plugin: &str) -> BTreeMap<String, &'static str> {
         paths.extend(paths_of(&structs(&mac), ""));
     }
     paths
+}
+
+fn of_configuration(plugin: &str) -> Vec<Struct> {
+    let mut all = structs(&code(plugin));
+    all.retain(|item| (plugin, &*item.name) != STATE_FILE);
+    all
 }
 
 /// The keys of CNI_ARGS by the names of the fields that hold them.

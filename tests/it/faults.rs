@@ -64,6 +64,7 @@ fn subjects() -> Vec<Subject> {
         subject("firewall", json!({"prevResult": chained()}), true, false),
         Subject { in_container: ETH0_ROUTED, ..subject("sbr", routed(), true, false) },
         Subject { in_container: ETH0, ..subject("tuning", tuning(), true, true) },
+        subject("dnsname", json!({"prevResult": with_gateways()}), true, true),
         subject("dummy", json!({"mtu": 1400, "ipam": dual_stack()}), true, true),
         subject("vlan", with(&on_lan(), json!({"vlanId": 10})), true, true),
         subject("ipvlan", on_lan(), true, true),
@@ -93,6 +94,14 @@ fn executed() -> Value {
 /// The result of the plugin before.
 fn chained() -> Value {
     json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/29"}, {"address": "fd00:1::2/64"}]})
+}
+
+/// The gateways are addresses of the host: those of `lo`.
+fn with_gateways() -> Value {
+    let ips = json!([
+        {"address": "10.1.0.2/29", "gateway": "127.0.0.1"}, {"address": "fd00:1::2/64", "gateway": "::1"}
+    ]);
+    with(&chained(), json!({"ips": ips}))
 }
 
 /// For addresses that the interface has.

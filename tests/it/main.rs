@@ -12,6 +12,7 @@ mod config_keys;
 mod contract;
 mod delegate;
 mod dhcp;
+mod dnsname;
 mod dummy;
 mod faults;
 mod firewall;

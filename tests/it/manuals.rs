@@ -17,7 +17,7 @@ const VERBS: [&str; 5] = ["ADD", "CHECK", "DEL", "GC", "STATUS"];
 const IN_ARGS: &str = "CNI_ARGS: ";
 
 /// Keys of CNI_ARGS that accept every value, so that no call can show that they are read.
-const NAMES_IN_ARGS: [&str; 2] = ["pod_namespace", "pod_name"];
+const NAMES_IN_ARGS: [&str; 3] = ["pod_namespace", "pod_name", "hostname"];
 
 /// Keys with a value of another type that ADD accepts: the plugin, the key, and the reason.
 const NOT_CHECKED: [(&str, &str, &str); 1] =

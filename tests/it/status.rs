@@ -51,6 +51,9 @@ fn read_only(dir: &str, before: &str) -> String {
 
 const NETWORKS: &str = "/var/lib/cni/networks";
 
+/// The gateway of `ipam`.
+const GATEWAY: &str = "ip address add 10.1.0.1/24 dev lo";
+
 fn plugin(kind: &str, keys: Value) -> Value {
     with(&json!({"cniVersion": "1.1.0", "name": "net", "type": kind}), keys)
 }
@@ -318,6 +321,19 @@ fn conditions_of_chained_plugins() -> Vec<Condition> {
             chained("firewall", json!({"backend": "firewalld"})),
         ),
         ready("all is well", "", "sbr", chained("sbr", json!({}))),
+        ready("all is well", GATEWAY, "dnsname", chained("dnsname", json!({}))),
+        not_ready(
+            "its program is missing",
+            &format!("{GATEWAY}; rm /run/plugins/aardvark-dns"),
+            "dnsname",
+            chained("dnsname", json!({})),
+        ),
+        not_ready(
+            "its directory is read-only",
+            &format!("{GATEWAY}; {}", read_only("/run/cnibox/names", "true")),
+            "dnsname",
+            chained("dnsname", json!({})),
+        ),
         of_kernel("all is well", "", "vrf", chained("vrf", json!({"vrfname": "blue"}))),
         ready(
             "all is well",

@@ -14,8 +14,6 @@ use crate::runtime::Runtime;
 use crate::runtime::conf::Network;
 use crate::runtime::new_network::{Kind, NewNetwork};
 
-/// The plugin with which podman's CNI served names.
-const NAMES: &str = "dnsname";
 /// podman's own network, which each podman has.
 const OF_PODMAN: &str = "podman";
 
@@ -104,12 +102,6 @@ fn of_file(network: &Network) -> Vec<String> {
     if name == OF_PODMAN {
         return vec![format!("# {name}: each podman has a network of this name")];
     }
-    let mut lines = Vec::new();
-    if network.plugin(NAMES).is_some() {
-        let file = network.file.display();
-        lines.push(format!("# {name}: cnibox does not have the plugin {NAMES} of {file}"));
-    }
     let options = Map(vec![(list::NETWORK.into(), name.clone())]);
-    lines.push(command(&Object { name, options, ..Object::default() }));
-    lines
+    vec![command(&Object { name, options, ..Object::default() })]
 }

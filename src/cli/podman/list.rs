@@ -231,6 +231,7 @@ pub fn new_network(object: &Object) -> Result<(NewNetwork, Vec<Key>)> {
             )));
         }
     };
+    new.has_names = object.has_names && new.obstacle_to_names().is_none();
     let mut keys = Vec::new();
     for (key, value) in &object.options.0 {
         set_option(&mut new, &mut keys, key, value)?;

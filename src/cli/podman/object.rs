@@ -22,6 +22,7 @@ keys! {
         "routes" => pub routes: Vec<Route>,
         "ipv6_enabled" => pub has_ipv6: bool,
         "internal" => pub is_internal: bool,
+        "dns_enabled" => pub has_names: bool,
         "network_dns_servers" => pub dns_servers: Vec<IpAddr>,
         "options" => pub options: Map<String>,
         "ipam_options" => pub ipam_options: Map<String>,
@@ -87,7 +88,7 @@ impl Object {
 }
 
 /// The keys of a network that say nothing about its containers' interfaces, besides those of `Object`.
-const WITHOUT_MEANING: [&str; 4] = ["driver", "created", "dns_enabled", "labels"];
+const WITHOUT_MEANING: [&str; 3] = ["driver", "created", "labels"];
 const OF_IPAM: [&str; 1] = ["driver"];
 
 /// Fails if the network has a key that this driver does not honour. A key with the value null, false or empty asks for nothing.

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::ipam::range::{self, RangeConf};
 use crate::names::{IpFamily, NetworkName};
 use crate::netlink::rtnl::Rtnl;
+use crate::plugins::dnsname;
 use crate::steps::link::{mtu, parent};
 
 /// `cniVersion` of a new network, which old runtimes use, and `cniVersions`, of which new runtimes use the highest.
@@ -47,12 +48,17 @@ impl NewNetwork {
         };
         let mut plugins = vec![self.interface(bridge, ipam, mtu)];
         let usual = if self.kind.has_parent() { &[][..] } else { &USUAL[..] };
-        let chained = match &self.chained {
+        let mut chained: Vec<&str> = match &self.chained {
             Some(chosen) => chosen.iter().map(String::as_str).collect(),
             // Nobody reaches a port of an internal network.
             None if self.is_internal => usual.iter().skip(1).copied().collect(),
             None => usual.to_vec(),
         };
+        // Its DEL is the first: the bridge is still there.
+        let names = dnsname::ENTRY.name;
+        if self.has_names && !chained.contains(&names) {
+            chained.push(names);
+        }
         plugins.extend(chained.into_iter().map(|kind| self.chained(kind)));
         Ok(Json::object([
             ("cniVersion", Some(VERSION.into())),
@@ -67,14 +73,18 @@ impl NewNetwork {
         let capability = match kind {
             "portmap" => Some("portMappings"),
             "bandwidth" => Some("bandwidth"),
+            "dnsname" => Some("aliases"),
             _ => None,
         };
+        let is_dnsname = kind == dnsname::ENTRY.name;
         let ingress_policy = self.isolate.filter(|_| kind == "firewall");
         Json::object([
             ("type", Some(kind.into())),
             ("capabilities", capability.map(|name| Json::object([(name, if_set(true))]))),
             ("ingressPolicy", ingress_policy.map(Json::from)),
             ("acceptPublished", if_set(kind == "firewall")),
+            ("domainName", self.domain.as_deref().filter(|_| is_dnsname).map(Json::from)),
+            ("internal", if_set(is_dnsname && self.is_internal)),
         ])
     }
 

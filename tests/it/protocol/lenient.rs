@@ -303,6 +303,11 @@ fn keys_of_vlan_have_one_type() {
 }
 
 #[test]
+fn keys_of_dnsname_have_one_type() {
+    keys_have_one_type("dnsname");
+}
+
+#[test]
 fn keys_of_vrf_have_one_type() {
     keys_have_one_type("vrf");
 }

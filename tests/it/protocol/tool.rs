@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::world::{Call, Scratch, World, executable, plugin_names};
+use crate::world::{Call, Scratch, World, executable, linked_names, plugin_names};
 
 fn tool(args: &[&str]) -> Call<'static> {
     Call::program(executable().as_ref()).args(args).keeping_stdin_open()
@@ -80,7 +80,7 @@ fn install_makes_hard_links() {
     // The file that was executed can be overwritten later, so the installed one is another file.
     let executable = fs::metadata(Path::new(&dir).join("cnibox")).unwrap();
     assert_ne!(executable.ino(), fs::metadata(&own).unwrap().ino());
-    for name in plugin_names() {
+    for name in linked_names() {
         let link = fs::symlink_metadata(Path::new(&dir).join(&name)).unwrap();
         assert_eq!((link.dev(), link.ino()), (executable.dev(), executable.ino()), "{name}");
     }
@@ -95,7 +95,7 @@ fn install_makes_relative_symbolic_links_on_demand() {
     for dir in [scratch.path(), &below] {
         let program = Call::program(&own);
         program.args(&["--install", "-s", dir.to_str().unwrap()]).run().output();
-        for name in plugin_names() {
+        for name in linked_names() {
             let link = dir.join(&name);
             let target = fs::read_link(&link).unwrap();
             assert!(target.is_relative(), "{name} -> {}", target.display());

@@ -22,6 +22,7 @@ mod liveness;
 mod locks;
 mod makers;
 mod named_namespaces;
+mod names;
 mod names_by_dns;
 mod namespaces_of_podman;
 mod netavark;

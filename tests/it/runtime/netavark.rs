@@ -644,7 +644,6 @@ fn the_commands_of_podman_for_the_networks_of_files_are_printed() {
     assert!(outcome.stderr.contains("4.conflist"), "{}", outcome.report());
     let expected = format!(
         "{create}mynet mynet\n\
-         # named: cnibox does not have the plugin dnsname of /run/net.d/2.conflist\n\
          {create}named named\n\
          # podman: each podman has a network of this name\n"
     );

@@ -451,6 +451,7 @@ fn of_tuning_and_routing() -> Vec<Row> {
             7,
             "Sysctl net.core.wmem_max is not allowed. ",
         ),
+        row("3.8", "dnsname", json!({"prevResult": null}), 7, "must be called as chained plugin"),
         row("3.6", "vrf", json!({}), 7, "configuration is expected to have a valid vrf name"),
         row("3.5", "sbr", without(), 7, "This plugin must be called as chained plugin"),
         row("3.5", "sbr", json!({"prevResult": {"ips": []}}), 7, "No IP addresses supplied"),

@@ -6,7 +6,7 @@ use super::subject::{Case, Place, Subject, case};
 use crate::world::with;
 
 pub fn subjects() -> Vec<Subject> {
-    vec![portmap(), firewall(), bandwidth(), sbr(), tuning(), vrf()]
+    vec![portmap(), firewall(), bandwidth(), sbr(), tuning(), vrf(), dnsname()]
 }
 
 /// A DEL may come without a result, but an ADD does not.
@@ -23,6 +23,17 @@ fn vrf() -> Subject {
     ];
     let subject = Subject::chained("vrf", json!({}), cases);
     Subject { option: "CONFIG_NET_VRF", ..subject }
+}
+
+fn dnsname() -> Subject {
+    let cases = vec![
+        prev_result(),
+        case("/domainName", "example.org"),
+        case("/internal", true),
+        case("/runtimeConfig/aliases", json!({"net": ["web", "www"], "other": ["else"]})),
+    ];
+    let subject = Subject::chained("dnsname", json!({}), cases);
+    Subject { look: ["pgrep -x aardvark-dns || true", ""], ..subject }
 }
 
 fn portmap() -> Subject {

@@ -264,6 +264,11 @@ fn keys_of_ipvlan_are_toggled() {
 }
 
 #[test]
+fn keys_of_dnsname_are_toggled() {
+    toggle_all("dnsname");
+}
+
+#[test]
 fn keys_of_vrf_are_toggled() {
     toggle_all("vrf");
 }

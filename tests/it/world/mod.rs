@@ -119,6 +119,7 @@ impl World {
         for name in plugin_names() {
             symlink(EXECUTABLE_IN_WORLD, dir.join(name)).unwrap();
         }
+        symlink(DNS_ENGINE, dir.join("aardvark-dns")).unwrap();
         world
     }
 
@@ -382,10 +383,25 @@ const UNMOUNT: &str = r#"
         sleep 0.01
     done"#;
 
-/// The names that the executable must answer to: the links that packages ship. CNIBOX_SYMLINKS is their directory in a virtual
+/// The plugins that get a link only on request.
+pub const ON_REQUEST: [&str; 1] = ["dnsname"];
+
+/// The program that answers for `dnsname`: tests/install unpacks it.
+pub const DNS_ENGINE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/aardvark/usr/lib/podman/aardvark-dns");
+
+/// The names that the executable must answer to.
+pub fn plugin_names() -> Vec<String> {
+    let mut names = linked_names();
+    names.extend(ON_REQUEST.map(str::to_owned));
+    names.sort();
+    names
+}
+
+/// The links that packages ship, and that `cnibox install` makes without options. CNIBOX_SYMLINKS is their directory in a virtual
 /// machine, which has no directory of the project.
 #[expect(clippy::disallowed_methods, reason = "it is asked of the caller of the tests")]
-pub fn plugin_names() -> Vec<String> {
+pub fn linked_names() -> Vec<String> {
     let dir = std::env::var("CNIBOX_SYMLINKS")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/symlinks").into());
     let entries = fs::read_dir(&dir).unwrap_or_else(|error| panic!("{dir}: {error}"));

@@ -45,7 +45,7 @@ pub const RECORDS: &str = "/var/lib/cni/attachments";
 const GENERATION: &str = r#",\"generation\""#;
 
 /// Where plugins keep files.
-const STATE_DIRS: [&str; 2] = ["/var/lib", "/run/cni"];
+const STATE_DIRS: [&str; 3] = ["/var/lib", "/run/cni", "/run/cnibox/names"];
 
 /// What host-local knows of its files, beside the directories of the networks. It is no state: it holds nothing that they do not
 /// say, it is made again when it is lost, and the reference has none.
@@ -91,7 +91,7 @@ impl State {
 
     /// Without what survives a DEL in the reference, and so in cnibox: the bridge with its addresses and routes,
     /// forwarding, the directory of the network with `lock` and `last_reserved_ip.N`; and the directories of the records of
-    /// host-device and of namespaces. And nothing more than that.
+    /// host-device and of namespaces, and of names. And nothing more than that.
     pub fn apart_from(&self, bridge: &str, network: &str) -> Self {
         let survives = |line: &String| {
             let of_bridge = line.starts_with("host ")
@@ -99,8 +99,9 @@ impl State {
                     || line.contains(&format!(" dev={bridge} ")));
             let dir = format!("/var/lib/cni/networks/{network}");
             // Records of attachments are gone, their directory stays.
-            let of_records =
-                line.starts_with("dir /run/cni ") || line.starts_with("dir /run/cni/host-device ");
+            let of_records = line.starts_with("dir /run/cni ")
+                || line.starts_with("dir /run/cni/host-device ")
+                || line.starts_with("dir /run/cnibox/names ");
             let of_store = line.starts_with("dir /var/lib/cni ")
                 || line.starts_with("dir /var/lib/cni/attachments")
                 || line.starts_with("dir /var/lib/cni/networks ")

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{DIR, NEW, Node, OLD, fails};
-use crate::world::{parse, plugin_names};
+use crate::world::{linked_names, parse};
 
 /// The names in the directory after an installation with these options.
 fn installed(options: &[&str]) -> (Node, Vec<String>) {
@@ -18,7 +18,7 @@ fn installed(options: &[&str]) -> (Node, Vec<String>) {
 #[test]
 fn all_names_are_hard_links_to_one_executable() {
     let (node, names) = installed(&[]);
-    let mut expected = plugin_names();
+    let mut expected = linked_names();
     expected.push("cnibox".into());
     expected.sort();
     assert_eq!(names, expected);
@@ -53,8 +53,20 @@ fn copies_are_independent_files() {
 #[test]
 fn excluded_plugins_are_not_installed() {
     let (_, names) = installed(&["--exclude", "dhcp,static", "--exclude", "host-local"]);
-    assert_eq!(names.len(), plugin_names().len() + 1 - 3, "{names:?}");
+    assert_eq!(names.len(), linked_names().len() + 1 - 3, "{names:?}");
     assert!(!names.iter().any(|name| ["dhcp", "static", "host-local"].contains(&name.as_str())));
+}
+
+#[test]
+fn a_plugin_on_request_gets_its_link_when_it_is_named() {
+    let (_, names) = installed(&["--with", "dnsname"]);
+    assert_eq!(names.len(), linked_names().len() + 2, "{names:?}");
+    assert!(names.contains(&"dnsname".to_owned()));
+    let (_, names) = installed(&["--only", "bridge,dnsname"]);
+    assert_eq!(names, ["bridge", "cnibox", "dnsname"]);
+    let (_, names) = installed(&["--only", "bridge", "--with", "dnsname"]);
+    assert_eq!(names, ["bridge", "cnibox", "dnsname"]);
+    fails(&Node::new().install(&["--with", "dnsnam"]), 2, "--with dnsnam: cnibox has no plugin");
 }
 
 #[test]
@@ -341,5 +353,5 @@ fn each_executable_file_runs_without_arguments() {
         assert_eq!(outcome.status, 0, "{}", outcome.report());
         count += 1;
     }
-    assert_eq!(count, plugin_names().len() + 2);
+    assert_eq!(count, linked_names().len() + 2);
 }
