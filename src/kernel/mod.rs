@@ -15,7 +15,6 @@ pub(crate) mod netns;
 pub(crate) mod packet;
 pub(crate) mod process;
 pub mod sandbox;
-#[cfg(feature = "tool")]
 pub(crate) mod sockets;
 pub(crate) mod state_directory;
 pub(crate) mod sys;

@@ -10,7 +10,6 @@ mod error;
 mod message;
 pub mod nft;
 pub(crate) mod rtnl;
-#[cfg(feature = "tool")]
 pub(crate) mod sock_diag;
 mod socket;
 #[cfg(feature = "tool")]

@@ -110,21 +110,17 @@ impl Plugin for Dnsname {
     fn reconcile(&self, cx: &Context<'_>, at: &Attachment, parts: &mut Parts) -> Result<()> {
         let result = chained::prev_result(cx, WITHOUT_RESULT)?;
         let registry = Registry::new(cx);
-        let recorded = registry.read(at);
         // The result of the list has the servers of this plugin in place of those of the plugins before it.
-        let servers = match &recorded {
-            Ok(Some(recorded)) => recorded.servers.clone(),
-            Ok(None) | Err(_) => Vec::new(),
-        };
+        let recorded = registry.read(at).ok().flatten();
+        let servers = recorded.map(|recorded| recorded.servers).unwrap_or_default();
         let named = Named { servers, ..self.named(cx, at, &result)? };
-        let is_recorded = || match &recorded {
-            Ok(Some(recorded)) if *recorded == named => registry.check(&named),
-            Ok(_) => Err(Error::difference(format_args!(
+        let is_recorded = || match registry.read(at)? {
+            Some(recorded) if recorded == named => registry.check(&named),
+            _ => Err(Error::difference(format_args!(
                 "the names of container {} are missing in {}",
                 at.container_id,
                 registry::DIRECTORY
             ))),
-            Err(error) => Err(error.clone()),
         };
         parts.ensure(&is_recorded, &mut || registry.put(at, &named))
     }

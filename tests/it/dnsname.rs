@@ -574,3 +574,43 @@ fn a_repeated_add_replaces_the_names_and_a_failed_one_leaves_them() {
     assert_eq!(web.asks("shop"), web.addresses());
     assert_eq!(web.asks("other"), [""; 0]);
 }
+
+/// A debug build makes an operation fail.
+mod faults {
+    use super::*;
+
+    #[test]
+    fn a_repeated_add_that_fails_leaves_the_names() {
+        let world = World::new();
+        let net = network("net", 1);
+        let web = attach_as(world.container("c1"), "eth0", "web", &net, json!({}));
+        let mut failures = 0;
+        for number in 1..=12 {
+            let again = web.call("ADD").env("CNI_ARGS", &args("other"));
+            let outcome = again.env("CNIBOX_FAIL_FILE", &number.to_string()).run();
+            let expected = if outcome.status == 0 { "other" } else { "web" };
+            failures += u32::from(outcome.status != 0);
+            assert_eq!(web.asks(expected), web.addresses(), "{number}: {}", outcome.report());
+            web.call("ADD").env("CNI_ARGS", &args("web")).run().success();
+        }
+        assert!(failures > 5, "{failures}");
+    }
+
+    #[test]
+    fn lost_files_of_names_are_made_again() {
+        let world = World::new();
+        let net = network("net", 1);
+        let web = attach(&world, "web", &net, json!({}));
+        let db = attach(&world, "db", &net, json!({}));
+        world.host(["rm", "/run/cnibox/names/networks/net/web+eth0"]);
+        web.check("web").run().fails(999, &["the names of container web are missing"]);
+        web.call("ADD").env("CNI_ARGS", &args("web")).run().success();
+        assert_eq!(db.asks("web"), web.addresses());
+        world.write("/run/cnibox/names/aardvark/foreign", "");
+        [web, db].iter().for_each(Attached::detach);
+        assert_eq!(
+            leftovers(&world),
+            "/run/cnibox/names/aardvark\n/run/cnibox/names/aardvark/foreign\n"
+        );
+    }
+}

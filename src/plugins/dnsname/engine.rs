@@ -107,8 +107,13 @@ impl Engine {
             }
             command.arg(executable);
             // Without a bus there is no scope.
-            if self.run(command).is_ok() {
-                return Ok(());
+            let started = self.run(command);
+            if started.is_ok() || sys::is_interrupted() {
+                return started;
+            }
+            // It can have started it before it failed.
+            if let Some(engine) = self.running()? {
+                stop(&engine)?;
             }
             let _ = fs::remove_file(&id_file);
         }
@@ -234,14 +239,19 @@ pub fn wait_for(addresses: &[IpAddr]) -> Result<()> {
     }
 }
 
-/// Fails if a program has port 53 of an address, or of every address.
-pub fn refuse_taken(address: IpAddr) -> Result<()> {
+/// Fails if a program other than `engine` has port 53 of an address, or of every address.
+pub fn refuse_taken(address: IpAddr, engine: Option<&Opened>) -> Result<()> {
     for transport in [Transport::Udp, Transport::Tcp] {
         let waiting = sock_diag::waiting(transport)?;
         let is_taken = |socket: &&Waiting| socket.port == PORT && socket.is_on(Some(address));
         let Some(socket) = waiting.iter().find(is_taken) else { continue };
         let msg = format!("cannot serve {} port {PORT} of {address}", transport.name());
-        let program = match socket.programs().into_iter().next() {
+        let programs = socket.programs();
+        // It has not closed the address yet that it served before.
+        if engine.is_some_and(|engine| programs.iter().any(|program| program.id == engine.id)) {
+            continue;
+        }
+        let program = match programs.into_iter().next() {
             Some(program) => format!("the program {}, process {}", program.name, program.id),
             None => "another program".into(),
         };

@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::file;
 use crate::kernel::process::Opened;
-use crate::kernel::sys::warn;
+use crate::kernel::sys::{self, warn};
 use crate::names::Attachment;
 use crate::plugin::Context;
 use crate::steps::state::{self, StateFile};
@@ -70,16 +70,19 @@ impl<'a> Registry<'a> {
     /// Writes the names of an attachment, and makes the engine answer them. On an error, the names are as before.
     pub fn put(&self, at: &Attachment, named: &Named) -> Result<()> {
         let own = self.file(at);
+        // `None` until it was read: then nothing has changed.
         let mut before = None;
         let put = self.change(true, || {
-            before = own.read()?;
+            before = Some(own.read()?);
             own.write(json::compact(named).as_bytes())
         });
         put.map_err(|error| {
-            error.and(self.change(false, || match &before {
-                Some(Ok(content)) => own.write(content),
-                Some(Err(_)) | None => own.remove(),
-            }))
+            let restore = || match &before {
+                None => Ok(()),
+                Some(Some(Ok(content))) => own.write(content),
+                Some(Some(Err(_)) | None) => own.remove(),
+            };
+            error.and(sys::despite_interrupt(|| self.change(false, restore)))
         })
     }
 
@@ -158,7 +161,8 @@ impl<'a> Registry<'a> {
     /// Makes the files of the engine again that can differ, and the engine read them. Ends it without a file. `None` if it has ended.
     fn reload(&self, running: Opened, must: bool, was_interrupted: bool) -> Result<Option<Opened>> {
         let keys = if was_interrupted { networks()? } else { vec![self.key.clone()] };
-        let mut rendered = ENGINE.render(&keys, &|_| true)?;
+        let on_host = self.cx.session.host()?.all_addresses()?;
+        let mut rendered = ENGINE.render(&keys, &|address| on_host.contains(&address))?;
         if was_interrupted {
             rendered.is_changed = true;
             ENGINE.remove_others(&keys)?;
@@ -171,7 +175,7 @@ impl<'a> Registry<'a> {
         let own = if must { self.listen()? } else { Vec::new() };
         rendered.new.retain(|address| own.contains(address));
         for address in &rendered.new {
-            engine::refuse_taken(*address)?;
+            engine::refuse_taken(*address, Some(&running))?;
         }
         if rendered.is_changed && !engine::reload(&running)? {
             return Ok(None);
@@ -183,12 +187,12 @@ impl<'a> Registry<'a> {
     fn start(&self, must: bool) -> Result<()> {
         let keys = networks()?;
         for address in if must { self.listen()? } else { Vec::new() } {
-            engine::refuse_taken(address)?;
+            engine::refuse_taken(address, None)?;
         }
         let on_host =
             if keys.is_empty() { Vec::new() } else { self.cx.session.host()?.all_addresses()? };
         let can_serve =
-            |address| on_host.contains(&address) && engine::refuse_taken(address).is_ok();
+            |address| on_host.contains(&address) && engine::refuse_taken(address, None).is_ok();
         ENGINE.render(&keys, &can_serve)?;
         ENGINE.remove_others(&keys)?;
         match ENGINE.has_no_file()? {

@@ -11,6 +11,7 @@
 //! Source: aardvark-dns, src/config/mod.rs.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -85,8 +86,11 @@ impl Engine {
     /// Removes the directory, after the last name.
     pub(super) fn remove_files(&self) -> Result<()> {
         put(&self.path().join(ID_FILE), None)?;
-        file::found(fs::remove_dir(self.path())).map_err(Error::of_file("remove", self.path()))?;
-        Ok(())
+        match file::found(fs::remove_dir(self.path())) {
+            // A file of somebody else.
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => removed.map(drop).map_err(Error::of_file("remove", self.path())),
+        }
     }
 
     /// Whether the file of a network has the line of an attachment.
