@@ -170,6 +170,12 @@ fn add_in_copy(
             }
             (Some(previous), Some(NotCalled { reason, ends_list })) => {
                 step.not_called = Some(reason);
+                if step.kind == dnsname::ENTRY.name {
+                    step.objects = queries_accepted(
+                        host,
+                        &dnsname::rules(at, &previous, &view.host.all_addresses()?),
+                    );
+                }
                 success = Some(previous).filter(|_| !ends_list);
             }
             (Some(previous), None) => {
@@ -197,6 +203,18 @@ fn add_in_copy(
         result: result.transpose()?,
         success,
     })
+}
+
+/// The rules that accept queries, for the chains that the host has.
+fn queries_accepted(host: &Host, rules: &[(String, String)]) -> Vec<Object> {
+    let is_possible =
+        |(chain, _): &&(String, String)| host.tables.contains(&format!("chain {chain}"));
+    let object = |(chain, rule): &(String, String)| Object {
+        side: "host",
+        object: format!("rule {chain} {{ {rule} }}"),
+        on_host: None,
+    };
+    rules.iter().filter(is_possible).map(object).collect()
 }
 
 /// Fails if a port is taken on the host, the network namespace of this thread. Warns if a program of the host waits on one.

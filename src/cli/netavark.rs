@@ -111,6 +111,12 @@ fn completed(mut entries: Vec<(String, Json)>, object: &Object) -> Result<Json> 
                 "--dns: the file of the network serves names, and decides that",
             ));
         }
+        if has_names && !object.has_names {
+            let name = &object.name;
+            sys::warn(format_args!(
+                "note: containers of network {name} find each other by name: the file of the network decides that"
+            ));
+        }
         list::IPAM
     } else {
         let (mut new, keys) = list::new_network(object)?;

@@ -12,6 +12,7 @@ use crate::kernel::sandbox;
 use crate::kernel::sys::warn;
 use crate::names::{IfName, NetworkName};
 use crate::netlink::rtnl::Rtnl;
+use crate::plugins::dnsname;
 use crate::runtime::Runtime;
 use crate::runtime::networks::ListedNetwork;
 use crate::runtime::new_network::{Kind, NewNetwork};
@@ -233,6 +234,11 @@ impl Create {
         }
         runtime.create_network(&name, &new)?;
         print_line(&name);
+        if self.names
+            && let Err(error) = dnsname::require_engine(&runtime.settings.path)
+        {
+            warn(format_args!("warning: {error}; an ADD fails until it is there"));
+        }
         // The link can appear later. This user may not be allowed to look.
         if let Some(parent) = &new.parent
             && let Ok(None) = Rtnl::open().and_then(|host| host.link(parent))

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -84,13 +84,7 @@ impl Process {
 
     /// The file name of its executable. `None` if it has none: it has ended or is just ending, or is a thread of the kernel.
     pub fn executable(&self) -> io::Result<Option<String>> {
-        let path = found(fs::read_link(format!("/proc/{}/exe", self.id)))?;
-        Ok(path.map(|path| {
-            let path = path.to_string_lossy();
-            // After an update, the executable of a process that runs is a file without a name.
-            let path = path.trim_end_matches(" (deleted)");
-            path.rsplit_once('/').map_or(path, |(_, name)| name).to_owned()
-        }))
+        executable_of(self.id)
     }
 
     /// Whether its standard output is a pipe that no process reads any more. False if this is unknown: its standard output is no
@@ -130,10 +124,28 @@ impl Process {
     }
 }
 
+/// The file name of the executable of a process, see `Process::executable`.
+pub fn executable_of(id: u32) -> io::Result<Option<String>> {
+    let path = found(fs::read_link(format!("/proc/{id}/exe")))?;
+    Ok(path.map(|path| {
+        let path = path.to_string_lossy();
+        // After an update, the executable of a process that runs is a file without a name.
+        let path = path.trim_end_matches(" (deleted)");
+        path.rsplit_once('/').map_or(path, |(_, name)| name).to_owned()
+    }))
+}
+
 /// A process that gets signals. It stays the one that was opened, whatever becomes of its id.
 pub struct Opened {
     pidfd: OwnedFd,
     pub id: u32,
+}
+
+/// It becomes readable at the end of the process.
+impl AsFd for Opened {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
 }
 
 impl Opened {
@@ -145,6 +157,12 @@ impl Opened {
             Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(None),
             opened => found(opened),
         }
+    }
+
+    /// Fails if this process cannot open processes: the kernel is older than Linux 5.3, or a filter of system calls refuses it.
+    pub fn require() -> io::Result<()> {
+        fault::kernel_request()?;
+        sys::open_process(std::process::id()).map(drop)
     }
 
     /// The arguments that it was started with, each with a NUL behind it. Empty after its end, and for a process of another user.
@@ -175,7 +193,8 @@ impl Opened {
         found(sys::signal_process(&self.pidfd, signal)).map(|sent| sent.is_some())
     }
 
-    fn ends_within(&self, limit: Duration) -> io::Result<bool> {
+    /// Waits for the end of the process. Returns false after the limit.
+    pub fn ends_within(&self, limit: Duration) -> io::Result<bool> {
         let end = Instant::now() + limit;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -221,6 +240,31 @@ pub fn shares_network(id: u32, own_id: u32) -> Option<bool> {
         return None;
     }
     Some(device(&id.to_string())? == device("thread-self")?)
+}
+
+/// The ids of the processes with this file name of their executable. Those of other users are missing.
+pub fn ids_of(executable: &str) -> io::Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for process in ids("/proc")? {
+        let id = process.file_name().and_then(|name| name.to_str()?.parse().ok());
+        if let Some(id) = id
+            && executable_of(id).is_ok_and(|name| name.as_deref() == Some(executable))
+        {
+            found.push(id);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a process finds the same directory at this path. False after its end, and if one of them finds none.
+pub fn shares_directory(id: u32, path: &Path) -> io::Result<bool> {
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    let of_other = Path::new("/proc").join(id.to_string()).join("root").join(relative);
+    let (Some(own), Some(other)) = (found(fs::metadata(path))?, found(fs::metadata(of_other))?)
+    else {
+        return Ok(false);
+    };
+    Ok((own.dev(), own.ino()) == (other.dev(), other.ino()))
 }
 
 /// A path of each network namespace with a thread. What cannot be read is missing.

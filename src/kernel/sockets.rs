@@ -39,15 +39,22 @@ impl Waiting {
         address.is_none_or(has_address)
     }
 
+    /// Whether a process has the socket. Fails if its files cannot be read.
+    pub fn is_of(&self, id: u32) -> io::Result<bool> {
+        let target = format!("socket:[{}]", self.inode);
+        for file in fs::read_dir(format!("/proc/{id}/fd"))? {
+            // One that was closed meanwhile is not this one.
+            if file::found(fs::read_link(file?.path()))?
+                .is_some_and(|path| path.as_os_str() == &*target)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The processes that have the socket. Those that cannot be read are left out.
     pub fn programs(&self) -> Vec<Program> {
-        let target = format!("socket:[{}]", self.inode);
-        let has_socket = |id: &u32| {
-            let files = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
-            files
-                .flat_map(|file| fs::read_link(file.path()))
-                .any(|path| path.as_os_str() == &*target)
-        };
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ids = processes.filter_map(|file| file.file_name().to_str()?.parse().ok());
         let read = |id: u32| {
@@ -55,7 +62,7 @@ impl Waiting {
             let name = text("comm")?.trim_end().to_owned();
             Some(Program { id, name, arguments: text("cmdline").unwrap_or_default() })
         };
-        ids.filter(has_socket).filter_map(read).collect()
+        ids.filter(|id| self.is_of(*id).unwrap_or(false)).filter_map(read).collect()
     }
 }
 

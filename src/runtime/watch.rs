@@ -1,7 +1,8 @@
 //! `reconcile --watch`: restores living attachments again when something changes that they need on the host.
 //!
-//! Each transaction of nf_tables and each change of a link, address, route, queueing discipline or forwarding causes a look, which
-//! is one reconcile of all attachments. What it restores causes another look, which finds no difference and so changes nothing.
+//! Each transaction of nf_tables, each change of a link, address, route, queueing discipline or forwarding, and the end of the process
+//! that answers names, causes a look, which is one reconcile of all attachments. What it restores causes another look, which finds no
+//! difference and so changes nothing.
 
 mod backoff;
 mod guard;
@@ -18,6 +19,7 @@ use crate::kernel::listener::Signals;
 use crate::kernel::sys;
 use crate::netlink::{Events, changes};
 use crate::plugin::parts::{InContainer, Parts};
+use crate::plugins::dnsname;
 use crate::runtime::Runtime;
 use crate::runtime::reconcile::Busy;
 
@@ -52,6 +54,8 @@ impl Runtime {
         let (mut guard, mut memory) = (Guard::new(), Memory::default());
         let (mut schedule, mut ready) = (Schedule::default(), Some(ready));
         let mut pause_end = Duration::ZERO;
+        // The process that answers the names of containers.
+        let mut engine = None;
         loop {
             let now = clock::since_boot();
             let due = schedule.due().max(pause_end);
@@ -66,6 +70,7 @@ impl Runtime {
                     let is_partial = self.look(&mut memory, schedule.is_quiet(now));
                     let end = clock::since_boot();
                     guard.ensure(end);
+                    engine = dnsname::running_engine();
                     let cost = clock::processor_time().saturating_sub(begin);
                     schedule.looked(end, cost, (is_partial, memory.backoff.next()));
                 }
@@ -83,6 +88,8 @@ impl Runtime {
             if now < pause_end || !schedule.is_resting(now) {
                 files.extend(sources.iter().map(AsFd::as_fd));
             }
+            // Its end can be read.
+            files.extend(engine.iter().map(AsFd::as_fd));
             let readable = clock::readable(&files, Some(wake.saturating_sub(now)));
             let readable = readable.map_err(|error| {
                 Error::internal("cannot wait for changes").with_details(sys::reason(&error))
@@ -90,7 +97,11 @@ impl Runtime {
             if readable[0] {
                 return self.write_left(&[]);
             }
-            if readable.contains(&true) && discard(&sources)? {
+            let has_ended = engine.is_some() && readable.last() == Some(&true);
+            if has_ended {
+                engine = None;
+            }
+            if readable.contains(&true) && (discard(&sources)? || has_ended) {
                 schedule.note(clock::since_boot());
                 if now < pause_end {
                     // A command may have changed the pause.

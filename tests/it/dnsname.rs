@@ -1,8 +1,11 @@
 //! `dnsname` with aardvark-dns: names are asked for with the resolvers of glibc and busybox, in containers.
 
+mod engine;
+mod input;
+
 use serde_json::{Value, json};
 
-use crate::world::{Call, Container, DNS_ENGINE, Running, World, all_at_once, with};
+use crate::world::{Call, Container, Running, World, with};
 
 /// The process id of the engine.
 const ID: &str = "/run/cnibox/names/aardvark/aardvark.pid";
@@ -84,18 +87,23 @@ impl<'w> Attached<'w> {
 
     /// The addresses of a name, sorted, by the resolver of glibc with the DNS settings of the result.
     fn asks(&self, name: &str) -> Vec<String> {
-        let text = |key: &str| {
-            let words = self.result["dns"][key].as_array().unwrap().iter();
-            words.map(|word| word.as_str().unwrap()).collect::<Vec<_>>().join(" ")
+        self.asks_by(&format!("getent ahosts {name} | cut -d ' ' -f 1"), &[&self.result])
+    }
+
+    /// The lines of a command, sorted, with the DNS settings of several results.
+    fn asks_by(&self, command: &str, results: &[&Value]) -> Vec<String> {
+        let words = |key: &str| {
+            let all = results.iter().flat_map(|result| result["dns"][key].as_array().unwrap());
+            all.map(|word| word.as_str().unwrap()).collect::<Vec<_>>()
         };
         let servers: String =
-            text("nameservers").split(' ').map(|server| format!("nameserver {server}\n")).collect();
+            words("nameservers").iter().map(|server| format!("nameserver {server}\n")).collect();
         let script = format!(
             "printf '{servers}search {}\noptions timeout:2 attempts:2\n' >/run/resolv
             mount --bind /run/resolv /etc/resolv.conf
             printf 'hosts: dns\n' >/run/nsswitch; mount --bind /run/nsswitch /etc/nsswitch.conf
-            getent ahosts {name} | cut -d ' ' -f 1 | sort -u",
-            text("search")
+            {command} | sort -u",
+            words("search").join(" ")
         );
         let netns = self.container.netns();
         let words =
@@ -203,6 +211,45 @@ fn a_container_in_two_networks_finds_the_names_of_both_by_either_server() {
     assert_eq!(leftovers(&world), "");
 }
 
+/// musl asks all servers at once, and takes the first answer, also one that there is no such name.
+#[test]
+fn a_program_of_musl_in_two_networks_finds_the_names_of_both() {
+    const RESOLVER: &str = r"
+        #include <netdb.h>
+        #include <stdio.h>
+        int main(int count, char **words) {
+            struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+            if (getaddrinfo(words[1], NULL, &hints, &found)) return 1;
+            for (; found; found = found->ai_next) {
+                char text[64];
+                getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST);
+                puts(text);
+            }
+        }";
+    let world = World::new();
+    world.write("/run/resolver.c", RESOLVER);
+    world.host(["musl-gcc", "-static", "-o", "/run/resolver", "/run/resolver.c"]);
+    let (net, other) = (network("net", 1), network("other", 2));
+    let web = attach(&world, "web", &net, json!({}));
+    let db = attach(&world, "db", &other, json!({}));
+    let both = attach(&world, "both", &net, json!({}));
+    let second = attach_as(
+        Container { world: &world, name: "both".into() },
+        "eth1",
+        "both",
+        &other,
+        json!({}),
+    );
+    for (name, found) in [("web", &web), ("db", &db), ("db.dns.podman", &db)] {
+        for _ in 0..5 {
+            let asked =
+                both.asks_by(&format!("/run/resolver {name}"), &[&both.result, &second.result]);
+            assert_eq!(asked, found.addresses(), "{name}");
+        }
+    }
+    assert_eq!(web.asks_by("/run/resolver db", &[&web.result]), [""; 0]);
+}
+
 #[test]
 fn two_containers_with_one_name_are_both_found_and_each_takes_only_its_own_along() {
     let world = World::new();
@@ -270,21 +317,7 @@ fn names_that_would_forge_entries_are_left_out() {
 #[test]
 fn other_names_are_asked_of_the_servers_of_the_network_unless_it_is_internal() {
     let world = World::new();
-    let options = [
-        "dnsmasq",
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--no-resolv",
-        "--no-hosts",
-        "--user=root",
-        "--group=",
-        "--pid-file=",
-        "--bind-interfaces",
-        "--listen-address=127.0.0.9",
-        "--port=53",
-        "--host-record=far.example,192.0.2.7",
-    ];
-    let _upstream = world.tool(&options, None).start();
+    let _upstream = world.dnsmasq("127.0.0.9", &["--host-record=far.example,192.0.2.7"]);
     world.eventually("dnsmasq waits", || world.host(["ss", "-Hlnu"]).contains("127.0.0.9:53 "));
     let with_dns = |name, number| {
         with(
@@ -304,217 +337,6 @@ fn other_names_are_asked_of_the_servers_of_the_network_unless_it_is_internal() {
     assert_eq!(closed.asks("other"), other.addresses());
     open.check("open").run().silence();
     closed.check("closed").run().silence();
-}
-
-#[test]
-fn the_last_name_ends_the_engine_and_the_next_one_starts_it() {
-    let world = World::new();
-    let net = network("net", 1);
-    let keeper = attach(&world, "keeper", &network("other", 2), json!({}));
-    keeper.detach();
-    for _ in 0..20 {
-        let one = attach(&world, "one", &net, json!({}));
-        assert_eq!(one.asks("one"), one.addresses());
-        one.detach();
-        assert_eq!(leftovers(&world), "");
-        one.container.destroy();
-    }
-}
-
-#[test]
-fn calls_at_once_lose_no_name_and_no_engine() {
-    let world = World::new();
-    let net = network("net", 1);
-    let all: Vec<Attached<'_>> = (0..12)
-        .map(|number| {
-            let container = world.container(&format!("c{number}"));
-            let before = container.add("bridge", &net);
-            let config = with(&dnsname(&net, json!({})), json!({"prevResult": before}));
-            Attached {
-                container,
-                network: net.clone(),
-                ifname: "eth0".into(),
-                config,
-                result: Value::Null,
-            }
-        })
-        .collect();
-    for _ in 0..3 {
-        for outcome in all_at_once(
-            all.iter().map(|one| one.call("ADD").env("CNI_ARGS", &args(&one.container.name))),
-        ) {
-            outcome.success();
-        }
-        let asking = attach(&world, "asking", &net, json!({}));
-        for one in &all {
-            assert_eq!(asking.asks(&one.container.name).len(), 2, "{}", one.container.name);
-        }
-        // The last name goes while the next one comes.
-        let (half, rest) = all.split_at(6);
-        asking.detach();
-        asking.container.destroy();
-        let calls =
-            half.iter().map(|one| one.call("DEL")).chain(rest.iter().map(|one| one.call("ADD")));
-        for outcome in all_at_once(calls) {
-            assert_eq!(outcome.status, 0, "{}", outcome.report());
-        }
-        assert_eq!(world.read("/run/cnibox/names/aardvark/n-net").lines().count(), 1 + rest.len());
-        for outcome in all_at_once(all.iter().map(|one| one.call("DEL"))) {
-            outcome.silence();
-        }
-        assert_eq!(leftovers(&world), "");
-    }
-}
-
-#[test]
-fn a_killed_engine_is_told_of_and_started_again() {
-    let world = World::new();
-    let net = network("net", 1);
-    let web = attach(&world, "web", &net, json!({}));
-    let db = attach(&world, "db", &net, json!({}));
-    let first = engine(&world);
-    kill(&world);
-    web.check("web").run().fails(999, &["aardvark-dns does not run"]);
-    // An ADD, a DEL and a GC start it for all names.
-    let more = attach(&world, "more", &net, json!({}));
-    assert_ne!(engine(&world), first);
-    assert_eq!(db.asks("web"), web.addresses());
-    kill(&world);
-    more.detach();
-    assert_eq!(db.asks("web"), web.addresses());
-    assert_eq!(db.asks("more"), [""; 0]);
-    kill(&world);
-    let valid = ["web", "db"].map(|id| json!({"containerID": id, "ifname": "eth0"}));
-    let gc = with(&web.config, json!({"cni.dev/valid-attachments": valid}));
-    world.call("dnsname", "GC", &gc).run().silence();
-    assert_eq!(db.asks("web"), web.addresses());
-    // The id of the process is that of another one by now: it must not get a signal.
-    let mut stranger = world.tool(&["sleep", "1000"], None).start();
-    kill(&world);
-    world.write(ID, format!("{}\n", stranger.pid_in_world()));
-    db.detach();
-    assert!(stranger.is_running());
-    assert_eq!(web.asks("web"), web.addresses());
-    web.detach();
-    assert!(stranger.is_running());
-    assert_eq!(leftovers(&world), "");
-}
-
-#[test]
-fn a_call_that_was_killed_is_completed_by_the_next_one() {
-    let world = World::new();
-    let (net, other) = (network("net", 1), network("other", 2));
-    let web = attach(&world, "web", &net, json!({}));
-    let db = attach(&world, "db", &other, json!({}));
-    // As after a SIGKILL between the file of the attachment and that of the engine.
-    world.write("/run/cnibox/names/changing", "");
-    world.write("/run/cnibox/names/aardvark/n-net", "10.1.0.1,fd00:1::1\n");
-    world.write("/run/cnibox/names/aardvark/n-gone", "10.9.0.1\nx 10.9.0.2  x\n");
-    let more = attach(&world, "more", &other, json!({}));
-    assert_eq!(web.asks("web"), web.addresses(), "the file of another network is made again");
-    assert_eq!(more.asks("db"), db.addresses());
-    let files = world.host(["ls", "-A", "/run/cnibox/names", "/run/cnibox/names/aardvark"]);
-    assert!(!files.contains("changing") && !files.contains("n-gone"), "{files}");
-}
-
-#[test]
-fn a_network_without_its_gateway_does_not_stop_the_others() {
-    let world = World::new();
-    let (net, other) = (network("net", 1), network("other", 2));
-    let web = attach(&world, "web", &net, json!({}));
-    let lost = attach(&world, "lost", &other, json!({}));
-    world.host(["ip", "address", "flush", "dev", "cni2"]);
-    kill(&world);
-    let db = attach(&world, "db", &net, json!({}));
-    assert_eq!(db.asks("web"), web.addresses());
-    lost.check("lost")
-        .run()
-        .fails(7, &["cannot serve names in network other", "no gateway address"]);
-    // With the gateway its names are back.
-    world.host([
-        "sh",
-        "-ec",
-        "ip address add 10.2.0.1/24 dev cni2; ip address add fd00:2::1/64 dev cni2 nodad",
-    ]);
-    let found = attach(&world, "found", &other, json!({}));
-    assert_eq!(found.asks("lost"), lost.addresses());
-    lost.check("lost").run().silence();
-}
-
-#[test]
-fn a_program_on_port_53_is_named() {
-    let world = World::new();
-    let net = network("net", 1);
-    let program = occupy(&world, "0.0.0.0");
-    let container = world.container("c1");
-    let before = container.add("bridge", &net);
-    let config = with(&dnsname(&net, json!({})), json!({"prevResult": before}));
-    let pid = program.pid_in_world();
-    let add = container.call("dnsname", "ADD", &config).run();
-    add.fails(
-        999,
-        &[
-            "cannot serve udp port 53 of 10.1.0.1",
-            &format!("the program socat, process {pid}, has this port of 0.0.0.0"),
-        ],
-    );
-    assert_eq!(leftovers(&world), "");
-    drop(program);
-    world.host(["pkill", "socat"]);
-    container.add("dnsname", &config);
-    // One that came to a second network while the engine runs.
-    let other = network("other", 2);
-    container.call("bridge", "ADD", &other).env("CNI_IFNAME", "eth1").run().success();
-    let program = occupy(&world, "10.2.0.1");
-    let before = container
-        .call("bridge", "ADD", &with(&other, json!({})))
-        .env("CNI_IFNAME", "eth2")
-        .run()
-        .success();
-    let second = with(&dnsname(&other, json!({})), json!({"prevResult": before}));
-    let add = container.call("dnsname", "ADD", &second).env("CNI_IFNAME", "eth2").run();
-    add.fails(999, &["cannot serve udp port 53 of 10.2.0.1", "socat"]);
-    assert!(!world.read("/run/cnibox/names/aardvark/n-net").is_empty());
-    assert!(!world.path("/run/cnibox/names/aardvark/n-other").exists());
-    drop(program);
-}
-
-#[test]
-fn a_missing_or_old_engine_is_named_with_its_package() {
-    let world = World::new();
-    let net = network("net", 1);
-    let c1 = world.container("c1");
-    let before = c1.add("bridge", &net);
-    let config = with(&dnsname(&net, json!({})), json!({"prevResult": before}));
-    // Without the directories of the machine, which may have the engine.
-    world.host(["sh", "-ec", "rm /run/plugins/aardvark-dns"]);
-    let texts =
-        ["cannot find aardvark-dns", "need aardvark-dns 1.13 or later", "the package aardvark-dns"];
-    c1.call("dnsname", "ADD", &config).run().fails(999, &texts);
-    world.call("dnsname", "STATUS", &config).run().fails(50, &texts);
-    world.write("/run/plugins/aardvark-dns", "#!/bin/sh\necho aardvark-dns 1.4.0\n");
-    world.host(["chmod", "+x", "/run/plugins/aardvark-dns"]);
-    let texts = ["/run/plugins/aardvark-dns is release 1.4", "need aardvark-dns 1.13 or later"];
-    c1.call("dnsname", "ADD", &config).run().fails(999, &texts);
-    world.call("dnsname", "STATUS", &config).run().fails(50, &texts);
-    assert_eq!(leftovers(&world), "");
-    // Names that are there can be removed without it.
-    world.host(["ln", "-sf", DNS_ENGINE, "/run/plugins/aardvark-dns"]);
-    world.call("dnsname", "STATUS", &config).run().silence();
-    c1.add("dnsname", &config);
-    let web = attach(&world, "web", &net, json!({}));
-    world.host(["sh", "-ec", "rm /run/plugins/aardvark-dns"]);
-    kill(&world);
-    let del = web.call("DEL").run();
-    assert!(
-        del.stderr.contains("cannot find aardvark-dns")
-            && del.stderr.contains("the names of containers are not answered"),
-        "{}",
-        del.report()
-    );
-    del.silence();
-    c1.del("dnsname", &config);
-    assert_eq!(leftovers(&world), "");
 }
 
 #[test]
@@ -594,23 +416,5 @@ mod faults {
             web.call("ADD").env("CNI_ARGS", &args("web")).run().success();
         }
         assert!(failures > 5, "{failures}");
-    }
-
-    #[test]
-    fn lost_files_of_names_are_made_again() {
-        let world = World::new();
-        let net = network("net", 1);
-        let web = attach(&world, "web", &net, json!({}));
-        let db = attach(&world, "db", &net, json!({}));
-        world.host(["rm", "/run/cnibox/names/networks/net/web+eth0"]);
-        web.check("web").run().fails(999, &["the names of container web are missing"]);
-        web.call("ADD").env("CNI_ARGS", &args("web")).run().success();
-        assert_eq!(db.asks("web"), web.addresses());
-        world.write("/run/cnibox/names/aardvark/foreign", "");
-        [web, db].iter().for_each(Attached::detach);
-        assert_eq!(
-            leftovers(&world),
-            "/run/cnibox/names/aardvark\n/run/cnibox/names/aardvark/foreign\n"
-        );
     }
 }

@@ -35,6 +35,7 @@ pub fn of_new(name: &NetworkName, new: &NewNetwork, options: Vec<(String, String
         interface: interface.map(ToString::to_string).unwrap_or_default(),
         subnets: subnets.collect(),
         is_internal: new.is_internal,
+        has_names: new.has_names,
         options: Map([type_of(new.kind), options].concat()),
         ..Object::default()
     };
@@ -63,6 +64,10 @@ fn command(object: &Object) -> String {
     }
     if object.is_internal {
         words.push("--internal".to_owned());
+    }
+    // podman asks for names unless it is told not to. A file decides for itself.
+    if !object.has_names && object.option(list::NETWORK).is_none() {
+        words.push("--disable-dns".to_owned());
     }
     let mut flag = |flag: &str, value: String| words.extend([flag.to_owned(), quoted(&value)]);
     for (key, value) in &object.options.0 {

@@ -40,7 +40,11 @@ pub(super) const NFT_META_OIFKIND: c_int = 27;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
 pub(super) const NFTA_RULE_HANDLE: u16 = 3;
 pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;
+/// The protocol of the matches of iptables in the rule.
+pub(super) const NFTA_RULE_COMPAT: u16 = 5;
 pub(super) const NFTA_RULE_USERDATA: u16 = 7;
+pub(super) const NFTA_RULE_COMPAT_PROTO: u16 = 1;
+pub(super) const NFTA_RULE_COMPAT_FLAGS: u16 = 2;
 
 pub(super) const NFTA_SET_NAME: u16 = 2;
 pub(super) const NFTA_SET_FLAGS: u16 = 3;

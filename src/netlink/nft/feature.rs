@@ -16,6 +16,8 @@ pub enum Feature {
     Conntrack,
     /// The match `mark` of iptables.
     XtMark,
+    /// The matches `udp` and `tcp` of iptables.
+    XtPorts,
     Reject,
 }
 
@@ -50,6 +52,7 @@ impl Feature {
             (Self::Conntrack, Family::Bridge) => "CONFIG_NF_CONNTRACK_BRIDGE",
             (Self::Conntrack, _) => "CONFIG_NFT_CT",
             (Self::XtMark, _) => "CONFIG_NETFILTER_XT_MARK",
+            (Self::XtPorts, _) => "CONFIG_NFT_COMPAT",
             (Self::Reject, Family::Bridge) => "CONFIG_NFT_BRIDGE_REJECT",
             (Self::Reject, _) => "CONFIG_NFT_REJECT",
         }

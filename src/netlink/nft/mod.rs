@@ -54,7 +54,7 @@ pub use set::{Datum, Element, NewSet};
 pub use trace::{Ended, Trace, Traces};
 pub use trap::{Flow, TRAP, Trap};
 pub use value::{Transport, Type, Value, pack};
-pub use xt::{XT_CT_STATE_DNAT, xt_mark};
+pub use xt::{XT_CT_STATE_DNAT, xt_dport, xt_mark};
 
 use consts::NFTA_GEN_ID;
 use probe::{NF_TABLES, is_without_nf_tables};

@@ -10,7 +10,8 @@ use super::condition::{Condition, CtState};
 use super::expr::{Expr, dnat_to, redirect_to, reject_prohibited};
 use super::feature::Feature;
 use super::rule::NewRule;
-use super::xt::xt_mark;
+use super::value::Transport;
+use super::xt::{xt_dport, xt_mark};
 use super::{Family, Nft, Table};
 use crate::netlink;
 
@@ -112,6 +113,9 @@ fn use_in(batch: &mut Batch, table: Table<'_>, feature: Feature) {
         Feature::Fib => rule.with(Condition::fib_daddr_type_local()),
         Feature::Conntrack => rule.with(Condition::ct_state(CtState::NEW)),
         Feature::XtMark => rule.then(xt_mark(1)),
+        Feature::XtPorts => {
+            rule.with(Condition::protocol(Transport::Udp)).then(xt_dport(Transport::Udp, 1))
+        }
         Feature::Reject => rule.then(reject_prohibited(table.family)),
     };
     batch.add_rule(table, rule);

@@ -3,10 +3,13 @@
 use super::Family;
 use super::comment::Comment;
 use super::condition::Condition;
-use super::consts::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA};
+use super::consts::{
+    NFTA_RULE_CHAIN, NFTA_RULE_COMPAT, NFTA_RULE_COMPAT_FLAGS, NFTA_RULE_COMPAT_PROTO,
+    NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA,
+};
 use super::expr::{Expr, Verdict};
 use super::field::Field;
-use super::wire::{attribute, be64_of};
+use super::wire::{attribute, be32, be64_of};
 use crate::names;
 use crate::netlink::{Attrs, text, u32_of};
 
@@ -71,6 +74,16 @@ impl<'a> NewRule<'a> {
         attrs.nested(NFTA_RULE_EXPRESSIONS, |attrs| {
             self.exprs.iter().for_each(|expr| expr.write(attrs));
         });
+        let protocol = |expr: &Expr| match expr {
+            Expr::XtMatch(extension) => extension.protocol(),
+            _ => None,
+        };
+        if let Some(transport) = self.exprs.iter().find_map(protocol) {
+            attrs.nested(NFTA_RULE_COMPAT, |attrs| {
+                be32(attrs, NFTA_RULE_COMPAT_PROTO, transport.number().into());
+                be32(attrs, NFTA_RULE_COMPAT_FLAGS, 0);
+            });
+        }
         Comment::write(self.comment.as_ref(), attrs, NFTA_RULE_USERDATA);
     }
 }

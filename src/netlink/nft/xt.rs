@@ -2,6 +2,7 @@
 //! rule without a condition.
 
 use super::expr::{Expr, XtExtension};
+use super::value::Transport;
 use crate::netlink::{u16_at, u32_of};
 
 /// `-m mark --mark BITS/BITS`: the packet has all these bits of the mark. It needs CONFIG_NFT_COMPAT and
@@ -12,7 +13,20 @@ pub fn xt_mark(bits: u32) -> Expr {
     Expr::XtMatch(XtExtension { name: "mark".into(), revision: 1, info })
 }
 
+/// `-m udp --dport PORT`, or the same of `tcp`: the packet is to this port. It needs CONFIG_NFT_COMPAT, and the rule a condition on the
+/// protocol before it. Source: linux/netfilter/xt_tcpudp.h, `struct xt_udp` and `struct xt_tcp`, aligned to eight bytes.
+pub fn xt_dport(transport: Transport, port: u16) -> Expr {
+    let mut info = [0, u16::MAX, port, port].map(u16::to_ne_bytes).concat();
+    info.resize(16, 0);
+    Expr::XtMatch(XtExtension { name: transport.name().into(), revision: 0, info })
+}
+
 impl XtExtension {
+    /// The protocol that the rule must have, or the kernel refuses the match.
+    pub(super) fn protocol(&self) -> Option<Transport> {
+        [Transport::Tcp, Transport::Udp].into_iter().find(|one| one.name() == self.name)
+    }
+
     /// The value and the mask of the packet mark that the match or target compares or sets. `None` if it is about something
     /// else.
     pub fn mark(&self) -> Option<(u32, u32)> {

@@ -11,16 +11,15 @@
 //! The lock of /run/cnibox/names is held meanwhile. A process that is killed leaves `changing`, and the next call makes all files of
 //! the engine again. The engine runs while there is a name: the call that removes the last one ends it.
 
-use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use super::engine::{self, Engine};
+use super::input;
+use super::named::{DIRECTORY, NETWORKS, Named, Network, is_there, keys, parse};
 use crate::attachments::owner::{Owners, shortened};
-use crate::cni::json::{self, Json, keys};
+use crate::cni::json;
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::kernel::file;
@@ -30,29 +29,11 @@ use crate::names::Attachment;
 use crate::plugin::Context;
 use crate::steps::state::{self, StateFile};
 
-pub const DIRECTORY: &str = "/run/cnibox/names";
-const NETWORKS: &str = "/run/cnibox/names/networks";
-const ENGINE: Engine = Engine { directory: "/run/cnibox/names/aardvark" };
+pub(super) const ENGINE: Engine = Engine { directory: "/run/cnibox/names/aardvark" };
 const CHANGING: &str = "/run/cnibox/names/changing";
 
 /// The longest network name and container id in a file's name. A longer one is replaced by its hash.
 const NAME_BYTES_MAX: usize = 180;
-
-keys! {
-    /// The names of an attachment.
-    #[derive(Clone, Debug, PartialEq, Serialize)]
-    pub struct Named requires "container" {
-        "container" => pub container: String,
-        "addresses" => pub addresses: Vec<IpAddr>,
-        "names" => pub names: Vec<String>,
-        /// The addresses of the host at which the container asks.
-        "listen" => pub listen: Vec<IpAddr>,
-        /// The servers that are asked for other names. Empty: those of the host.
-        "servers" => pub servers: Vec<IpAddr>,
-        /// Other names are not asked for.
-        "internal" => pub internal: bool,
-    }
-}
 
 /// The names of one network.
 pub struct Registry<'a> {
@@ -69,10 +50,12 @@ impl<'a> Registry<'a> {
 
     /// Writes the names of an attachment, and makes the engine answer them. On an error, the names are as before.
     pub fn put(&self, at: &Attachment, named: &Named) -> Result<()> {
+        engine::require_signals()?;
+        let lock = state::lock(DIRECTORY)?;
         let own = self.file(at);
         // `None` until it was read: then nothing has changed.
         let mut before = None;
-        let put = self.change(true, || {
+        let put = self.change(&lock, Aim::Serve(&named.listen), || {
             before = Some(own.read()?);
             own.write(json::compact(named).as_bytes())
         });
@@ -82,7 +65,7 @@ impl<'a> Registry<'a> {
                 Some(Some(Ok(content))) => own.write(content),
                 Some(Some(Err(_)) | None) => own.remove(),
             };
-            error.and(sys::despite_interrupt(|| self.change(false, restore)))
+            error.and(sys::despite_interrupt(|| self.change(&lock, Aim::Restore, restore)))
         })
     }
 
@@ -93,7 +76,8 @@ impl<'a> Registry<'a> {
         if !is_there(&directory)? && !is_there(CHANGING.as_ref())? {
             return Ok(());
         }
-        self.change(false, || {
+        let lock = state::lock(DIRECTORY)?;
+        self.change(&lock, Aim::Remove, || {
             let is_gone = |file: &&StateFile| {
                 owners.has(|at, _| file.name().is_some_and(|name| name == file_name(at)))
             };
@@ -110,22 +94,22 @@ impl<'a> Registry<'a> {
         file.read()?.map(|content| parse(&file, content)).transpose()
     }
 
-    /// Fails if the engine does not run, or does not have these names.
+    /// Fails if the engine does not run, does not have these names or does not listen for them, or a rule of INPUT is missing.
     pub fn check(&self, named: &Named) -> Result<()> {
-        if ENGINE.running()?.is_none() {
-            let msg = format!("{} does not run", engine::NAME);
-            return Err(Error::difference(msg).of_shared(engine::NAME));
+        let missing = |what: &str| Err(Error::difference(format_args!("{} {what}", engine::NAME)));
+        let Some(engine) = ENGINE.running()? else {
+            return missing("does not run").map_err(|error: Error| error.of_shared(engine::NAME));
+        };
+        if let Some(address) = engine::unserved(&named.listen, &engine)? {
+            return missing(&format!("does not serve {address}"));
         }
-        if ENGINE.has(&self.key, named)? {
-            return Ok(());
+        if !ENGINE.has(&self.key, named)? {
+            return missing(&format!("has no names of container {}", named.container));
         }
-        let msg = format!("{} has no names of container {}", engine::NAME, named.container);
-        Err(Error::difference(msg))
-    }
-
-    /// The addresses at which the containers of the network ask.
-    fn listen(&self) -> Result<Vec<IpAddr>> {
-        Ok(names_of(&self.key)?.into_iter().flat_map(|named| named.listen).collect())
+        match self.cx.session.nft_if_supported()? {
+            Some(nft) => input::check(nft, &self.key, named),
+            None => Ok(()),
+        }
     }
 
     fn directory(&self) -> PathBuf {
@@ -136,10 +120,8 @@ impl<'a> Registry<'a> {
         StateFile::new(&self.directory().to_string_lossy(), &file_name(at))
     }
 
-    /// Changes files of this network, and makes the engine answer accordingly. If it cannot serve the network, this is an error if it
-    /// `must`; and else a warning if it cannot be started.
-    fn change(&self, must: bool, edit: impl FnOnce() -> Result<()>) -> Result<()> {
-        let _lock = state::lock(DIRECTORY)?;
+    /// Changes files of this network, and makes the engine answer accordingly.
+    fn change(&self, _: &File, aim: Aim<'_>, edit: impl FnOnce() -> Result<()>) -> Result<()> {
         let was_interrupted = is_there(CHANGING.as_ref())?;
         if was_interrupted {
             file::sweep(DIRECTORY.as_ref());
@@ -147,118 +129,144 @@ impl<'a> Registry<'a> {
         let begun = fault::file_operation().and_then(|()| fs::write(CHANGING, ""));
         begun.map_err(Error::of_file("write", CHANGING.as_ref()))?;
         edit()?;
-        let running = match ENGINE.running()? {
-            Some(running) => self.reload(running, must, was_interrupted)?,
-            None => None,
+        let is_served = match ENGINE.running()? {
+            Some(engine) => {
+                // A call of another network namespace wrote its own id there, and the files of the engine.
+                let are_others = ENGINE.note(&engine)?;
+                self.update(&engine, aim, was_interrupted || are_others)?
+            }
+            None => false,
         };
-        if running.is_none() {
-            self.start(must)?;
+        if !is_served {
+            self.start(aim)?;
         }
         let removed = fault::file_operation().and_then(|()| fs::remove_file(CHANGING));
         removed.map_err(Error::of_file("remove", CHANGING.as_ref()))
     }
 
-    /// Makes the files of the engine again that can differ, and the engine read them. Ends it without a file. `None` if it has ended.
-    fn reload(&self, running: Opened, must: bool, was_interrupted: bool) -> Result<Option<Opened>> {
-        let keys = if was_interrupted { networks()? } else { vec![self.key.clone()] };
-        let on_host = self.cx.session.host()?.all_addresses()?;
-        let mut rendered = ENGINE.render(&keys, &|address| on_host.contains(&address))?;
-        if was_interrupted {
-            rendered.is_changed = true;
-            ENGINE.remove_others(&keys)?;
-        }
+    /// Makes the running engine answer the names of this network, or of `all` networks. False if it has ended: without a name it is
+    /// ended.
+    fn update(&self, engine: &Opened, aim: Aim<'_>, all: bool) -> Result<bool> {
+        let keys = if all { keys()? } else { vec![self.key.clone()] };
+        let (networks, is_changed) = self.render(&keys, Some(engine), (aim, all))?;
         if ENGINE.has_no_file()? {
-            engine::stop(&running)?;
             // `start` finds no name, and removes what is left.
-            return Ok(None);
+            return engine::stop(engine).map(|()| false);
         }
-        let own = if must { self.listen()? } else { Vec::new() };
-        rendered.new.retain(|address| own.contains(address));
-        for address in &rendered.new {
-            engine::refuse_taken(*address, Some(&running))?;
+        let must = aim.must();
+        let is_stale = is_changed || all || engine::unserved(must, engine)?.is_some();
+        if is_stale && !engine::reload(engine)? {
+            return Ok(false);
         }
-        if rendered.is_changed && !engine::reload(&running)? {
-            return Ok(None);
+        if !engine::wait_for(must, engine)? {
+            return Ok(false);
         }
-        engine::wait_for(&rendered.new).map(|()| Some(running))
+        self.accept(&networks, (aim, all)).map(|()| true)
     }
 
     /// Starts the engine for all addresses that it can serve: one that it cannot serve would stop it. Without names removes its files.
-    fn start(&self, must: bool) -> Result<()> {
-        let keys = networks()?;
-        for address in if must { self.listen()? } else { Vec::new() } {
-            engine::refuse_taken(address, None)?;
-        }
-        let on_host =
-            if keys.is_empty() { Vec::new() } else { self.cx.session.host()?.all_addresses()? };
-        let can_serve =
-            |address| on_host.contains(&address) && engine::refuse_taken(address, None).is_ok();
-        ENGINE.render(&keys, &can_serve)?;
-        ENGINE.remove_others(&keys)?;
-        match ENGINE.has_no_file()? {
-            true => {
+    fn start(&self, aim: Aim<'_>) -> Result<()> {
+        let keys = keys()?;
+        let executable = match aim {
+            _ if keys.is_empty() => None,
+            Aim::Restore => None,
+            Aim::Serve(_) => Some(engine::find(&self.cx.request.parameters.path)?),
+            Aim::Remove => or_warn(engine::find(&self.cx.request.parameters.path)),
+        };
+        let (networks, _) = self.render(&keys, None, (aim, true))?;
+        match executable {
+            _ if ENGINE.has_no_file()? => {
                 // Without a name it is empty.
                 let _ = fs::remove_dir(NETWORKS);
-                ENGINE.remove_files()
+                ENGINE.remove_files()?;
             }
-            false => {
-                let executable = engine::find(&self.cx.request.parameters.path);
-                match executable.and_then(|executable| ENGINE.start(&executable)) {
-                    Err(error) if !must => {
-                        warn(format_args!("{error}; the names of containers are not answered"));
-                        Ok(())
-                    }
-                    started => started,
+            None => {}
+            Some(executable) => match ENGINE.start(&executable) {
+                Err(error) if matches!(aim, Aim::Remove) => drop(or_warn::<()>(Err(error))),
+                started => started?,
+            },
+        }
+        self.accept(&networks, (aim, true))
+    }
+
+    /// Makes the files of the engine from the names of networks. `are_all`: no other network has names. Returns whether a file has
+    /// changed, and the networks with what is served.
+    fn render(
+        &self,
+        keys: &[String],
+        engine: Option<&Opened>,
+        (aim, are_all): (Aim<'_>, bool),
+    ) -> Result<(Vec<Network>, bool)> {
+        let mut networks = keys.iter().map(|key| Network::read(key)).collect::<Result<Vec<_>>>()?;
+        if are_all {
+            ENGINE.remove_others(&networks)?;
+        }
+        let can_serve = |key: &str, address, had: bool| {
+            // The engine has this port itself.
+            if had && engine.is_some() {
+                return Ok(true);
+            }
+            let probed = match ENGINE.other_network_at(key, address)? {
+                Some(other) => Err(engine::served_by(&other, address)),
+                None => engine::probe(address, engine),
+            };
+            match (probed, aim) {
+                (Err(error), Aim::Serve(must)) if must.contains(&address) => Err(error),
+                (Err(_), Aim::Restore) => Ok(false),
+                (Err(error), _) => {
+                    warn(format_args!("{error}; names are not answered there"));
+                    Ok(false)
                 }
+                (Ok(()), _) => Ok(true),
             }
+        };
+        let is_changed = ENGINE.render(&mut networks, &can_serve)?;
+        Ok((networks, is_changed))
+    }
+
+    /// Makes the rules of INPUT for what is served. Only for an ADD an error is one: what is removed does not need them.
+    fn accept(&self, networks: &[Network], (aim, are_all): (Aim<'_>, bool)) -> Result<()> {
+        let put = match self.cx.session.nft_if_supported() {
+            Ok(Some(nft)) => input::put(nft, networks, are_all),
+            found => found.map(drop),
+        };
+        match (put, aim) {
+            (Err(error), Aim::Remove | Aim::Restore) => {
+                warn(format_args!("{error}; rules that accept queries can be left"));
+                Ok(())
+            }
+            (put, _) => put,
         }
     }
 }
 
-fn is_there(path: &Path) -> Result<bool> {
-    let found = fault::file_operation().and_then(|()| fs::metadata(path));
-    file::found(found).map(|found| found.is_some()).map_err(Error::of_file("read", path))
+/// What a change is for.
+#[derive(Clone, Copy)]
+enum Aim<'a> {
+    /// An ADD: the engine must serve these addresses. Others that it cannot serve are warned of.
+    Serve(&'a [IpAddr]),
+    /// DEL and GC: an engine that cannot be started is warned of.
+    Remove,
+    /// A failing ADD, which has its error: an engine that does not run stays so.
+    Restore,
+}
+
+impl<'a> Aim<'a> {
+    fn must(self) -> &'a [IpAddr] {
+        match self {
+            Self::Serve(must) => must,
+            Self::Remove | Self::Restore => &[],
+        }
+    }
+}
+
+/// Warns of an engine that cannot be started.
+fn or_warn<T>(result: Result<T>) -> Option<T> {
+    let warned = |error| warn(format_args!("{error}; the names of containers are not answered"));
+    result.map_err(warned).ok()
 }
 
 /// The name of the file of an attachment.
 fn file_name(at: &Attachment) -> String {
     format!("{}+{}", shortened(&at.container_id, NAME_BYTES_MAX), at.ifname)
-}
-
-/// The networks with names. Removes the directories of the others.
-fn networks() -> Result<Vec<String>> {
-    let cannot = Error::of_file("read directory", Path::new(NETWORKS));
-    let mut keys = Vec::new();
-    for entry in file::found(fs::read_dir(NETWORKS)).map_err(&cannot)?.into_iter().flatten() {
-        let path = entry.map_err(&cannot)?.path();
-        let Some(key) = path.file_name().and_then(OsStr::to_str) else { continue };
-        if state::all(&path.to_string_lossy())?.is_empty() {
-            // If it has a file by now, it stays.
-            let _ = fs::remove_dir(&path);
-        } else {
-            keys.push(key.to_owned());
-        }
-    }
-    keys.sort_unstable();
-    Ok(keys)
-}
-
-/// The names of a network, in the order of their files. Warns of a damaged file.
-pub(super) fn names_of(key: &str) -> Result<Vec<Named>> {
-    let mut files = state::all(&Path::new(NETWORKS).join(key).to_string_lossy())?;
-    files.sort_unstable_by(|one, other| one.name().cmp(&other.name()));
-    let mut all = Vec::new();
-    for file in files {
-        match file.read()?.map(|content| parse(&file, content)) {
-            Some(Ok(named)) => all.push(named),
-            Some(Err(error)) => warn(format_args!("{error}; its names are not answered")),
-            None => {}
-        }
-    }
-    Ok(all)
-}
-
-fn parse(file: &StateFile, content: Result<Vec<u8>>) -> Result<Named> {
-    let named = Json::parse(&content?).and_then(|json| json.read("names"));
-    named.map_err(|error| file.damaged(error))
 }

@@ -5,8 +5,8 @@
 //! 3a08… 10.71.0.2 fd71::2 web,www
 //! ```
 //!
-//! Each field is behind one space, so a family without an address leaves two. Servers behind the first field are asked for other names in
-//! place of those of the host; in a network whose file name ends with `%int` the engine asks none.
+//! Each field is behind one space, so a family without an address leaves two. Servers behind the first field are asked for other names
+//! in place of those of the host; in a network whose file name ends with `%int` the engine asks none.
 //!
 //! Source: aardvark-dns, src/config/mod.rs.
 
@@ -15,68 +15,65 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::engine::{Engine, ID_FILE};
-use super::registry::{DIRECTORY, Named, names_of};
+use ipnet::IpNet;
+
+use super::engine::{Engine, ID_FILE, put, read};
+use super::named::{Named, Network};
 use crate::error::{Error, Result};
-use crate::fault;
-use crate::kernel::file::{self, Aside};
+use crate::kernel::file;
 
 const INTERNAL: &str = "%int";
 
-/// What `Engine::render` did.
-#[derive(Default)]
-pub(super) struct Rendered {
-    pub(super) is_changed: bool,
-    /// The addresses at which the engine did not listen before.
-    pub(super) new: Vec<IpAddr>,
-}
-
 impl Engine {
-    /// Makes the files of networks. Only the addresses that `can_serve` accepts are in them.
+    /// Makes the files of networks, without the addresses that cannot be served: `can_serve` gets the key of a network, an address, and
+    /// whether the file had it before. Notes what is served. Returns whether a file has changed.
     pub(super) fn render(
         &self,
-        keys: &[String],
-        can_serve: &dyn Fn(IpAddr) -> bool,
-    ) -> Result<Rendered> {
-        let mut rendered = Rendered::default();
-        for key in keys {
-            let all = names_of(key)?;
-            let [path, other] = self.files(key, all.iter().any(|named| named.internal));
-            let mut listen: Vec<IpAddr> = Vec::new();
-            for address in all.iter().flat_map(|named| &named.listen) {
-                if !listen.contains(address) && can_serve(*address) {
+        networks: &mut [Network],
+        can_serve: &dyn Fn(&str, IpAddr, bool) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut is_changed = false;
+        for Network { key, names, served: listen } in networks {
+            let [path, other] = self.files(key, names.iter().any(|named| named.internal));
+            let old = [read(&path)?, read(&other)?];
+            let had = |address: IpAddr| old.iter().flatten().any(|file| listens(file, address));
+            for address in names.iter().flat_map(|named| &named.listen) {
+                if !listen.contains(address) && can_serve(key, *address, had(*address))? {
                     listen.push(*address);
                 }
             }
-            let old = [read(&path)?, read(&other)?];
-            let listened = |address: &IpAddr| {
-                let before =
-                    old.iter().flatten().filter_map(|content| content.split([' ', '\n']).next());
-                before.flat_map(|first| first.split(',')).any(|text| text.parse() == Ok(*address))
-            };
-            rendered.new.extend(listen.iter().filter(|address| !listened(address)));
-            let content = (!listen.is_empty()).then(|| content(&listen, &all));
-            let new = [content, None];
-            for ((path, old), new) in [&path, &other].into_iter().zip(old).zip(new) {
-                if old != new {
+            let new = [(!listen.is_empty()).then(|| content(listen, names)), None];
+            for ((path, old), new) in [&path, &other].into_iter().zip(&old).zip(new) {
+                if *old != new {
                     put(path, new)?;
-                    rendered.is_changed = true;
+                    is_changed = true;
                 }
             }
         }
-        Ok(rendered)
+        Ok(is_changed)
     }
 
-    /// Removes the files of all networks except these.
-    pub(super) fn remove_others(&self, keys: &[String]) -> Result<()> {
+    /// Removes the files of all other networks.
+    pub(super) fn remove_others(&self, networks: &[Network]) -> Result<()> {
         for name in self.names()? {
-            let of_key =
-                name.strip_prefix("n-").map(|key| key.strip_suffix(INTERNAL).unwrap_or(key));
-            if of_key.is_some_and(|of_key| !keys.iter().any(|key| key == of_key)) {
+            if key_of(&name)
+                .is_some_and(|of_key| !networks.iter().any(|network| network.key == of_key))
+            {
                 put(&self.path().join(name), None)?;
             }
         }
         Ok(())
+    }
+
+    /// The key of another network that is served at an address. The engine would end if two were.
+    pub(super) fn other_network_at(&self, key: &str, address: IpAddr) -> Result<Option<String>> {
+        for name in self.names()? {
+            let Some(other) = key_of(&name).filter(|other| *other != key) else { continue };
+            if read(&self.path().join(&name))?.is_some_and(|file| listens(&file, address)) {
+                return Ok(Some(other.to_owned()));
+            }
+        }
+        Ok(None)
     }
 
     pub(super) fn has_no_file(&self) -> Result<bool> {
@@ -121,24 +118,15 @@ impl Engine {
     }
 }
 
-fn read(path: &std::path::Path) -> Result<Option<String>> {
-    file::found(file::read_text(path)).map_err(Error::of_file("read", path))
+/// The key of the network of a file.
+fn key_of(name: &str) -> Option<&str> {
+    name.strip_prefix("n-").map(|key| key.strip_suffix(INTERNAL).unwrap_or(key))
 }
 
-/// Writes or removes a file. The engine reads all files of its directory, so a temporary one is in another.
-fn put(path: &std::path::Path, content: Option<String>) -> Result<()> {
-    let Some(content) = content else {
-        let removed = fault::file_operation().and_then(|()| fs::remove_file(path));
-        return file::found(removed).map(drop).map_err(Error::of_file("remove", path));
-    };
-    let write = || {
-        if let Some(directory) = path.parent() {
-            file::make_directory(directory, 0o700)?;
-        }
-        let aside = PathBuf::from(DIRECTORY).join(path.file_name().unwrap_or_default());
-        Aside::keep(&aside, content.as_bytes(), 0o600)?.rename(path)
-    };
-    write().map_err(Error::of_file("write", path))
+/// Whether the engine listens at an address, by the content of a file.
+fn listens(content: &str, address: IpAddr) -> bool {
+    let first = content.split([' ', '\n']).next().unwrap_or_default();
+    first.split(',').any(|text| text.parse() == Ok(address))
 }
 
 fn content(listen: &[IpAddr], all: &[Named]) -> String {
@@ -161,9 +149,8 @@ fn content(listen: &[IpAddr], all: &[Named]) -> String {
 /// The line of an attachment.
 fn line(named: &Named) -> String {
     let of = |is_v4: bool| {
-        let own: Vec<IpAddr> =
-            named.addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4).collect();
-        list(&own)
+        let all = named.addresses.iter().map(IpNet::addr);
+        list(&all.filter(|address| address.is_ipv4() == is_v4).collect::<Vec<_>>())
     };
     format!("{} {} {} {}", named.container, of(true), of(false), named.names.join(","))
 }
@@ -181,7 +168,7 @@ mod tests {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let named = |container: &str, addresses: &[&str], names: &[&str]| Named {
             container: container.into(),
-            addresses: addresses.iter().map(|text| ip(text)).collect(),
+            addresses: addresses.iter().map(|text| IpNet::from(ip(text))).collect(),
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             servers: vec![ip("9.9.9.9")],
             ..Named::default()

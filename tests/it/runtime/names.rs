@@ -128,6 +128,75 @@ fn an_oci_runtime_gives_names_by_an_annotation() {
     assert_no_names(&host);
 }
 
+#[test]
+fn lost_names_are_made_again_and_their_servers_are_told_of() {
+    let host = host();
+    let dns = json!({"nameservers": ["9.9.9.9"]});
+    let plugins = json!([
+        {"type": "bridge", "isGateway": true, "dns": dns, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}},
+        {"type": "dnsname"},
+    ]);
+    host.configure(
+        "1.conflist",
+        &json!({"cniVersion": "1.0.0", "name": "shop", "plugins": plugins}),
+    );
+    host.cnibox(&["add", "shop", "web", "--create"]).run().output();
+    let rendered = || host.world.read("/run/cnibox/names/aardvark/n-shop");
+    assert!(rendered().starts_with("10.1.0.1 9.9.9.9\n"), "{}", rendered());
+    host.world.host(["rm", "-r", "/run/cnibox/names"]);
+    let said = host.reconcile(&[]);
+    assert!(
+        said.stderr.contains("had for other names are lost: those of the host are asked")
+            && said.stdout.contains("the names of container "),
+        "{}",
+        said.report()
+    );
+    assert!(rendered().starts_with("10.1.0.1\n"), "{}", rendered());
+    assert_eq!(host.reconcile(&[]).output(), "");
+    // A damaged file is one that is lost.
+    host.world.host(["sh", "-ec", "echo x >$(echo /run/cnibox/names/networks/shop/*)"]);
+    let said = host.reconcile(&[]);
+    assert!(said.stdout.contains("the names of container "), "{}", said.report());
+    assert_eq!(host.reconcile(&[]).output(), "");
+    host.cnibox(&["del", "shop", "web", "--delete"]).run().output();
+    assert_no_names(&host);
+}
+
+#[test]
+fn a_network_whose_names_nothing_can_answer_is_told_of() {
+    let host = host();
+    host.world.host([
+        "sh",
+        "-ec",
+        "rm /run/plugins/aardvark-dns /usr/local/lib/podman/aardvark-dns",
+    ]);
+    let create = host.cnibox(&["networks", "create", "shop", "--names"]).run();
+    assert!(
+        create.status == 0
+            && create.stderr.contains("cannot find aardvark-dns")
+            && create.stderr.contains("an ADD fails until it is there"),
+        "{}",
+        create.report()
+    );
+}
+
+#[test]
+fn explain_shows_the_rules_for_queries() {
+    let host = host();
+    host.cnibox(&["networks", "create", "shop", "--names"]).run().output();
+    let explain = || host.cnibox(&["explain", "shop"]).run().output();
+    let rule = |transport: &str| {
+        format!(
+            "rule ip filter INPUT {{ ip saddr 10.89.0.0/24 ip daddr 10.89.0.1 {transport} dport 53 accept }}"
+        )
+    };
+    assert!(!explain().contains("dport 53"), "{}", explain());
+    host.world.host(["iptables-nft", "-P", "INPUT", "DROP"]);
+    for transport in ["udp", "tcp"] {
+        assert!(explain().contains(&rule(transport)), "{}", explain());
+    }
+}
+
 /// A container with the resolv.conf of an answer of the driver.
 fn asks(host: &Host, netns: &str, answer: &Value, name: &str) -> String {
     let words = |key: &str| {
@@ -207,4 +276,19 @@ fn the_driver_says_why_a_network_has_no_names() {
     );
     assert!(note(&lan).contains("this host is no gateway of a macvlan"));
     assert_eq!(note(&with(&object("web"), json!({"dns_enabled": false}))), "");
+    // A file decides for itself.
+    let plugins = json!([{"type": "bridge", "isGateway": true, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}}, {"type": "dnsname"}]);
+    host.configure(
+        "1.conflist",
+        &json!({"cniVersion": "1.0.0", "name": "mynet", "plugins": plugins}),
+    );
+    let of_file =
+        with(&object("mynet"), json!({"dns_enabled": false, "options": {"network": "mynet"}}));
+    let outcome = host.driver(&["create"], &of_file);
+    assert_eq!(parse(&outcome.stdout)["dns_enabled"], true, "{}", outcome.report());
+    assert!(
+        outcome.stderr.contains("the file of the network decides that"),
+        "{}",
+        outcome.report()
+    );
 }

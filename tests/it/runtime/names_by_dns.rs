@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::Host;
-use crate::world::Running;
 
 /// A network with the DNS server at the bridge, over IPv4 or IPv6.
 fn network(name: &str, number: u8, server: &str) -> Value {
@@ -24,26 +23,6 @@ fn address(host: &Host, name: &str, ifname: &str, family: &str) -> String {
         ["exec", name, "ip", "-o", family, "addr", "show", "dev", ifname, "scope", "global"];
     let line = host.cnibox(&words).run().output();
     line.split_whitespace().nth(3).and_then(|word| word.split('/').next()).unwrap().to_owned()
-}
-
-/// Starts the server of both networks, with options for its records. It logs the queries.
-fn dnsmasq(host: &Host, records: &[String]) -> Running {
-    let options = [
-        "dnsmasq",
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--no-resolv",
-        "--no-hosts",
-        "--user=root",
-        "--group=",
-        "--pid-file=",
-        "--bind-interfaces",
-        "--listen-address=10.1.0.1,fd00:2::1",
-        "--log-queries",
-        "--log-facility=/run/queries",
-    ];
-    let words: Vec<&str> = options.into_iter().chain(records.iter().map(String::as_str)).collect();
-    host.world.tool(&words, None).start()
 }
 
 #[test]
@@ -79,7 +58,10 @@ fn two_runs_on_two_networks_each_resolve_one_another_by_the_networks_server() {
             format!("--host-record={name}.two.example,{six}"),
         ]
     });
-    let server = dnsmasq(&host, records.as_flattened());
+    let logs = ["--log-queries", "--log-facility=/run/queries"];
+    let records = records.as_flattened().iter().map(String::as_str);
+    let options: Vec<&str> = logs.into_iter().chain(records).collect();
+    let server = host.world.dnsmasq("10.1.0.1,fd00:2::1", &options);
     let is_up = || host.world.host(["ss", "-Hnul", "sport", "=", "53"]).lines().count() == 2;
     host.world.eventually("the server listens", is_up);
     host.world.write("/run/go", "");

@@ -606,15 +606,20 @@ fn the_command_of_podman_for_a_new_network_is_printed() {
     };
     let create = "podman network create --driver cnibox";
     for (args, command) in [
-        ("web", "web"),
+        ("web", "--disable-dns web"),
+        ("web --names", "web"),
+        ("web --names --domain shop.example", "--opt dnsname.domainName=shop.example web"),
         (
             "web --subnet 10.5.0.0/24 --subnet fd00:5::/64 --gateway 10.5.0.9",
-            "--subnet 10.5.0.0/24 --gateway 10.5.0.9 --subnet fd00:5::/64 --gateway fd00:5::1 web",
+            "--subnet 10.5.0.0/24 --gateway 10.5.0.9 --subnet fd00:5::/64 --gateway fd00:5::1 --disable-dns web",
         ),
-        ("web --interface-name br7 -o mtu=1400", "--interface-name br7 --opt mtu=1400 web"),
+        (
+            "web --interface-name br7 -o mtu=1400",
+            "--interface-name br7 --disable-dns --opt mtu=1400 web",
+        ),
         (
             "lan --type macvlan --parent eth0 --subnet 10.5.0.0/24 -o mode=private",
-            "--interface-name eth0 --subnet 10.5.0.0/24 --opt type=macvlan --opt mode=private lan",
+            "--interface-name eth0 --subnet 10.5.0.0/24 --disable-dns --opt type=macvlan --opt mode=private lan",
         ),
     ] {
         assert_eq!(printed(args).output(), format!("{create} {command}\n"));

@@ -186,6 +186,29 @@ fn each_change_is_restored_and_then_the_watcher_sleeps() {
 }
 
 #[test]
+fn a_killed_process_that_answers_names_is_started_again_at_once() {
+    let host = Host::new();
+    host.cnibox(&["networks", "create", "shop", "--names"]).run().output();
+    host.cnibox(&["add", "shop", "web", "--create"]).run().output();
+    let watcher = Watcher::start(&host);
+    let processes = || host.world.host(["sh", "-c", "pgrep -x aardvark-dns || true"]);
+    for _ in 0..3 {
+        watcher.sleeps();
+        let killed = processes();
+        host.world.host(["kill", "-9", killed.trim()]);
+        let is_another = || !["", &*killed].contains(&&*processes());
+        host.world.within_or(REPAIR_S, is_another, || watcher.log());
+    }
+    let restored = "restored eth0 of container ";
+    host.world.within_or(REPAIR_S, || watcher.count(restored) == 3, || watcher.log());
+    assert!(watcher.log().contains(": dnsname: aardvark-dns does not run"), "{}", watcher.log());
+    host.cnibox(&["del", "shop", "web", "--delete"]).run().output();
+    watcher.sleeps();
+    watcher.end(Signal::SIGTERM);
+    assert_eq!(processes(), "");
+}
+
+#[test]
 fn a_pause_keeps_what_the_administrator_does_until_its_end() {
     let host = Host::new();
     let [_, _, c2] = host_with_two(&host);

@@ -280,3 +280,21 @@ fn a_probe_that_is_killed_leaves_nothing() {
     );
     assert!(killed > 10, "{killed}");
 }
+
+#[test]
+fn a_table_that_drops_the_queries_of_a_network_with_names_is_named() {
+    let host = Host::with_plugins(&[json!({"type": "dnsname"})]);
+    assert_eq!(host.faults(), [] as [Value; 0]);
+    host.run("iptables-nft -P INPUT DROP; ip6tables-nft -P INPUT DROP; ip6tables-nft -A INPUT -p icmpv6 -j ACCEPT");
+    let about = |text: &str| {
+        let faults = host.faults();
+        let of_text = |fault: &&Value| fault["what"].as_str().unwrap().contains(text);
+        faults.iter().filter(of_text).cloned().collect::<Vec<_>>()
+    };
+    assert_ne!(about("udp 53"), [] as [Value; 0], "the rules are missing");
+    host.cnibox(&["reconcile"]).run().output();
+    assert_eq!(about("udp 53"), [] as [Value; 0]);
+    host.run("nft 'table inet admin { chain c { type filter hook input priority 0; udp dport 53 drop; }; }'");
+    let found = about("udp 53");
+    assert!(found.iter().any(|fault| fault.to_string().contains("inet admin")), "{found:#?}");
+}

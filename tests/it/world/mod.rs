@@ -182,6 +182,24 @@ impl World {
     }
 
     /// A ping on the host, or in the container with that namespace path, as `Container::pinging` has it.
+    /// Starts a DNS server at addresses of the host, with options for its records.
+    pub fn dnsmasq(&self, addresses: &str, options: &[&str]) -> Running {
+        let listen = format!("--listen-address={addresses}");
+        let own = [
+            "dnsmasq",
+            "--keep-in-foreground",
+            "--conf-file=/dev/null",
+            "--no-resolv",
+            "--no-hosts",
+            "--user=root",
+            "--group=",
+            "--pid-file=",
+            "--bind-interfaces",
+            &listen,
+        ];
+        self.tool(&[&own, options].concat(), None).start()
+    }
+
     pub fn pinging(&self, address: &str, netns: Option<&str>) -> Call<'_> {
         self.tool(&["sh", "-c", PING, "sh", address], netns)
     }
