@@ -74,7 +74,6 @@ pub const ENTRY: Entry = Entry {
     leaves_owned: true,
     // podman 4 adds the plugin to each new network.
     is_linked_on_request: true,
-    ignored_by_reference: &["internal"],
     ..Entry::chained::<Dnsname>("dnsname", "containers of a network find each other by name")
 };
 

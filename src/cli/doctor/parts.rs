@@ -7,6 +7,7 @@ use crate::attachments::life::Life;
 use crate::error::Result;
 use crate::names::NetworkName;
 use crate::plugin::parts::{InContainer, Parts};
+use crate::plugins::dnsname;
 use crate::runtime::cache::CacheEntry;
 use crate::runtime::reconcile::{Busy, Difference, Failed};
 
@@ -56,13 +57,19 @@ pub(super) fn parts(host: &Host<'_>, found: &mut Findings) -> Result<()> {
             1 => "1 attachment".into(),
             number => format!("{number} attachments"),
         };
+        let why = match plugin == dnsname::ENTRY.name {
+            true => "Another program changed it. Containers do not find each other by name.",
+            false => {
+                "Another program changed it. The containers do not reach other networks, or their ports do not answer."
+            }
+        };
         found.add(
             Harm::Broken,
             format_args!(
                 "{plugin}: what it made for {counted} of {} is missing or different: {difference}{more}",
                 names.join(", ")
             ),
-            "Another program changed it. The containers do not reach other networks, or their ports do not answer.",
+            why,
             format_args!("cnibox reconcile{inside}{network}"),
         );
     }

@@ -158,6 +158,16 @@ fn lost_names_are_made_again_and_their_servers_are_told_of() {
     let said = host.reconcile(&[]);
     assert!(said.stdout.contains("the names of container "), "{}", said.report());
     assert_eq!(host.reconcile(&[]).output(), "");
+    host.world.host(["pkill", "-9", "-x", "aardvark-dns"]);
+    let broken = host.cnibox(&["doctor"]).run();
+    for text in [
+        "broken: dnsname: what it made for 1 attachment of shop is missing or different: aardvark-dns does not run",
+        "Containers do not find each other by name.",
+    ] {
+        assert!(broken.stdout.contains(text), "{}", broken.report());
+    }
+    let restored = host.reconcile(&[]).output();
+    assert!(restored.contains("dnsname: aardvark-dns does not run"), "{restored}");
     host.cnibox(&["del", "shop", "web", "--delete"]).run().output();
     assert_no_names(&host);
 }
@@ -255,6 +265,20 @@ fn networks_of_podmans_driver_have_names() {
     host.tear_down(&one.netns(), &named(&"ab".repeat(32), "db"));
     assert_eq!(asks(&host, &two.netns(), &second, "db"), "");
     host.tear_down(&two.netns(), &named(&"2".repeat(64), "web"));
+    assert_no_names(&host);
+}
+
+#[test]
+fn an_internal_network_of_podmans_driver_has_names() {
+    let host = host();
+    let created = host.created(&with(&object("inside"), json!({"internal": true})));
+    assert_eq!(created["dns_enabled"], json!(true));
+    let c1 = host.world.container("c1");
+    let named = with(&request("c1", &created), json!({"container_name": "db"}));
+    let answer = host.set_up(&c1, &named);
+    assert_eq!(asks(&host, &c1.netns(), &answer, "db").lines().count(), 1);
+    assert!(host.world.path("/run/cnibox/names/aardvark/n-inside%int").exists());
+    host.tear_down(&c1.netns(), &named);
     assert_no_names(&host);
 }
 
