@@ -47,7 +47,7 @@ address_of() {
 restart_host() {
     local link
     # shellcheck disable=SC2046
-    kill -KILL $(pidof conmon httpd) || true
+    kill -KILL $(pidof conmon httpd aardvark-dns) || true
     umount --lazy /run/netns/* /run/netns || true
     nft flush ruleset
     ip -o link | sed -nE 's/^[0-9]+: ([^:@]+).*/\1/p' | grep -vx lo | while read -r link; do ip link delete "$link" || true; done
@@ -76,7 +76,7 @@ test_a_published_port_is_served() {
 }
 
 test_addresses_and_names_of_the_command_line_are_used() {
-    podman network create --driver cnibox --subnet 10.50.0.0/24 --ip-range 10.50.0.128/25 --dns 192.0.2.53 web
+    podman network create --driver cnibox --disable-dns --subnet 10.50.0.0/24 --ip-range 10.50.0.128/25 --dns 192.0.2.53 web
     web c1 --network web:ip=10.50.0.7,mac=02:00:00:00:00:07,interface_name=net7
     [[ $(address_of c1 web) == 10.50.0.7 ]]
     [[ $(podman exec c1 ip address show net7) == *02:00:00:00:00:07*10.50.0.7/24* ]]

@@ -74,7 +74,8 @@ boot() {
     eventually machine systemctl is-active multi-user.target
 }
 
-test_the_units_of_quadlet_serve_a_page_after_a_boot() {
+# The units of quadlet, as they are started at a boot.
+boot_quadlet() {
     local target
     quadlet_files
     sed -i 's/^Exec=/PodmanArgs=--cgroups=disabled --stop-timeout=0\nExec=/' /etc/containers/systemd/page.container
@@ -86,6 +87,10 @@ test_the_units_of_quadlet_serve_a_page_after_a_boot() {
     export SYSTEMD_UNIT_PATH=/etc/systemd/system:/run/systemd/generator
     boot
     eventually serves 127.0.0.1:8080 10.50.0.9
+}
+
+test_the_units_of_quadlet_serve_a_page_after_a_boot() {
+    boot_quadlet
     machine systemctl restart page
     eventually serves 127.0.0.1:8080 10.50.0.9
     machine systemctl stop page
