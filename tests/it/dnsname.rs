@@ -25,6 +25,13 @@ fn dnsname(network: &Value, keys: Value) -> Value {
     with(&own, keys)
 }
 
+/// A container with an interface in a network, and the configuration of `dnsname` for it.
+fn prepare<'w>(world: &'w World, name: &str, network: &Value) -> (Container<'w>, Value) {
+    let container = world.container(name);
+    let before = container.add("bridge", network);
+    (container, with(&dnsname(network, json!({})), json!({"prevResult": before})))
+}
+
 /// One attachment of a container.
 struct Attached<'w> {
     container: Container<'w>,
@@ -343,9 +350,7 @@ fn other_names_are_asked_of_the_servers_of_the_network_unless_it_is_internal() {
 fn a_network_without_a_gateway_on_the_host_is_refused() {
     let world = World::new();
     let net = with(&network("net", 1), json!({"isGateway": false, "isDefaultGateway": false}));
-    let c1 = world.container("c1");
-    let before = c1.add("bridge", &net);
-    let config = with(&dnsname(&net, json!({})), json!({"prevResult": before}));
+    let (c1, config) = prepare(&world, "c1", &net);
     c1.call("dnsname", "ADD", &config)
         .run()
         .fails(7, &["cannot serve names in network net", "isGateway of bridge"]);

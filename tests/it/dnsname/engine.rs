@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Attached, ID, args, attach, dnsname, engine, kill, leftovers, network, occupy};
+use super::{
+    Attached, ID, args, attach, dnsname, engine, kill, leftovers, network, occupy, prepare,
+};
 use crate::world::{DNS_ENGINE, World, all_at_once, with};
 
 #[test]
@@ -145,9 +147,7 @@ fn a_program_on_port_53_is_named() {
     let world = World::new();
     let net = network("net", 1);
     let program = occupy(&world, "0.0.0.0");
-    let container = world.container("c1");
-    let before = container.add("bridge", &net);
-    let config = with(&dnsname(&net, json!({})), json!({"prevResult": before}));
+    let (container, config) = prepare(&world, "c1", &net);
     let pid = program.pid_in_world();
     let add = container.call("dnsname", "ADD", &config).run();
     add.fails(
@@ -182,9 +182,7 @@ fn a_program_on_port_53_is_named() {
 fn a_missing_or_old_engine_is_named_with_its_package() {
     let world = World::new();
     let net = network("net", 1);
-    let c1 = world.container("c1");
-    let before = c1.add("bridge", &net);
-    let config = with(&dnsname(&net, json!({})), json!({"prevResult": before}));
+    let (c1, config) = prepare(&world, "c1", &net);
     // Without the directories of the machine, which may have the engine.
     world.host(["sh", "-ec", "rm /run/plugins/aardvark-dns"]);
     let texts =
@@ -250,9 +248,7 @@ fn an_engine_of_other_files_is_a_stranger() {
     let web = attach(&world, "web", &net, json!({}));
     let first = engine(&world);
     let other = network("other", 2);
-    let db = world.container("db");
-    let before = db.add("bridge", &other);
-    let config = with(&dnsname(&other, json!({})), json!({"prevResult": before}));
+    let (db, config) = prepare(&world, "db", &other);
     let apart = "mount -t tmpfs none /run/cnibox/names; \"$0\" \"$@\" && cat /run/cnibox/names/aardvark/aardvark.pid >&2";
     let add = db.call("dnsname", "ADD", &config).under(&["unshare", "--mount", "sh", "-ec", apart]);
     let outcome = add.run();
@@ -283,9 +279,7 @@ fn an_address_that_cannot_be_served_at_a_start_is_told_of_and_served_later() {
         ip -6 address flush dev cni2 scope global; ip address add fd00:2::1/64 dev cni2"
     );
     world.host(["sh", "-ec", &tentative]);
-    let db = world.container("db");
-    let before = db.add("bridge", &net);
-    let config = with(&dnsname(&net, json!({})), json!({"prevResult": before}));
+    let (db, config) = prepare(&world, "db", &net);
     let add = db.call("dnsname", "ADD", &config).run();
     let said = add.stderr.clone();
     add.success();
@@ -319,9 +313,7 @@ fn a_second_network_at_the_same_gateway_is_refused() {
         &network("twin", 1),
         json!({"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.100"}]]}}),
     );
-    let db = world.container("db");
-    let before = db.add("bridge", &twin);
-    let config = with(&dnsname(&twin, json!({})), json!({"prevResult": before}));
+    let (db, config) = prepare(&world, "db", &twin);
     db.call("dnsname", "ADD", &config)
         .run()
         .fails(7, &["cannot serve names at 10.1.0.1", "network net is served there"]);
